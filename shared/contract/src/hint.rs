@@ -1,0 +1,85 @@
+use serde::{Deserialize, Serialize};
+
+/// After this many hops a hint is not sent on: what it speaks of waits for the sweep, which starts again at zero.
+///
+/// A whole run takes about a dozen hops, so that only a cycle that makes no progress gets here.
+pub const MAX_HOPS: u8 = 64;
+
+/// A Flux webhook speaks before the source's status is written: when the revision does not show yet, the source is looked at
+/// again after these many seconds.
+pub const REVISION_LOOKS: [u16; 3] = [2, 8, 30];
+
+/// An object in a cluster, by name. Flux sources are of many kinds, so the kind is a string and the group travels with it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ObjectKey {
+    /// The cluster: a context of the functions' kubeconfig.
+    pub cluster: String,
+    /// The API version, such as `pulumi.com/v1`.
+    pub api_version: String,
+    /// The kind, such as `Stack`.
+    pub kind: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The same place in the same namespace, but another object.
+    #[must_use]
+    pub fn sibling(&self, api_version: &str, kind: &str, name: &str) -> Self {
+        Self { api_version: api_version.into(), kind: kind.into(), name: name.into(), ..self.clone() }
+    }
+
+    /// The API group of [`ObjectKey::api_version`]; empty for the core group.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}/{}/{}", self.cluster, self.kind, self.namespace, self.name)
+    }
+}
+
+/// The message of the `hints` queue: an object may deserve a look. It holds no fact to decide from, so that a lost, doubled,
+/// late, reordered or forged one leads to a late look or a needless one and to nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Hint {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// What to look at.
+    pub object: ObjectKey,
+    /// The revision that the sender saw, where it may not show on the object yet (see [`REVISION_LOOKS`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// How many looks for that revision there were.
+    #[serde(default)]
+    pub looks: u8,
+    /// How many messages led to this one without an event from outside (see [`MAX_HOPS`]).
+    #[serde(default)]
+    pub hops: u8,
+}
+
+impl Hint {
+    /// A hint that something outside gave.
+    #[must_use]
+    pub fn new(object: ObjectKey) -> Self {
+        Self { version: crate::VERSION, object, revision: None, looks: 0, hops: 0 }
+    }
+
+    /// The hint that follows from this one, for `object`; `None` after [`MAX_HOPS`].
+    #[must_use]
+    pub fn next(&self, object: ObjectKey) -> Option<Self> {
+        following(self.hops, object)
+    }
+}
+
+/// The hint that follows from a message with that many hops; `None` after [`MAX_HOPS`].
+pub(crate) fn following(hops: u8, object: ObjectKey) -> Option<Hint> {
+    (hops < MAX_HOPS).then(|| Hint { hops: hops + 1, ..Hint::new(object) })
+}

@@ -1,0 +1,85 @@
+//! Where documents lie in the bucket, and how claims and Updates are named.
+//!
+//! Names of clusters, namespaces and objects are DNS labels or subdomains, so that they are path parts as they are; everything
+//! else is hashed or encoded before it becomes part of a key.
+
+pub use driftless_core::hash;
+
+use crate::ObjectKey;
+
+/// The path part that stands for a source: `<lower-case kind>.<name>`.
+fn source(object: &ObjectKey) -> String {
+    format!("{}/{}/{}.{}", object.cluster, object.namespace, object.kind.to_lowercase(), object.name)
+}
+
+/// The folder of a tree, with a trailing slash: it holds `manifest` and `pack`. `digest` is the source's own, such as `sha256:…`.
+#[must_use]
+pub fn tree(object: &ObjectKey, digest: &str) -> String {
+    format!("trees/{}/{}/", source(object), digest.replace(':', "-"))
+}
+
+/// How the last fetch of a source ended.
+#[must_use]
+pub fn fetch(object: &ObjectKey) -> String {
+    format!("fetches/{}", source(object))
+}
+
+/// The folder of a run, with a trailing slash: it holds `launch`, `owner` and `outcome`, each written once.
+#[must_use]
+pub fn run(cluster: &str, update_uid: &str) -> String {
+    format!("runs/{cluster}/{update_uid}/")
+}
+
+/// The folder of a task, with a trailing slash: `in/` is written by the launcher, `out/` by the runner. The name is what IAM calls
+/// `aws:userid` of the task's credentials.
+#[must_use]
+pub fn task(role_id: &str, task_id: &str) -> String {
+    format!("tasks/{role_id}:{task_id}/")
+}
+
+/// The folder of the task that wrote `key`, if the key is the result of one.
+#[must_use]
+pub fn task_of_result(key: &str) -> Option<&str> {
+    let folder = key.strip_suffix("out/result")?;
+    (folder.starts_with("tasks/") && folder.matches('/').count() == 2).then_some(folder)
+}
+
+/// The lock that a dead run left in its backend, by claim.
+#[must_use]
+pub fn lock(cluster: &str, claim: &str) -> String {
+    format!("locks/{cluster}/{claim}")
+}
+
+/// The last part of a task's ARN.
+#[must_use]
+pub fn task_id(arn: &str) -> &str {
+    arn.rsplit('/').next().unwrap_or(arn)
+}
+
+/// The name of the Lease that is the claim of a Pulumi stack. Two Updates that name the same stack of the same backend from the
+/// same namespace come to the same claim.
+#[must_use]
+pub fn claim(namespace: &str, backend: &str, stack: &str) -> String {
+    let backend = backend.trim().trim_end_matches('/');
+    format!("claim-{}", hash(&[namespace, backend, stack]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_result_in_a_tasks_own_folder_names_a_task() {
+        assert_eq!(task_of_result("tasks/AROA1:abc/out/result"), Some("tasks/AROA1:abc/"));
+        assert_eq!(task_of_result("tasks/AROA1:abc/out/progress"), None);
+        assert_eq!(task_of_result("tasks/AROA1:abc/out/x/out/result"), None);
+        assert_eq!(task_of_result("runs/c/u/out/result"), None);
+    }
+
+    #[test]
+    fn a_claim_forgets_how_the_backend_was_written() {
+        assert_eq!(claim("n", "s3://state/", "o/p/s"), claim("n", " s3://state", "o/p/s"));
+        assert_ne!(claim("n", "s3://state", "o/p/s"), claim("m", "s3://state", "o/p/s"));
+        assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));
+    }
+}

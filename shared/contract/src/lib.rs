@@ -1,0 +1,25 @@
+//! What the processes say to each other: the messages on the queues, the documents in the bucket, and where those lie.
+//!
+//! Every document has a `version` and refuses fields that it does not know: two releases that disagree say so at once, and the
+//! message goes to its dead-letter queue with the reason in the log. No message carries a fact to act on; see [`Hint`].
+
+mod fetch;
+mod hint;
+pub mod keys;
+mod message;
+mod run;
+
+pub use driftless_core::Operation;
+pub use fetch::{FetchFailure, FetchOutcome, FetchRequest};
+pub use hint::{Hint, ObjectKey, MAX_HOPS, REVISION_LOOKS};
+pub use message::{from_json, parse_run_message, to_json, InvalidMessage, LaunchHint, RunHint, RunMessage};
+pub use run::{
+    Config, ConfigValue, Env, Launch, Lock, Outcome, OutputValue, Owner, Phase, ProjectInfo, Progress, RunId, RunResult, RunSpec,
+    TaskRun, Verdict,
+};
+
+/// The version that every message and document carries.
+pub const VERSION: u32 = 1;
+
+/// The prefix of every label, annotation and field group that PKO does not have.
+pub const PREFIX: &str = "driftless.dev";

@@ -1,0 +1,207 @@
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{ObjectKey, VERSION, hint::following};
+
+/// A message or document that cannot be read. It is a bug or another release's, never a passing condition: it belongs into the
+/// dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidMessage {
+    /// Not JSON, or not of the shape. serde's words name the field; values are not repeated, as they could be secret.
+    #[error("not a {what} that this release can read: {error}")]
+    Shape {
+        /// What was expected.
+        what: &'static str,
+        /// Where and why.
+        error: String,
+    },
+    /// Another release's.
+    #[error("a {what} of version {found}; this release reads version {VERSION}")]
+    Version {
+        /// What was expected.
+        what: &'static str,
+        /// The version found.
+        found: u32,
+    },
+}
+
+/// Reads a message or document and checks its version.
+pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, InvalidMessage> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    // serde_json quotes the offending value in type errors; line and column tell enough.
+    let shape = |error: serde_json::Error| InvalidMessage::Shape {
+        what,
+        error: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
+    };
+    let Versioned { version } = serde_json::from_slice(bytes).map_err(shape)?;
+    if version != VERSION {
+        return Err(InvalidMessage::Version { what, found: version });
+    }
+    serde_json::from_slice(bytes).map_err(shape)
+}
+
+/// Writes a message or document.
+///
+/// # Panics
+/// Never: all our documents have string keys and no failing serializer.
+#[must_use]
+#[expect(clippy::expect_used, reason = "documents of this crate always serialize")]
+pub fn to_json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("a document of this crate serializes")
+}
+
+/// The message of the `launches` queue: an Update may want a task started, or stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LaunchHint {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The Update.
+    pub update: ObjectKey,
+    /// See [`crate::Hint::hops`].
+    #[serde(default)]
+    pub hops: u8,
+}
+
+impl LaunchHint {
+    /// The launch hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
+    #[must_use]
+    pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
+        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
+    }
+}
+
+/// Our own message of the `runs` queue: the run of an Update may be over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunHint {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The Update.
+    pub update: ObjectKey,
+    /// See [`crate::Hint::hops`].
+    #[serde(default)]
+    pub hops: u8,
+}
+
+impl RunHint {
+    /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
+    #[must_use]
+    pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
+        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
+    }
+}
+
+/// What arrives on the `runs` queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunMessage {
+    /// Our own hint.
+    Hint(RunHint),
+    /// S3 says that these objects were written; keys decoded.
+    Objects(Vec<String>),
+    /// ECS says that a task's state changed.
+    Task {
+        /// The task's ARN.
+        arn: String,
+    },
+    /// S3 tried the notification when it was set up.
+    Test,
+}
+
+/// Reads a message of the `runs` queue: ours, an S3 notification or an ECS task state change.
+/// Of AWS's messages only the fields that we use are read.
+pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Foreign {
+        S3 {
+            #[serde(rename = "Records")]
+            records: Vec<Record>,
+        },
+        Test {
+            #[serde(rename = "Event")]
+            event: String,
+        },
+        Ecs {
+            detail: Detail,
+        },
+    }
+    #[derive(Deserialize)]
+    struct Record {
+        s3: S3,
+    }
+    #[derive(Deserialize)]
+    struct S3 {
+        object: Object,
+    }
+    #[derive(Deserialize)]
+    struct Object {
+        key: String,
+    }
+    #[derive(Deserialize)]
+    struct Detail {
+        #[serde(rename = "taskArn")]
+        task_arn: String,
+    }
+    let what = "message of the runs queue";
+    match serde_json::from_str::<Foreign>(body) {
+        Ok(Foreign::S3 { records }) => Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect())),
+        Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { arn: detail.task_arn }),
+        Ok(Foreign::Test { event }) if event == "s3:TestEvent" => Ok(RunMessage::Test),
+        Ok(Foreign::Test { .. }) | Err(_) => from_json(what, body.as_bytes()).map(RunMessage::Hint),
+    }
+}
+
+/// S3 writes keys form-encoded into its notifications: `+` is a space, the rest is %XX.
+fn form_decode(key: &str) -> String {
+    let bytes = key.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = (bytes[i] == b'%').then(|| key.get(i + 1..i + 3).and_then(|hex| u8::from_str_radix(hex, 16).ok())).flatten();
+        match (bytes[i], hex) {
+            (_, Some(byte)) => {
+                decoded.push(byte);
+                i += 2;
+            }
+            (b'+', None) => decoded.push(b' '),
+            (byte, None) => decoded.push(byte),
+        }
+        i += 1;
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runs_queue_carries_three_kinds_of_messages() {
+        let s3 = r#"{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"tasks/AROA%3Aabc/out/a+b%2Bc"}}}]}"#;
+        assert_eq!(parse_run_message(s3).unwrap(), RunMessage::Objects(vec!["tasks/AROA:abc/out/a b+c".into()]));
+        let ecs = r#"{"source":"aws.ecs","detail":{"taskArn":"arn:aws:ecs:r:1:task/c/t","lastStatus":"STOPPED"}}"#;
+        assert_eq!(parse_run_message(ecs).unwrap(), RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() });
+        let test = r#"{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"b"}"#;
+        assert_eq!(parse_run_message(test).unwrap(), RunMessage::Test);
+        let update = ObjectKey {
+            cluster: "c".into(),
+            api_version: "auto.pulumi.com/v1alpha1".into(),
+            kind: "Update".into(),
+            namespace: "n".into(),
+            name: "u".into(),
+        };
+        let hint = RunHint { version: VERSION, update, hops: 3 };
+        assert_eq!(parse_run_message(&to_json(&hint)).unwrap(), RunMessage::Hint(hint));
+    }
+
+    #[test]
+    fn a_message_of_another_release_or_shape_is_refused_without_its_values() {
+        let error = parse_run_message(r#"{"version":2,"update":{}}"#).unwrap_err().to_string();
+        assert_eq!(error, "a message of the runs queue of version 2; this release reads version 1");
+        let error = parse_run_message(r#"{"version":1,"hops":"canary"}"#).unwrap_err().to_string();
+        assert!(!error.contains("canary"), "{error}");
+    }
+}

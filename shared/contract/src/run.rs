@@ -1,0 +1,329 @@
+use std::{collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{ObjectKey, Operation};
+
+/// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TaskRun {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The run.
+    pub run: RunId,
+}
+
+/// A run: one Update object, once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunId {
+    /// The Update.
+    pub update: ObjectKey,
+    /// The Update's uid: a later object of the same name is another run.
+    pub uid: String,
+    /// The name of the Lease that the run holds.
+    pub claim: String,
+}
+
+/// Everything that starts the task: `runs/…/launch`. A retry replays it, so that the same `clientToken` comes with the same
+/// parameters. No secrets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Launch {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The run.
+    pub run: RunId,
+    /// `RunTask`'s `clientToken`: the Update's uid and the launch attempt.
+    pub client_token: String,
+    /// The task definition's full ARN: a newer revision of the family would be another parameter.
+    pub task_definition: String,
+    /// When the launch was decided.
+    pub at: Timestamp,
+}
+
+/// Who may run: `runs/…/owner`, written once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Owner {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The ARN of the task that owns the run; absent when the run was given up before any task did (closed).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
+    /// When the ticket was taken.
+    pub at: Timestamp,
+}
+
+/// What the runner is to do: `tasks/…/in/spec`, the last object that the launcher writes and the only one with secrets in it.
+/// Deleted when the outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunSpec {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The run.
+    pub run: RunId,
+    /// What to do.
+    pub operation: Operation,
+    /// The Pulumi stack: `stack`, `project/stack` or `org/project/stack`.
+    pub stack: String,
+    /// Create the stack if the backend does not have it.
+    pub create: bool,
+    /// `pulumi stack init --secrets-provider`, where the stack is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets_provider: Option<String>,
+    /// The project's directory within the tree; empty for its root.
+    #[serde(default)]
+    pub dir: String,
+    /// The digest of the tree's `manifest` object, in hex: the tree that was verified is the tree that is run.
+    pub manifest_sha256: String,
+    /// The environment of pulumi, in order; a later entry of the same name wins.
+    #[serde(default)]
+    pub env: Vec<Env>,
+    /// The stack's configuration.
+    #[serde(default)]
+    pub config: Vec<Config>,
+    /// Pulumi ESC environments to import.
+    #[serde(default)]
+    pub environments: Vec<String>,
+    /// The update's message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `--parallel`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<i32>,
+    /// `--expect-no-changes`
+    #[serde(default)]
+    pub expect_no_changes: bool,
+    /// `--refresh`
+    #[serde(default)]
+    pub refresh: bool,
+    /// `--target`
+    #[serde(default)]
+    pub targets: Vec<String>,
+    /// `--target-dependents`
+    #[serde(default)]
+    pub target_dependents: bool,
+    /// `--replace`
+    #[serde(default)]
+    pub replace: Vec<String>,
+    /// `--continue-on-error`
+    #[serde(default)]
+    pub continue_on_error: bool,
+    /// After a destroy, remove the stack from the backend.
+    #[serde(default)]
+    pub remove: bool,
+    /// `--run-program`
+    #[serde(default)]
+    pub run_program: bool,
+    /// A lock that a dead run of this stack left behind: to be removed if it is still there, and only it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_lock: Option<Lock>,
+}
+
+/// An environment variable. `Debug` shows the name only.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Env {
+    /// The variable's name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// It came from a Secret: masked wherever it shows up.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Env").field("name", &self.name).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// A configuration value. `Debug` shows the key only.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Config {
+    /// The key; without a `:` it is in the project's namespace.
+    pub key: String,
+    /// The key is a path into a structured value.
+    #[serde(default)]
+    pub path: bool,
+    /// The value.
+    pub value: ConfigValue,
+    /// Stored encrypted, and masked wherever it shows up.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("key", &self.key).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// A configuration value's form.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ConfigValue {
+    /// As `pulumi config set` takes it.
+    String(String),
+    /// Typed or structured; needs pulumi 3.202.0.
+    Json(Value),
+}
+
+/// What pulumi writes into the backend's lock: who holds it. `tasks/…/out/lock`, written before pulumi starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Lock {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The host's name in the task.
+    pub host: String,
+    /// The process id in the task.
+    pub pid: u32,
+    /// Just before pulumi started: the lock is not older, and not newer than the end of the task.
+    pub not_before: Timestamp,
+    /// When the task was seen to be gone; set by the recorder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_after: Option<Timestamp>,
+}
+
+/// How far a run is: `tasks/…/out/progress`, rewritten every 30 s at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Progress {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// When it was written.
+    pub at: Timestamp,
+    /// What the runner is doing.
+    pub phase: Phase,
+    /// Resource steps begun.
+    pub started: u32,
+    /// Resource steps ended.
+    pub done: u32,
+}
+
+/// The phase of a run, in order. A failure names the one it happened in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Getting the tree into place.
+    Fetch,
+    /// `pulumi install`
+    Install,
+    /// Login, select, config.
+    Init,
+    /// The operation itself.
+    Run,
+}
+
+/// What the runner reports: `tasks/…/out/result`, written once, when all else is done. The only document with outputs' values in it;
+/// deleted when the outcome is recorded. Has no `Debug`.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunResult {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// The stack's outputs after a successful `up`; absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<BTreeMap<String, OutputValue>>,
+    /// The project that ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<ProjectInfo>,
+    /// A link to the update in Pulumi Cloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permalink: Option<String>,
+    /// Resource changes by operation (`create`, `update`, `same`, …).
+    #[serde(default)]
+    pub changes: BTreeMap<String, u64>,
+    /// When the operation began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+}
+
+/// An output of the stack.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct OutputValue {
+    /// The value, in clear.
+    pub value: Value,
+    /// Pulumi knows it as secret.
+    pub secret: bool,
+}
+
+/// The project that ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ProjectInfo {
+    /// The project's name.
+    pub name: String,
+    /// The runtime's name.
+    pub runtime: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", tag = "kind")]
+pub enum Verdict {
+    /// As asked.
+    #[serde(rename_all = "camelCase")]
+    Succeeded {},
+    /// pulumi, or the runner's preparation for it, failed.
+    #[serde(rename_all = "camelCase")]
+    Failed {
+        /// Where.
+        phase: Phase,
+        /// The condition's reason: `UpdateConflict`, `InvalidAccessToken` or `Unknown`, as in PKO.
+        reason: String,
+        /// pulumi's own words, secrets masked.
+        message: String,
+    },
+    /// Nobody reported: the task is gone, or never was.
+    #[serde(rename_all = "camelCase")]
+    Aborted {
+        /// What is known about why.
+        message: String,
+    },
+}
+
+/// How the run ended, for good: `runs/…/outcome`, written once, by the recorder. No secrets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Outcome {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The run.
+    pub run: RunId,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// The SHA-256 of the result that this was made from, in hex: the outputs Secret is made from that one and no other. Absent if
+    /// nobody reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_sha256: Option<String>,
+    /// The outputs, a secret one as the string `[secret]`; absent if the operation has none to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<BTreeMap<String, Value>>,
+    /// The project that ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<ProjectInfo>,
+    /// A link to the update in Pulumi Cloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permalink: Option<String>,
+    /// Resource changes by operation.
+    #[serde(default)]
+    pub changes: BTreeMap<String, u64>,
+    /// When the operation began; of an aborted one, when the owner's ticket was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended, or was seen to be gone.
+    pub ended_at: Timestamp,
+}

@@ -1,0 +1,25 @@
+use jiff::Timestamp;
+
+use crate::Stack;
+
+/// Whether the sweep should hint a Stack: something about it was not looked at yet, a booked look is overdue, or its turn for a
+/// look without any reason has come. Turns come every `period_seconds`, spread over the Stacks by their uid, so that what no event
+/// told of is seen within that time. `tick_seconds` is the time between two sweeps.
+#[must_use]
+pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
+    let status = &stack.status;
+    let unseen = status.observed_generation != Some(stack.generation)
+        || status.observed_reconcile_request != stack.reconcile_request
+        || status.readiness.is_none()
+        || stack.deleting;
+    let overdue = status.next_look.is_some_and(|at| at <= now);
+    unseen || overdue || its_turn(&stack.uid, period_seconds, tick_seconds, now)
+}
+
+fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
+    let ticks = (period_seconds / tick_seconds.max(1)).max(1);
+    // FNV-1a: any hash that spreads uids and never changes will do.
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let slot = i64::try_from(hash >> 1).unwrap_or(0) % ticks;
+    now.as_second() / tick_seconds.max(1) % ticks == slot
+}

@@ -1,0 +1,60 @@
+use crate::{
+    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, TreeState, reason,
+};
+
+/// The invariants that a plan breaks, in words. Empty for a good plan.
+#[must_use]
+pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = |holds: bool, rule: &str| {
+        if !holds {
+            found.push(rule.to_owned());
+        }
+    };
+    let stack = &snapshot.stack;
+    let live = matches!(snapshot.run, RunState::Live(_));
+    let run: Option<&NewUpdate> = plan.effects.iter().find_map(|effect| match effect {
+        Effect::Run(update) => Some(&**update),
+        _ => None,
+    });
+    let position = |wanted: fn(&Effect) -> bool| plan.effects.iter().position(wanted);
+
+    check(!(live && run.is_some()), "1: a run is created while another is under way");
+    check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
+    if let Some(run) = run {
+        check(plan.status.current_update.as_ref() == Some(&run.current), "1: a run is created that status.currentUpdate does not name");
+        check(run.current.generation == stack.generation, "3: a run is not of the generation that was looked at");
+        check(snapshot.tree == TreeState::Stored, "3: a run is created whose tree is not stored");
+        let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest })
+            if *revision == run.current.commit && *digest == run.digest);
+        check(of_source, "3: a run's revision and digest are not the source's");
+        check(stack.deleting == (run.operation == Operation::Destroy), "4: a destroy without deletion, or the reverse");
+        check(stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0), "4: a run before the finalizer");
+    }
+    if let Some(at) = position(|effect| matches!(effect, Effect::RemoveFinalizer)) {
+        let last = plan.status.last_update.as_ref();
+        let destroyed = last.is_some_and(|last| last.operation == Some(Operation::Destroy) && last.state == LastUpdateState::Succeeded);
+        let asked = stack.spec.destroy_on_finalize && !stack.spec.preview && last.is_some();
+        check(stack.deleting && !live, "4: the finalizer goes while the Stack stays or a run is under way");
+        check(destroyed || !asked, "4: the finalizer goes before destroy succeeded");
+        check(at + 1 == plan.effects.len(), "4: something comes after the finalizer");
+    }
+    let ended = matches!(snapshot.run, RunState::Ended(..));
+    check(ended || plan.status.last_update == stack.status.last_update, "5: lastUpdate changes without an outcome");
+    check(ended || plan.status.outputs == stack.status.outputs, "5: outputs change without an outcome");
+    check(
+        !live || plan.status.current_update.is_some() && plan.effects.iter().any(|e| matches!(e, Effect::Launch { .. })),
+        "2: a run that is under way is let out of sight",
+    );
+    if !(stack.deleting && !stack.finalizer) {
+        check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
+        let waits_for_a_change = matches!(&plan.status.readiness, Some(Readiness::Stalled { reason: why, .. })
+            if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::SOURCE_UNAVAILABLE));
+        let ready = plan.status.readiness == Some(Readiness::Ready);
+        check(
+            ready || waits_for_a_change || plan.status.current_update.is_some() || plan.status.next_look.is_some(),
+            "7: it waits, and no look is booked",
+        );
+    }
+    found
+}

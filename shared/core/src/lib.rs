@@ -1,0 +1,35 @@
+//! What Driftless decides, and nothing else: no I/O, no clock, no environment, no randomness. Time comes in as an argument, effects
+//! go out as data.
+//!
+//! - [`decide`] takes what is true of a Stack and says what its status is, what is to be done and when to look again.
+//! - [`observe`] takes how a run ended and says what that makes of the Stack's status.
+//! - [`due`] says whether the sweep should hint a Stack.
+//! - [`violations`] lists the invariants that a plan breaks; tests and the simulation run it over every plan.
+
+mod decide;
+mod due;
+mod finalize;
+mod invariants;
+mod model;
+mod names;
+mod observe;
+mod plan;
+mod prerequisites;
+mod retry;
+mod source;
+mod status;
+mod synced;
+mod validate;
+mod workspace;
+
+pub use decide::decide;
+pub use due::due;
+pub use invariants::violations;
+pub use model::*;
+pub use names::{hash, update_name};
+pub use observe::observe;
+pub use plan::{Effect, EventType, NewUpdate, Plan};
+pub use retry::{cooldown, MAX_FAILURES};
+pub use status::{CurrentUpdate, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
+pub use synced::{Sync, Why, is_synced};
+pub use workspace::{ConfigSource, ConfigItem, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

@@ -1,0 +1,326 @@
+//! The facts that a decision is made from, in the words of Kubernetes and PKO.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::StackStatus;
+
+/// Everything that is true of a Stack as far as a decision needs it, read in one look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The Stack.
+    pub stack: Stack,
+    /// The source that its spec names; `None` where the spec names none, or more than one.
+    pub source: Option<SourceState>,
+    /// Whether the tree that the source speaks of is stored.
+    pub tree: TreeState,
+    /// The Update that `status.currentUpdate` names.
+    pub run: RunState,
+    /// The Stacks that `spec.prerequisites` names, in its order; `None` for one that is not there.
+    pub prerequisites: Vec<Option<Prerequisite>>,
+}
+
+/// A Stack.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stack {
+    /// `metadata.namespace`
+    pub namespace: String,
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+    /// `metadata.generation`
+    pub generation: i64,
+    /// `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// Our finalizer is on it.
+    pub finalizer: bool,
+    /// The annotation `pulumi.com/reconciliation-request`; empty if it is not there.
+    pub reconcile_request: String,
+    /// `spec`
+    pub spec: StackSpec,
+    /// `status`, as it was read.
+    pub status: StackStatus,
+}
+
+/// A Stack's `spec`. Field names and meanings are PKO's.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are PKO's fields")]
+pub struct StackSpec {
+    /// The Pulumi stack: `stack`, `project/stack` or `org/project/stack`.
+    pub stack: String,
+    /// `PULUMI_BACKEND_URL`
+    pub backend: Option<String>,
+    /// The sources that the spec names. One is right; which they are is said when it is not.
+    pub sources: Vec<SourceRef>,
+    /// Plain configuration by key.
+    pub config: BTreeMap<String, Value>,
+    /// Configuration from ConfigMaps.
+    pub config_ref: BTreeMap<String, ConfigMapRef>,
+    /// Secret configuration in clear (deprecated by PKO).
+    pub secrets: BTreeMap<String, String>,
+    /// Secret configuration.
+    pub secrets_ref: BTreeMap<String, ResourceRef>,
+    /// Environment variables.
+    pub env_refs: BTreeMap<String, ResourceRef>,
+    /// ConfigMaps whose keys are environment variables.
+    pub envs: Vec<String>,
+    /// Secrets whose keys are environment variables.
+    pub env_secrets: Vec<String>,
+    /// The Secret with `PULUMI_ACCESS_TOKEN` in its key `accessToken`.
+    pub access_token_secret: Option<String>,
+    /// For a stack that is created.
+    pub secrets_provider: Option<String>,
+    /// Pulumi ESC environments.
+    pub environment: Vec<String>,
+    /// `--target`
+    pub targets: Vec<String>,
+    /// `--target-dependents`
+    pub target_dependents: bool,
+    /// `--refresh`
+    pub refresh: bool,
+    /// Only preview, ever.
+    pub preview: bool,
+    /// Do not create the stack.
+    pub use_local_stack_only: bool,
+    /// Run again every `resync_frequency_seconds` even if nothing changed.
+    pub continue_resync_on_commit_match: bool,
+    /// 60 at least.
+    pub resync_frequency_seconds: Option<i64>,
+    /// Cap of the back-off, if greater than zero.
+    pub retry_max_backoff_duration_seconds: Option<i64>,
+    /// Stacks that have to have succeeded first.
+    pub prerequisites: Vec<PrerequisiteRef>,
+    /// Destroy before the finalizer goes.
+    pub destroy_on_finalize: bool,
+    /// Run the program when destroying.
+    pub run_program: bool,
+    /// The ServiceAccount that the program is.
+    pub service_account_name: Option<String>,
+    /// Fields that are set and that this release cannot honour yet, by path: a run without them would be another run.
+    pub unsupported: Vec<&'static str>,
+}
+
+/// Which source a spec names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceRef {
+    /// `programRef`
+    Program {
+        /// `programRef.name`
+        name: String,
+    },
+    /// `fluxSource`
+    Flux {
+        /// `fluxSource.sourceRef.apiVersion`
+        api_version: String,
+        /// `fluxSource.sourceRef.kind`
+        kind: String,
+        /// `fluxSource.sourceRef.name`
+        name: String,
+        /// `fluxSource.dir`; empty for the root.
+        dir: String,
+    },
+    /// `projectRepo` and its siblings.
+    Git,
+}
+
+impl SourceRef {
+    /// The field of the spec that names it.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Program { .. } => "spec.programRef",
+            Self::Flux { .. } => "spec.fluxSource",
+            Self::Git => "spec.projectRepo",
+        }
+    }
+
+    /// API version, kind and name of the object; `None` for git, which is none.
+    #[must_use]
+    pub fn object(&self) -> Option<(&str, &str, &str)> {
+        match self {
+            Self::Program { name } => Some(("pulumi.com/v1", "Program", name)),
+            Self::Flux { api_version, kind, name, .. } => Some((api_version, kind, name)),
+            Self::Git => None,
+        }
+    }
+
+    /// The project's directory within the tree; empty for the root.
+    #[must_use]
+    pub fn dir(&self) -> &str {
+        match self {
+            Self::Flux { dir, .. } => dir.trim_start_matches("./").trim_matches('/'),
+            Self::Program { .. } | Self::Git => "",
+        }
+    }
+}
+
+/// A reference to a key of a ConfigMap, as in `configRef`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigMapRef {
+    /// The ConfigMap.
+    pub name: String,
+    /// Its key.
+    pub key: String,
+    /// The value is JSON.
+    pub json: bool,
+}
+
+/// PKO's `ResourceRef`, as it was written: what is wrong with it is a decision.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceRef {
+    /// `type`
+    pub selector: String,
+    /// `secret`: namespace, name and key.
+    pub secret: Option<(Option<String>, String, String)>,
+    /// `literal.value`
+    pub literal: Option<String>,
+}
+
+/// One of `spec.prerequisites`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrerequisiteRef {
+    /// The Stack's name, in the same namespace.
+    pub name: String,
+    /// `requirement.succeededWithinDuration`
+    pub succeeded_within_seconds: Option<i64>,
+}
+
+/// What a Stack that is a prerequisite tells of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prerequisite {
+    /// `metadata.generation`
+    pub generation: i64,
+    /// The annotation; empty if it is not there.
+    pub reconcile_request: String,
+    /// `status.lastUpdate`
+    pub last_update: Option<crate::LastUpdate>,
+}
+
+/// The state of a source object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceState {
+    /// The object, or its kind, is not there.
+    NotFound,
+    /// There, but with nothing to fetch. Words for the condition.
+    NoArtifact {
+        /// Why, if the source says it.
+        why: String,
+    },
+    /// A Program whose artifact is not of its generation: the fetcher has to make it.
+    Outdated {
+        /// `metadata.generation`
+        generation: i64,
+    },
+    /// There is something to fetch.
+    Artifact {
+        /// `status.artifact.revision`: the commit of PKO's fields. Compared as it is, never parsed.
+        revision: String,
+        /// `status.artifact.digest`
+        digest: String,
+    },
+}
+
+/// Whether the tree of a source's artifact is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeState {
+    /// Verified, unpacked and complete.
+    Stored,
+    /// Not, or not known to be.
+    Absent {
+        /// How the last try to fetch this very artifact failed.
+        failure: Option<FetchFailure>,
+    },
+}
+
+/// How a fetch failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchFailure {
+    /// When.
+    pub at: Timestamp,
+    /// What is wrong and what would mend it.
+    pub message: String,
+    /// The same content fails again.
+    pub terminal: bool,
+}
+
+/// The state of the run that `status.currentUpdate` names.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunState {
+    /// No current Update.
+    None,
+    /// The Update is not there: it was never created, or somebody took it away.
+    Missing,
+    /// There is an object of that name which is not this Stack's.
+    Foreign,
+    /// It is waiting or running.
+    Live(Run),
+    /// Its outcome is recorded.
+    Ended(Run, RunOutcome),
+}
+
+/// What an Update of a Stack says that it is for. These cannot change once it is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The Update's name.
+    pub name: String,
+    /// The generation of the Stack that it runs.
+    pub generation: i64,
+    /// The Stack's annotation at that time.
+    pub reconcile_request: String,
+    /// The revision of the source that it runs.
+    pub commit: String,
+    /// What it does.
+    pub operation: Operation,
+}
+
+/// What pulumi does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// `pulumi up`
+    Up,
+    /// `pulumi preview`
+    Preview,
+    /// `pulumi refresh`
+    Refresh,
+    /// `pulumi destroy`
+    Destroy,
+}
+
+impl Operation {
+    /// The word of an Update's `spec.type`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Preview => "preview",
+            Self::Refresh => "refresh",
+            Self::Destroy => "destroy",
+        }
+    }
+
+    /// The operation of an Update's `spec.type`.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Up, Self::Preview, Self::Refresh, Self::Destroy].into_iter().find(|operation| operation.as_str() == word)
+    }
+}
+
+/// How a run ended, as recorded in S3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunOutcome {
+    /// It did what was asked.
+    pub succeeded: bool,
+    /// If it did not: why, secrets masked.
+    pub message: String,
+    /// Outputs, secret ones masked; `None` if the operation has none to tell.
+    pub outputs: Option<BTreeMap<String, Value>>,
+    /// The project's name and runtime.
+    pub project: Option<(String, String)>,
+    /// A link to the update in Pulumi Cloud.
+    pub permalink: Option<String>,
+}

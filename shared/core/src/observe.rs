@@ -1,0 +1,50 @@
+use jiff::Timestamp;
+
+use crate::{
+    Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus,
+};
+
+/// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
+#[must_use]
+pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
+    let previous = status.last_update.as_ref();
+    let same_request =
+        previous.filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request);
+    let failures = match (outcome.succeeded, same_request) {
+        (true, _) | (false, None) => 0,
+        (false, Some(last)) => last.failures + 1,
+    };
+    let last_update = LastUpdate {
+        name: run.name.clone(),
+        generation: run.generation,
+        reconcile_request: run.reconcile_request.clone(),
+        operation: Some(run.operation),
+        state: if outcome.succeeded { LastUpdateState::Succeeded } else { LastUpdateState::Failed },
+        message: if outcome.succeeded { String::new() } else { outcome.message.clone() },
+        last_attempted_commit: run.commit.clone(),
+        last_successful_commit: if outcome.succeeded {
+            run.commit.clone()
+        } else {
+            previous.map(|last| last.last_successful_commit.clone()).unwrap_or_default()
+        },
+        permalink: outcome.permalink.clone(),
+        last_resync_time: Some(now),
+        failures,
+    };
+    let mut status = StackStatus { current_update: None, last_update: Some(last_update), ..status.clone() };
+    if outcome.succeeded {
+        if let Some(outputs) = &outcome.outputs {
+            status.outputs = Some(outputs.clone());
+        }
+        if let Some(project) = &outcome.project {
+            status.project = Some(project.clone());
+        }
+    }
+    let event = if outcome.succeeded {
+        Effect::Event { event_type: EventType::Normal, reason: "StackCreated", note: "Successfully updated stack".into() }
+    } else {
+        let note = format!("Failed to update stack: {}", outcome.message);
+        Effect::Event { event_type: EventType::Warning, reason: "StackUpdateFailure", note }
+    };
+    (status, event)
+}

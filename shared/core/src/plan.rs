@@ -1,0 +1,87 @@
+use jiff::Timestamp;
+
+use crate::{CurrentUpdate, Operation, SourceRef, StackStatus, Workspace};
+
+/// What a look at a Stack leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The status to be. Written before [`Plan::effects`] are carried out, so that what they do is already on record.
+    pub status: StackStatus,
+    /// What is to be done, in this order. Each may be repeated without harm; a crash between two is repaired by the next look.
+    pub effects: Vec<Effect>,
+    /// A look to book. The same time as in `status.next_look` when that changed, else `None`: it is booked already.
+    pub look_at: Option<Timestamp>,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Put our finalizer on the Stack. Always the first: nothing is begun that could not be ended.
+    AddFinalizer,
+    /// Ask the fetcher for the tree of this source.
+    Fetch(SourceRef),
+    /// Create or change the Workspace and create the Update, if it is not there.
+    Run(Box<NewUpdate>),
+    /// Tell the launcher to look at the current Update.
+    Launch {
+        /// The Update's name.
+        update: String,
+    },
+    /// The Update's outcome is on the Stack: take our finalizer off the Update.
+    ReleaseUpdate {
+        /// The Update's name.
+        update: String,
+    },
+    /// Annotate a prerequisite so that it runs again.
+    RequestReconcile {
+        /// The Stack's name.
+        stack: String,
+        /// The annotation's value.
+        request: String,
+    },
+    /// Publish an Event on the Stack.
+    Event {
+        /// Normal or Warning.
+        event_type: EventType,
+        /// The reason.
+        reason: &'static str,
+        /// The note.
+        note: String,
+    },
+    /// Take our finalizer off the Stack. Always the last.
+    RemoveFinalizer,
+}
+
+/// The type of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    /// All is well.
+    Normal,
+    /// It is not.
+    Warning,
+}
+
+/// An Update to create.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewUpdate {
+    /// Which run it is.
+    pub current: CurrentUpdate,
+    /// What it does.
+    pub operation: Operation,
+    /// Why, for its message.
+    pub message: String,
+    /// `--target`
+    pub targets: Vec<String>,
+    /// `--target-dependents`
+    pub target_dependents: bool,
+    /// `--refresh`
+    pub refresh: bool,
+    /// `--run-program`
+    pub run_program: bool,
+    /// Where the tree is from.
+    pub source: SourceRef,
+    /// The digest of the tree, as the source names it.
+    pub digest: String,
+    /// The environment, without secret values.
+    pub workspace: Workspace,
+}

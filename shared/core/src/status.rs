@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::Operation;
+
+/// A Stack's `status`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StackStatus {
+    /// The generation that was looked at last.
+    pub observed_generation: Option<i64>,
+    /// The annotation that was looked at last.
+    pub observed_reconcile_request: String,
+    /// The conditions; `None` before the first look.
+    pub readiness: Option<Readiness>,
+    /// The Update that is under way.
+    pub current_update: Option<CurrentUpdate>,
+    /// The Update that was recorded last.
+    pub last_update: Option<LastUpdate>,
+    /// Outputs of the last successful `up`, secret ones masked.
+    pub outputs: Option<BTreeMap<String, Value>>,
+    /// Name and runtime of the project that ran last.
+    pub project: Option<(String, String)>,
+    /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
+    pub next_look: Option<Timestamp>,
+}
+
+/// The three arrangements of the conditions `Ready`, `Reconciling` and `Stalled` (kstatus).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Ready is True; the others are absent.
+    Ready,
+    /// Something is under way or waits.
+    Reconciling {
+        /// The reason.
+        reason: &'static str,
+        /// What it waits for.
+        message: String,
+    },
+    /// Somebody has to do something, here or at the source.
+    Stalled {
+        /// The reason.
+        reason: &'static str,
+        /// What is wrong and what would mend it.
+        message: String,
+    },
+}
+
+/// Reasons of the conditions, as PKO names them.
+pub mod reason {
+    /// Under way.
+    pub const STACK_PROCESSING: &str = "StackProcessing";
+    /// A failed run is tried again.
+    pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
+    /// A failed preview is tried again.
+    pub const PREVIEW_FAILED: &str = "PreviewFailed";
+    /// A prerequisite is not met.
+    pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
+    /// The spec cannot be run.
+    pub const SPEC_INVALID: &str = "SpecInvalid";
+    /// The source is not there, has nothing, or cannot be fetched.
+    pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
+    /// Not tried again until something changes.
+    pub const UPDATE_FAILED: &str = "UpdateFailed";
+    /// The Update that is to be made is there already and somebody else's.
+    pub const UPDATE_CONFLICT: &str = "UpdateConflict";
+}
+
+impl Readiness {
+    /// Under way.
+    #[must_use]
+    pub fn processing(message: impl Into<String>) -> Self {
+        Self::Reconciling { reason: reason::STACK_PROCESSING, message: message.into() }
+    }
+
+    /// Needs somebody.
+    #[must_use]
+    pub fn stalled(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::Stalled { reason, message: message.into() }
+    }
+}
+
+/// `status.currentUpdate`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CurrentUpdate {
+    /// The Update's name.
+    pub name: String,
+    /// The Stack's generation that it runs.
+    pub generation: i64,
+    /// The annotation that it answers.
+    pub reconcile_request: String,
+    /// The revision that it runs.
+    pub commit: String,
+}
+
+/// `status.lastUpdate`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastUpdate {
+    /// The Update's name.
+    pub name: String,
+    /// The Stack's generation that it ran.
+    pub generation: i64,
+    /// The annotation that it answered.
+    pub reconcile_request: String,
+    /// What it did; `None` if an older operator did not say.
+    pub operation: Option<Operation>,
+    /// How it ended.
+    pub state: LastUpdateState,
+    /// Why it failed.
+    pub message: String,
+    /// The revision that it ran.
+    pub last_attempted_commit: String,
+    /// The revision that ran last with success.
+    pub last_successful_commit: String,
+    /// A link to it in Pulumi Cloud.
+    pub permalink: Option<String>,
+    /// When it was recorded.
+    pub last_resync_time: Option<Timestamp>,
+    /// Failures since the last success or change, not counting the first.
+    pub failures: i64,
+}
+
+/// `status.lastUpdate.state`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastUpdateState {
+    /// `succeeded`
+    Succeeded,
+    /// `failed`
+    Failed,
+    /// Anything else: another operator's, left alone.
+    Unknown,
+}

@@ -1,0 +1,84 @@
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{LastUpdateState, Operation, Stack, retry};
+
+/// Whether a Stack wants a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Nothing is to be run now.
+    Synced,
+    /// A run is wanted.
+    Run(Why),
+}
+
+/// Why a run is wanted. Its words become the Update's message and an Event, as in PKO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It never ran.
+    Initial,
+    /// The spec changed.
+    Generation(i64),
+    /// It is being deleted.
+    Deletion,
+    /// Somebody asked for it.
+    Request(String),
+    /// The source changed.
+    Commit(String),
+    /// It is time again.
+    Resync(SignedDuration),
+    /// A failure is tried again.
+    Backoff(SignedDuration),
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Initial => f.write_str("Initial stack update"),
+            Self::Generation(generation) => write!(f, "New stack generation: {generation}"),
+            Self::Deletion => f.write_str("Stack marked for deletion"),
+            Self::Request(request) => write!(f, "Sync request: {request:?}"),
+            Self::Commit(commit) => write!(f, "New commit detected: {commit:?}"),
+            Self::Resync(period) => write!(f, "Resync time elapsed: {}", go_duration(*period)),
+            Self::Backoff(cooldown) => write!(f, "Backoff time elapsed: {}", go_duration(*cooldown)),
+        }
+    }
+}
+
+/// A duration in whole seconds as Go prints it: `1h0m0s`, `1m30s`, `10s`.
+pub(crate) fn go_duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs();
+    let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (h, m) {
+        (0, 0) => format!("{s}s"),
+        (0, _) => format!("{m}m{s}s"),
+        _ => format!("{h}h{m}m{s}s"),
+    }
+}
+
+/// Whether the Stack wants a run at `commit`. The first rule that fits decides; the order is PKO's.
+#[must_use]
+pub fn is_synced(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
+    let Some(last) = &stack.status.last_update else { return Sync::Run(Why::Initial) };
+    if last.generation != stack.generation {
+        return Sync::Run(if stack.deleting { Why::Deletion } else { Why::Generation(stack.generation) });
+    }
+    if last.reconcile_request != stack.reconcile_request {
+        return Sync::Run(Why::Request(stack.reconcile_request.clone()));
+    }
+    let since = last.last_resync_time.map_or(SignedDuration::MAX, |then| now.duration_since(then));
+    match last.state {
+        LastUpdateState::Succeeded if stack.deleting && last.operation == Some(Operation::Destroy) => Sync::Synced,
+        LastUpdateState::Succeeded if stack.deleting => Sync::Run(Why::Deletion),
+        LastUpdateState::Succeeded if last.last_successful_commit != commit => Sync::Run(Why::Commit(commit.into())),
+        LastUpdateState::Succeeded if !stack.spec.continue_resync_on_commit_match => Sync::Synced,
+        LastUpdateState::Succeeded if since >= retry::resync_period(&stack.spec) => {
+            Sync::Run(Why::Resync(retry::resync_period(&stack.spec)))
+        }
+        LastUpdateState::Failed if last.last_attempted_commit != commit => Sync::Run(Why::Commit(commit.into())),
+        LastUpdateState::Failed if last.failures >= retry::MAX_FAILURES => Sync::Synced,
+        LastUpdateState::Failed if since >= retry::cooldown(&stack.spec, last.failures) => {
+            Sync::Run(Why::Backoff(retry::cooldown(&stack.spec, last.failures)))
+        }
+        LastUpdateState::Succeeded | LastUpdateState::Failed | LastUpdateState::Unknown => Sync::Synced,
+    }
+}

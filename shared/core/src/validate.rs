@@ -1,0 +1,84 @@
+use crate::{ResourceRef, SourceRef, Stack};
+
+/// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run.
+pub(crate) fn invalid(stack: &Stack) -> Option<String> {
+    let spec = &stack.spec;
+    if spec.stack.trim().is_empty() {
+        return Some("spec.stack is empty; name the Pulumi stack as STACK, PROJECT/STACK or ORG/PROJECT/STACK".into());
+    }
+    if let Some(field) = spec.unsupported.first() {
+        return Some(format!("{field} is not supported by this release; remove it"));
+    }
+    match spec.sources.as_slice() {
+        [] => Some("no source; set one of spec.programRef, spec.fluxSource and spec.projectRepo".into()),
+        [SourceRef::Git] => Some("spec.projectRepo is not supported by this release; use spec.fluxSource with a GitRepository".into()),
+        [SourceRef::Flux { api_version, .. }] if !valid_api_version(api_version) => Some(format!(
+            "cannot process source reference: spec.fluxSource.sourceRef.apiVersion is {api_version:?}; write GROUP/VERSION, such as \
+             source.toolkit.fluxcd.io/v1"
+        )),
+        [_] => None,
+        several => {
+            let fields: Vec<_> = several.iter().map(SourceRef::field).collect();
+            Some(format!("more than one source: {}; keep one", fields.join(", ")))
+        }
+    }
+    .or_else(|| invalid_dir(spec.sources.first()?))
+    .or_else(|| spec.env_refs.iter().find_map(|(key, reference)| {
+        let why = invalid_reference(reference, &stack.namespace)?;
+        Some(format!("resolving env variable reference for {key:?}: {why}"))
+    }))
+    .or_else(|| spec.secrets_ref.iter().find_map(|(key, reference)| {
+        let why = invalid_reference(reference, &stack.namespace)?;
+        Some(format!("failed to set stack config: updating secretRef for {key:?}: {why}"))
+    }))
+    .or_else(|| duplicate_config(stack))
+    .or_else(|| duplicate_env(stack))
+}
+
+fn valid_api_version(api_version: &str) -> bool {
+    matches!(api_version.split('/').collect::<Vec<_>>().as_slice(), [group, version] if !group.is_empty() && !version.is_empty())
+}
+
+fn invalid_dir(source: &SourceRef) -> Option<String> {
+    let dir = source.dir();
+    dir.split('/').any(|part| part == "..").then(|| {
+        format!("spec.fluxSource.dir is {dir:?}; it must stay within the source: remove every \"..\"")
+    })
+}
+
+/// PKO's words where it has some. The last two it leaves to a log.
+fn invalid_reference(reference: &ResourceRef, namespace: &str) -> Option<String> {
+    match (reference.selector.as_str(), &reference.secret, &reference.literal) {
+        ("Secret", Some((Some(other), ..)), _) if !other.is_empty() && other != namespace => {
+            Some("cross-namespace refs are not allowed".into())
+        }
+        ("Secret", Some(_), _) | ("Literal", _, Some(_)) => None,
+        ("Secret", None, _) => Some("missing secret reference in ResourceRef; set secret.name and secret.key".into()),
+        ("Literal", _, None) => Some("missing literal reference in ResourceRef; set literal.value".into()),
+        ("Env" | "FS", ..) => Some(format!("ref type {:?} is deprecated", reference.selector)),
+        (other, ..) => Some(format!("unsupported selector type: {other}; use Secret or Literal")),
+    }
+}
+
+/// The same key in two fields: which one wins is nowhere defined, so that the user has to say.
+fn duplicate_config(stack: &Stack) -> Option<String> {
+    let spec = &stack.spec;
+    let fields: [(&str, Vec<&String>); 4] = [
+        ("spec.config", spec.config.keys().collect()),
+        ("spec.configRef", spec.config_ref.keys().collect()),
+        ("spec.secrets", spec.secrets.keys().collect()),
+        ("spec.secretsRef", spec.secrets_ref.keys().collect()),
+    ];
+    fields.iter().enumerate().find_map(|(i, (field, keys))| {
+        let (other, key) = fields[i + 1..].iter().find_map(|(other, others)| Some((other, keys.iter().find(|key| others.contains(key))?)))?;
+        Some(format!("config key {key:?} is in {field} and in {other}; keep one"))
+    })
+}
+
+fn duplicate_env(stack: &Stack) -> Option<String> {
+    let spec = &stack.spec;
+    [("PULUMI_BACKEND_URL", "spec.backend", spec.backend.is_some()), ("PULUMI_ACCESS_TOKEN", "spec.accessTokenSecret", spec.access_token_secret.is_some())]
+        .into_iter()
+        .find(|(name, _, set)| *set && spec.env_refs.contains_key(*name))
+        .map(|(name, field, _)| format!("environment variable {name:?} is set by {field} and by spec.envRefs; keep one"))
+}

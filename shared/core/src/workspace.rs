@@ -1,0 +1,130 @@
+use serde_json::Value;
+
+use crate::{ResourceRef, StackSpec};
+
+/// The environment that a run gets, without secret values: what a Workspace object says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workspace {
+    /// `spec.serviceAccountName`
+    pub service_account_name: Option<String>,
+    /// `spec.env`, in order; each name once.
+    pub env: Vec<EnvVar>,
+    /// `spec.envFrom`, in order; a later one wins, and `env` wins over all.
+    pub env_from: Vec<EnvFrom>,
+    /// `spec.stacks[0].name`
+    pub stack: String,
+    /// `spec.stacks[0].create`
+    pub create: bool,
+    /// `spec.stacks[0].secretsProvider`
+    pub secrets_provider: Option<String>,
+    /// `spec.stacks[0].config`, in order; each key once.
+    pub config: Vec<ConfigItem>,
+    /// `spec.stacks[0].environment`
+    pub environment: Vec<String>,
+}
+
+/// An environment variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnvVar {
+    /// A value in clear.
+    Value(String, String),
+    /// A key of a Secret.
+    Secret(String, KeyRef),
+}
+
+/// All keys of an object as environment variables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnvFrom {
+    /// Of a ConfigMap.
+    ConfigMap(String),
+    /// Of a Secret.
+    Secret(String),
+}
+
+/// A key of a Secret or ConfigMap in the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRef {
+    /// The object's name.
+    pub name: String,
+    /// The key.
+    pub key: String,
+}
+
+/// A configuration value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigItem {
+    /// Its key.
+    pub key: String,
+    /// Where its value is.
+    pub source: ConfigSource,
+    /// It is stored encrypted.
+    pub secret: bool,
+}
+
+/// Where a configuration value is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfigSource {
+    /// Here.
+    Value(Value),
+    /// In a ConfigMap, as JSON if so marked.
+    ConfigMap(KeyRef, bool),
+    /// In a Secret.
+    Secret(KeyRef),
+}
+
+/// The environment that a Stack's spec asks for. The spec is valid: a reference that is not was refused before and is left out here.
+#[must_use]
+pub fn workspace(spec: &StackSpec) -> Workspace {
+    let backend = spec.backend.iter().map(|url| EnvVar::Value("PULUMI_BACKEND_URL".into(), url.clone()));
+    let token = spec.access_token_secret.iter().map(|name| {
+        EnvVar::Secret("PULUMI_ACCESS_TOKEN".into(), KeyRef { name: name.clone(), key: "accessToken".into() })
+    });
+    let references = spec.env_refs.iter().filter_map(|(name, reference)| match resolve(reference)? {
+        Resolved::Literal(value) => Some(EnvVar::Value(name.clone(), value)),
+        Resolved::Secret(key) => Some(EnvVar::Secret(name.clone(), key)),
+    });
+    let plain = spec.config.iter().map(|(key, value)| item(key, ConfigSource::Value(value.clone()), false));
+    let maps = spec.config_ref.iter().map(|(key, map)| {
+        item(key, ConfigSource::ConfigMap(KeyRef { name: map.name.clone(), key: map.key.clone() }, map.json), false)
+    });
+    let secrets = spec.secrets.iter().map(|(key, value)| item(key, ConfigSource::Value(value.clone().into()), true));
+    let secret_references = spec.secrets_ref.iter().filter_map(|(key, reference)| {
+        let source = match resolve(reference)? {
+            Resolved::Literal(value) => ConfigSource::Value(value.into()),
+            Resolved::Secret(key) => ConfigSource::Secret(key),
+        };
+        Some(item(key, source, true))
+    });
+    Workspace {
+        service_account_name: spec.service_account_name.clone(),
+        env: backend.chain(token).chain(references).collect(),
+        env_from: spec
+            .envs
+            .iter()
+            .map(|name| EnvFrom::ConfigMap(name.clone()))
+            .chain(spec.env_secrets.iter().map(|name| EnvFrom::Secret(name.clone())))
+            .collect(),
+        stack: spec.stack.clone(),
+        create: !spec.use_local_stack_only,
+        secrets_provider: spec.secrets_provider.clone(),
+        config: plain.chain(maps).chain(secrets).chain(secret_references).collect(),
+        environment: spec.environment.clone(),
+    }
+}
+
+fn item(key: &str, source: ConfigSource, secret: bool) -> ConfigItem {
+    ConfigItem { key: key.into(), source, secret }
+}
+
+enum Resolved {
+    Literal(String),
+    Secret(KeyRef),
+}
+
+fn resolve(reference: &ResourceRef) -> Option<Resolved> {
+    match reference.selector.as_str() {
+        "Literal" => reference.literal.clone().map(Resolved::Literal),
+        "Secret" => reference.secret.clone().map(|(_, name, key)| Resolved::Secret(KeyRef { name, key })),
+        _ => None,
+    }
+}

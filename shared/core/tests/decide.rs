@@ -1,0 +1,369 @@
+//! What a look at a Stack leads to.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+use LastUpdateState::{Failed, Succeeded};
+
+#[test]
+fn the_first_look_puts_the_finalizer_on_records_the_update_and_only_then_creates_it() {
+    let mut stack = stack();
+    stack.finalizer = false;
+    let plan = plan(&snapshot(stack.clone()));
+    let update = created(&plan).unwrap();
+    assert_eq!(plan.effects[0], Effect::AddFinalizer);
+    assert_eq!(plan.status.current_update.as_ref(), Some(&update.current));
+    assert_eq!(update.current.name, update_name(&stack));
+    assert_eq!((update.operation, update.message.as_str()), (Operation::Up, "Initial stack update"));
+    assert_eq!(condition(&plan), "Reconciling/StackProcessing: stack is being processed");
+    assert_eq!(plan.status.observed_generation, Some(1));
+}
+
+#[test]
+fn there_is_one_successor_of_a_recorded_run_whatever_changed_meanwhile() {
+    let first = stack();
+    let mut edited = first.clone();
+    edited.generation = 7;
+    edited.spec.refresh = true;
+    assert_eq!(update_name(&first), update_name(&edited));
+    assert_ne!(update_name(&first), update_name(&stack_after(last_update(Succeeded, 0, 1))));
+    let mut namesake = first.clone();
+    namesake.uid = "uid-2".into();
+    assert_ne!(update_name(&first), update_name(&namesake));
+}
+
+#[test]
+fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
+    let mut stack = stack();
+    stack.name = format!("{}.{}", "a".repeat(179), "b".repeat(70));
+    let name = update_name(&stack);
+    assert!(name.len() + "-stack-outputs".len() <= 253 && !name.contains(".-"), "{name}");
+}
+
+#[test]
+fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
+    let mut stack = stack();
+    stack.generation = 2;
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Live(run(Operation::Up));
+    let plan = plan(&snapshot);
+    assert_eq!(plan.effects, [Effect::Launch { update: "shop-111".into() }]);
+    let current = plan.status.current_update.unwrap();
+    assert_eq!((current.name.as_str(), current.generation), ("shop-111", 1), "what the Update says, not what the Stack is by now");
+}
+
+#[test]
+fn an_update_that_is_missing_is_created_anew_under_its_name() {
+    let mut stack = stack();
+    let first = plan(&snapshot(stack.clone()));
+    stack.status = first.status.clone();
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Missing;
+    let second = plan(&snapshot);
+    assert_eq!(created(&second), created(&first));
+}
+
+#[test]
+fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
+    let mut stack = stack();
+    stack.status = plan(&snapshot(stack.clone())).status;
+    let name = update_name(&stack);
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Foreign;
+    let plan = plan(&snapshot);
+    assert_eq!(condition(&plan), format!("Stalled/UpdateConflict: Update {name:?} was not made for this Stack; delete it"));
+    assert_eq!((plan.effects.len(), plan.look_at), (0, Some(now() + SignedDuration::from_secs(30))));
+}
+
+#[test]
+fn a_success_is_recorded_and_the_stack_is_ready() {
+    let mut snapshot = snapshot(stack());
+    let mut outcome = outcome(true);
+    outcome.outputs = Some([("url".to_owned(), "https://shop".into())].into());
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome);
+    let plan = plan(&snapshot);
+    assert_eq!(condition(&plan), "Ready");
+    let last = plan.status.last_update.unwrap();
+    assert_eq!((last.state, last.failures, last.message.as_str()), (Succeeded, 0, ""));
+    assert_eq!((last.last_attempted_commit.as_str(), last.last_successful_commit.as_str()), ("main@sha1:aaa", "main@sha1:aaa"));
+    assert_eq!(plan.status.outputs.unwrap()["url"], "https://shop");
+    assert_eq!(plan.status.current_update, None);
+    assert!(plan.effects.contains(&Effect::ReleaseUpdate { update: "shop-111".into() }));
+    assert_eq!(plan.look_at, None);
+}
+
+#[test]
+fn an_edit_during_a_run_leads_to_one_more_run() {
+    let mut stack = stack();
+    stack.generation = 2;
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
+    let plan = plan(&snapshot);
+    let update = created(&plan).unwrap();
+    assert_eq!((update.current.generation, update.message.as_str()), (2, "New stack generation: 2"));
+    assert_ne!(update.current.name, "shop-111");
+}
+
+#[test]
+fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
+    let mut snapshot = snapshot(stack());
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+    let first = plan(&snapshot);
+    assert_eq!(condition(&first), "Reconciling/RetryingAfterFailure: 0 update failure(s)");
+    assert_eq!(first.look_at, Some(now() + SignedDuration::from_secs(10)));
+    let event = Effect::Event {
+        event_type: EventType::Warning,
+        reason: "StackUpdateFailure",
+        note: "Failed to update stack: up failed: no such bucket".into(),
+    };
+    assert!(first.effects.contains(&event));
+
+    snapshot.stack.status = first.status;
+    snapshot.run = RunState::None;
+    let again = plan_at(&snapshot, now() + SignedDuration::from_secs(5));
+    assert_eq!((again.look_at, again.effects.len()), (None, 0), "the look is booked already");
+    let later = plan_at(&snapshot, now() + SignedDuration::from_secs(10));
+    assert_eq!(created(&later).unwrap().message, "Backoff time elapsed: 10s");
+}
+
+#[test]
+fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
+    let mut snapshot = snapshot(stack());
+    let mut at = now();
+    let mut waits = Vec::new();
+    let last = loop {
+        snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+        let plan = plan_at(&snapshot, at);
+        snapshot.stack.status = plan.status.clone();
+        let Some(look) = plan.look_at else { break plan };
+        waits.push(look.duration_since(at).as_secs());
+        at = look;
+        assert!(waits.len() < 10, "{waits:?}");
+    };
+    assert_eq!(waits, [10, 30, 90]);
+    assert_eq!(condition(&last), "Stalled/UpdateFailed: up failed 3 times; not retrying until the spec or source changes");
+}
+
+#[test]
+fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
+    let failed = |stack: Stack, run: Run| {
+        let mut snapshot = snapshot(stack);
+        snapshot.run = RunState::Ended(run, outcome(false));
+        plan(&snapshot).status.last_update.unwrap().failures
+    };
+    let other_commit = Run { commit: "main@sha1:bbb".into(), ..run(Operation::Up) };
+    assert_eq!(failed(stack_after(last_update(Failed, 3, 1)), other_commit), 4);
+    let mut edited = stack_after(last_update(Failed, 2, 1));
+    edited.generation = 2;
+    assert_eq!(failed(edited.clone(), Run { generation: 2, ..run(Operation::Up) }), 0);
+    assert_eq!(failed(stack_after(last_update(Succeeded, 0, 1)), run(Operation::Up)), 1);
+}
+
+#[test]
+fn a_failure_keeps_the_last_good_commit_and_the_outputs() {
+    let mut stack = stack_after(last_update(Succeeded, 0, 1));
+    stack.status.outputs = Some([("url".to_owned(), "https://shop".into())].into());
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Ended(Run { commit: "main@sha1:bbb".into(), ..run(Operation::Up) }, outcome(false));
+    let status = plan(&snapshot).status;
+    let last = status.last_update.unwrap();
+    assert_eq!((last.last_attempted_commit.as_str(), last.last_successful_commit.as_str()), ("main@sha1:bbb", "main@sha1:aaa"));
+    assert!(status.outputs.is_some());
+}
+
+#[test]
+fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
+    let rows = [
+        (SourceState::NotFound, "Stalled/SourceUnavailable: could not resolve sourceRef (GitRepository \"shop\")"),
+        (
+            SourceState::NoArtifact { why: String::new() },
+            "Stalled/SourceUnavailable: Flux source has no artifact (GitRepository \"shop\")",
+        ),
+    ];
+    for (state, words) in rows {
+        let mut snapshot = snapshot(stack());
+        snapshot.source = Some(state);
+        let plan = plan(&snapshot);
+        assert_eq!(condition(&plan), words);
+        assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(30)));
+    }
+}
+
+#[test]
+fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
+    let mut snapshot = snapshot(stack());
+    snapshot.tree = TreeState::Absent { failure: None };
+    let fetch = Effect::Fetch(snapshot.stack.spec.sources[0].clone());
+    let first = plan(&snapshot);
+    assert_eq!((condition(&first).as_str(), first.effects.as_slice()), (
+        "Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa",
+        std::slice::from_ref(&fetch)
+    ));
+    snapshot.stack.status = first.status;
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, [fetch.clone()]);
+
+    let revision = "main@sha1:bbb".to_owned();
+    snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into() });
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, [fetch], "another revision is another request");
+}
+
+#[test]
+fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() {
+    let mut snapshot = snapshot(stack());
+    let failure = |terminal, seconds| TreeState::Absent {
+        failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal }),
+    };
+    let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused";
+    for (tree, effects, look) in [(failure(false, 5), 0, Some(25)), (failure(false, 31), 1, Some(30)), (failure(true, 99), 0, None)] {
+        snapshot.tree = tree;
+        let plan = plan(&snapshot);
+        assert_eq!((condition(&plan).as_str(), plan.effects.len()), (words, effects));
+        assert_eq!(plan.look_at.map(|at| at.duration_since(now()).as_secs()), look);
+    }
+}
+
+#[test]
+fn a_spec_that_cannot_be_run_says_which_field_and_why() {
+    let invalid = |change: &dyn Fn(&mut StackSpec)| {
+        let mut stack = stack();
+        change(&mut stack.spec);
+        let plan = plan(&snapshot(stack));
+        assert_eq!(created(&plan), None);
+        condition(&plan).strip_prefix("Stalled/SpecInvalid: ").unwrap().to_owned()
+    };
+    let reference = |selector: &str| ResourceRef { selector: selector.into(), ..ResourceRef::default() };
+    let elsewhere = ResourceRef { secret: Some((Some("other".into()), "s".into(), "k".into())), ..reference("Secret") };
+    assert!(invalid(&|spec| spec.stack = " ".into()).starts_with("spec.stack is empty; "));
+    assert!(invalid(&|spec| spec.sources.clear()).starts_with("no source; "));
+    assert_eq!(
+        invalid(&|spec| spec.sources.push(SourceRef::Program { name: "p".into() })),
+        "more than one source: spec.fluxSource, spec.programRef; keep one"
+    );
+    assert!(invalid(&|spec| spec.unsupported.push("spec.updateTemplate")).starts_with("spec.updateTemplate is not supported"));
+    assert_eq!(
+        invalid(&|spec| drop(spec.env_refs.insert("A".into(), elsewhere.clone()))),
+        "resolving env variable reference for \"A\": cross-namespace refs are not allowed"
+    );
+    assert_eq!(
+        invalid(&|spec| drop(spec.secrets_ref.insert("k".into(), reference("FS")))),
+        "failed to set stack config: updating secretRef for \"k\": ref type \"FS\" is deprecated"
+    );
+    assert!(invalid(&|spec| drop(spec.secrets_ref.insert("k".into(), reference("Literal")))).contains("set literal.value"));
+    assert!(
+        invalid(&|spec| {
+            spec.config.insert("k".into(), 1.into());
+            spec.secrets.insert("k".into(), "v".into());
+        })
+        .starts_with("config key \"k\" is in spec.config and in spec.secrets")
+    );
+    assert!(
+        invalid(&|spec| {
+            spec.backend = Some("s3://state".into());
+            spec.env_refs.insert("PULUMI_BACKEND_URL".into(), ResourceRef { literal: Some("x".into()), ..reference("Literal") });
+        })
+        .contains("spec.backend and by spec.envRefs")
+    );
+    let dir = |dir: &str| SourceRef::Flux { api_version: "g/v1".into(), kind: "K".into(), name: "n".into(), dir: dir.into() };
+    assert!(invalid(&|spec| spec.sources = vec![dir("a/../..")]).contains("remove every \"..\""));
+    let wrong = SourceRef::Flux { api_version: "v1".into(), kind: "K".into(), name: "n".into(), dir: String::new() };
+    assert!(invalid(&|spec| spec.sources = vec![wrong.clone()]).starts_with("cannot process source reference: "));
+}
+
+#[test]
+fn prerequisites_hold_a_run_back_in_words_and_one_that_is_out_of_date_is_asked_for() {
+    let reference = |name: &str, within| PrerequisiteRef { name: name.into(), succeeded_within_seconds: within };
+    let found = |last_update| Some(Prerequisite { generation: 1, reconcile_request: String::new(), last_update });
+    let rows = [
+        (reference("db", None), None, "unable to fetch prerequisite \"db\": there is no such Stack in this namespace"),
+        (reference("db", None), found(None), "prerequisite not satisfied for \"db\": prerequisite has not run to completion"),
+        (
+            reference("db", None),
+            found(Some(last_update(Failed, 0, 1))),
+            "prerequisite not satisfied for \"db\": prerequisite failed",
+        ),
+        (
+            reference("db", Some(60)),
+            found(Some(last_update(Succeeded, 0, 61))),
+            "prerequisite not satisfied for \"db\": prerequisite is out of date",
+        ),
+    ];
+    for (reference, prerequisite, words) in rows {
+        let mut snapshot = snapshot(stack());
+        snapshot.stack.spec.prerequisites = vec![reference];
+        snapshot.prerequisites = vec![prerequisite];
+        let plan = plan(&snapshot);
+        assert_eq!(condition(&plan), format!("Reconciling/PrerequisiteNotSatisfied: {words}"));
+        let asked = Effect::RequestReconcile { stack: "db".into(), request: "after-shop-000".into() };
+        assert_eq!(plan.effects.contains(&asked), words.ends_with("out of date"), "{words}");
+    }
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.prerequisites = vec![reference("db", Some(60))];
+    snapshot.prerequisites = vec![found(Some(last_update(Succeeded, 0, 60)))];
+    assert!(created(&plan(&snapshot)).is_some());
+}
+
+#[test]
+fn a_preview_stack_only_ever_previews() {
+    let mut stack = stack();
+    stack.spec.preview = true;
+    assert_eq!(created(&plan(&snapshot(stack.clone()))).unwrap().operation, Operation::Preview);
+    stack.deleting = true;
+    stack.spec.destroy_on_finalize = true;
+    stack.status.last_update = Some(last_update(Succeeded, 0, 1));
+    assert_eq!(plan(&snapshot(stack)).effects, [Effect::RemoveFinalizer]);
+}
+
+#[test]
+fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
+    let mut stack = stack_after(last_update(Succeeded, 0, 1));
+    (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
+    stack.spec.targets = vec!["urn".into()];
+    let destroy = plan(&snapshot(stack.clone()));
+    let update = created(&destroy).unwrap();
+    assert_eq!((update.operation, update.targets.len(), update.message.as_str()), (
+        Operation::Destroy,
+        0,
+        "Stack marked for deletion"
+    ));
+
+    let run = Run { generation: 2, ..run(Operation::Destroy) };
+    let mut failed = snapshot(stack.clone());
+    failed.run = RunState::Ended(run.clone(), outcome(false));
+    assert!(!plan(&failed).effects.contains(&Effect::RemoveFinalizer));
+    let mut done = snapshot(stack);
+    done.run = RunState::Ended(run, outcome(true));
+    assert_eq!(plan(&done).effects.last(), Some(&Effect::RemoveFinalizer));
+}
+
+#[test]
+fn a_deletion_waits_for_a_run_even_if_nothing_is_to_be_destroyed() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.deleting = true;
+    snapshot.run = RunState::Live(run(Operation::Up));
+    assert_eq!(plan(&snapshot).effects, [Effect::Launch { update: "shop-111".into() }]);
+    snapshot.run = RunState::None;
+    assert_eq!(plan(&snapshot).effects, [Effect::RemoveFinalizer]);
+    snapshot.stack.finalizer = false;
+    assert_eq!(plan(&snapshot).effects, []);
+}
+
+#[test]
+fn the_sweep_hints_what_was_not_seen_what_is_overdue_and_everything_once_a_period() {
+    let mut stack = stack();
+    let far = 1 << 40;
+    assert!(due(&stack, far, 60, now()), "never looked at");
+    stack.status = plan(&snapshot(stack.clone())).status;
+    assert!(!due(&stack, far, 60, now()));
+    stack.status.next_look = Some(ago(1));
+    assert!(due(&stack, far, 60, now()), "a booked look is overdue");
+    stack.status.next_look = None;
+    stack.generation += 1;
+    assert!(due(&stack, far, 60, now()), "the spec changed");
+    stack.generation -= 1;
+    let turns = (0..10).filter(|tick| due(&stack, 600, 60, now() + SignedDuration::from_secs(tick * 60))).count();
+    assert_eq!(turns, 1);
+}

@@ -1,0 +1,103 @@
+//! Snapshots to start from. Each test changes what it is about.
+#![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
+
+use driftless_core::*;
+use jiff::{SignedDuration, Timestamp};
+
+/// The time of every look, unless a test says otherwise.
+pub fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+pub fn ago(seconds: i64) -> Timestamp {
+    now() - SignedDuration::from_secs(seconds)
+}
+
+/// A Stack on a Flux source, looked at for the first time.
+pub fn stack() -> Stack {
+    Stack {
+        namespace: "team".into(),
+        name: "shop".into(),
+        uid: "uid-1".into(),
+        generation: 1,
+        deleting: false,
+        finalizer: true,
+        reconcile_request: String::new(),
+        spec: StackSpec {
+            stack: "acme/shop/dev".into(),
+            sources: vec![SourceRef::Flux {
+                api_version: "source.toolkit.fluxcd.io/v1".into(),
+                kind: "GitRepository".into(),
+                name: "shop".into(),
+                dir: "infra".into(),
+            }],
+            ..StackSpec::default()
+        },
+        status: StackStatus::default(),
+    }
+}
+
+/// Its source has an artifact, whose tree is stored.
+pub fn snapshot(stack: Stack) -> Snapshot {
+    let source = Some(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into() });
+    Snapshot { stack, source, tree: TreeState::Stored, run: RunState::None, prerequisites: Vec::new() }
+}
+
+/// What `lastUpdate` says after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
+pub fn last_update(state: LastUpdateState, failures: i64, seconds: i64) -> LastUpdate {
+    LastUpdate {
+        name: "shop-000".into(),
+        generation: 1,
+        reconcile_request: String::new(),
+        operation: Some(Operation::Up),
+        state,
+        message: String::new(),
+        last_attempted_commit: "main@sha1:aaa".into(),
+        last_successful_commit: "main@sha1:aaa".into(),
+        permalink: None,
+        last_resync_time: Some(ago(seconds)),
+        failures,
+    }
+}
+
+pub fn stack_after(last: LastUpdate) -> Stack {
+    let mut stack = stack();
+    stack.status.last_update = Some(last);
+    stack
+}
+
+pub fn run(operation: Operation) -> Run {
+    Run { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: "main@sha1:aaa".into(), operation }
+}
+
+pub fn outcome(succeeded: bool) -> RunOutcome {
+    let message = if succeeded { String::new() } else { "up failed: no such bucket".into() };
+    RunOutcome { succeeded, message, outputs: None, project: Some(("shop".into(), "yaml".into())), permalink: None }
+}
+
+/// The plan of a look, after the checker has seen it.
+pub fn plan(snapshot: &Snapshot) -> Plan {
+    plan_at(snapshot, now())
+}
+
+pub fn plan_at(snapshot: &Snapshot, now: Timestamp) -> Plan {
+    let plan = decide(snapshot, now);
+    assert_eq!(violations(snapshot, &plan), Vec::<String>::new(), "{snapshot:#?}\n{plan:#?}");
+    plan
+}
+
+pub fn created(plan: &Plan) -> Option<&NewUpdate> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::Run(update) => Some(&**update),
+        _ => None,
+    })
+}
+
+/// The condition that is not Ready, as `kubectl get stacks` shows it.
+pub fn condition(plan: &Plan) -> String {
+    match plan.status.readiness.as_ref().unwrap() {
+        Readiness::Ready => "Ready".into(),
+        Readiness::Reconciling { reason, message } => format!("Reconciling/{reason}: {message}"),
+        Readiness::Stalled { reason, message } => format!("Stalled/{reason}: {message}"),
+    }
+}
