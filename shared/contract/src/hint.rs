@@ -72,6 +72,15 @@ impl Hint {
         Self { version: crate::VERSION, object, revision: None, looks: 0, hops: 0 }
     }
 
+    /// Takes in another hint if it asks for the same look, so that a batch leads to one look at each object.
+    pub fn absorb(&mut self, other: &Self) -> bool {
+        let same = self.object == other.object && (self.revision == other.revision || other.revision.is_none());
+        if same {
+            self.hops = self.hops.max(other.hops);
+        }
+        same
+    }
+
     /// The hint that follows from this one, for `object`; `None` after [`MAX_HOPS`].
     #[must_use]
     pub fn next(&self, object: ObjectKey) -> Option<Self> {

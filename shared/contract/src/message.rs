@@ -66,6 +66,15 @@ pub struct LaunchHint {
 }
 
 impl LaunchHint {
+    /// Takes in another one if it is about the same Update.
+    pub fn absorb(&mut self, other: &Self) -> bool {
+        let same = self.update == other.update;
+        if same {
+            self.hops = self.hops.max(other.hops);
+        }
+        same
+    }
+
     /// The launch hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
@@ -87,6 +96,15 @@ pub struct RunHint {
 }
 
 impl RunHint {
+    /// Takes in another one if it is about the same Update.
+    pub fn absorb(&mut self, other: &Self) -> bool {
+        let same = self.update == other.update;
+        if same {
+            self.hops = self.hops.max(other.hops);
+        }
+        same
+    }
+
     /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
     pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {

@@ -1,0 +1,113 @@
+//! A Program becomes a tree with one file, `Pulumi.yaml`, and says so in its `status.artifact`, in the form of a Flux source.
+
+use driftless_api::{Artifact, Program, ProgramBody, ProgramStatus};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{ObjectKey, keys};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_source::{Digest, Tree};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::{Answer, Error, Ports, Refusal, Settings, proxy::Artifacts, store};
+
+/// A Pulumi YAML project: the program's own fields beside the project's.
+#[derive(Serialize)]
+struct Project<'a> {
+    name: &'a str,
+    runtime: &'static str,
+    #[serde(flatten)]
+    program: &'a ProgramBody,
+}
+
+pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    key: &ObjectKey,
+    now: Timestamp,
+) -> Result<Option<Answer>, Error> {
+    let Some(program) = ports.cluster.get::<Program>(&key.namespace, &key.name).await? else { return Ok(None) };
+    let generation = program.metadata.generation.unwrap_or_default().to_string();
+    let content = match document(&program) {
+        Ok(content) => content,
+        Err(refusal) => return Ok(Some((generation, Err(refusal)))),
+    };
+    let digest = Digest::sha256(content.as_bytes()).to_string();
+    let (tree, mut spool) = match Tree::from_files([("Pulumi.yaml", content.as_bytes())]) {
+        Ok(tree) => tree,
+        Err(error) => return Ok(Some((generation, Err(store::refusal(error))))),
+    };
+    let folder = keys::tree(key, &digest);
+    if let Err(refusal) = store::store(ports.objects, &folder, &tree, &mut spool).await? {
+        return Ok(Some((generation, Err(refusal))));
+    }
+    publish(ports, settings, program, &folder, &digest, content.len(), now).await?;
+    Ok(Some((generation, Ok(()))))
+}
+
+/// The `Pulumi.yaml` of a Program. The project is named after the object, as in PKO.
+fn document(program: &Program) -> Result<String, Refusal> {
+    let body = program.spec.program.clone().unwrap_or_default();
+    let project = Project { name: &program.name_any(), runtime: "yaml", program: &body };
+    serde_saphyr::to_string(&project).map_err(|error| Refusal::Program(error.to_string()))
+}
+
+async fn publish<C: Cluster, O, Q, A>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    mut program: Program,
+    folder: &str,
+    digest: &str,
+    size: usize,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let generation = program.metadata.generation;
+    if program.status.as_ref().is_some_and(|status| status.observed_generation == generation && status.artifact.is_some()) {
+        return Ok(());
+    }
+    program.status = Some(ProgramStatus {
+        artifact: Some(Artifact {
+            digest: Some(digest.to_owned()),
+            last_update_time: Some(Time(now)),
+            path: folder.to_owned(),
+            revision: generation.unwrap_or_default().to_string(),
+            size: i64::try_from(size).ok(),
+            url: format!("s3://{}/{folder}", settings.bucket),
+            ..Artifact::default()
+        }),
+        observed_generation: generation,
+    });
+    match ports.cluster.replace_status(&program).await {
+        // Edited meanwhile: the Stacks will ask for the newer generation.
+        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_program_becomes_a_yaml_project_named_after_it() {
+        let program: Program = serde_json::from_value(json!({
+            "apiVersion": "pulumi.com/v1",
+            "kind": "Program",
+            "metadata": { "name": "shop" },
+            "program": {
+                "resources": { "bucket": { "type": "aws:s3:Bucket", "properties": { "tags": { "on": "yes", "n": 1.5 } } } },
+                "outputs": { "name": "${bucket.id}" },
+            },
+        }))
+        .unwrap();
+        let text = document(&program).unwrap();
+        let back: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(back["name"], "shop");
+        assert_eq!(back["runtime"], "yaml");
+        assert_eq!(back["resources"]["bucket"]["properties"]["tags"], json!({ "on": "yes", "n": 1.5 }), "{text}");
+        assert!(text.contains("\"on\"") || text.contains("'on'"), "words that YAML 1.1 reads as booleans are quoted: {text}");
+    }
+}

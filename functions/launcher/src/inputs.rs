@@ -1,0 +1,86 @@
+//! The values that a run needs from Secrets and ConfigMaps. Each object is read once.
+
+use std::collections::BTreeMap;
+
+use driftless_kubernetes::{Cluster, Error};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
+
+use crate::Stop;
+
+/// The Secrets and ConfigMaps of one namespace, as far as they were asked for.
+pub(crate) struct Inputs<'a, C> {
+    cluster: &'a C,
+    namespace: &'a str,
+    read: BTreeMap<(Kind, String), Option<BTreeMap<String, Vec<u8>>>>,
+}
+
+/// Which kind of object holds a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Secret,
+    ConfigMap,
+}
+
+impl<'a, C: Cluster> Inputs<'a, C> {
+    pub(crate) fn new(cluster: &'a C, namespace: &'a str) -> Self {
+        Self { cluster, namespace, read: BTreeMap::new() }
+    }
+
+    /// All keys of an object, or what is waited for. An optional one that is not there is empty.
+    pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
+        match self.data(kind, name).await? {
+            Some(data) => data.iter().map(|(key, value)| Ok((key.clone(), text(kind, name, key, value)?))).collect(),
+            None if optional => Ok(BTreeMap::new()),
+            None => Err(missing(kind, name, None)),
+        }
+    }
+
+    /// One key of an object, or what is waited for. `None` if it is optional and not there.
+    pub(crate) async fn key(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<String>, Stop> {
+        match self.data(kind, name).await?.map(|data| data.get(key)) {
+            Some(Some(value)) => text(kind, name, key, value).map(Some),
+            _ if optional => Ok(None),
+            Some(None) => Err(missing(kind, name, Some(key))),
+            None => Err(missing(kind, name, None)),
+        }
+    }
+
+    async fn data(&mut self, kind: Kind, name: &str) -> Result<Option<&BTreeMap<String, Vec<u8>>>, Error> {
+        let id = (kind, name.to_owned());
+        if !self.read.contains_key(&id) {
+            let data = match kind {
+                Kind::Secret => self.cluster.get::<Secret>(self.namespace, name).await?.map(secret_data),
+                Kind::ConfigMap => self.cluster.get::<ConfigMap>(self.namespace, name).await?.map(config_map_data),
+            };
+            self.read.insert(id.clone(), data);
+        }
+        Ok(self.read.get(&id).and_then(Option::as_ref))
+    }
+}
+
+fn secret_data(secret: Secret) -> BTreeMap<String, Vec<u8>> {
+    secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect()
+}
+
+fn config_map_data(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
+    let binary = map.binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value));
+    map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes())).chain(binary).collect()
+}
+
+fn missing(kind: Kind, name: &str, key: Option<&str>) -> Stop {
+    let message = match key {
+        Some(key) => format!("{kind:?} {name:?} has no key {key:?}"),
+        None => format!("{kind:?} {name:?} is not there"),
+    };
+    Stop::wait("InputNotFound", format!("{message}; the run starts when it is"))
+}
+
+fn text(kind: Kind, name: &str, key: &str, value: &[u8]) -> Result<String, Stop> {
+    String::from_utf8(value.to_vec()).map_err(|_| {
+        let what = "the value is not UTF-8 text; neither an environment variable nor Pulumi config can hold it";
+        Stop::wait("InputNotFound", format!("{kind:?} {name:?}, key {key:?}: {what}"))
+    })
+}

@@ -1,0 +1,55 @@
+//! The Lambda function that starts tasks. See the library.
+
+use aws_lambda_events::sqs::SqsEvent;
+use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
+use driftless_contract::{LaunchHint, from_json};
+use driftless_kubernetes::Clusters;
+use driftless_telemetry::env;
+use jiff::Timestamp;
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use launcher::{Ports, Settings, handle};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    driftless_telemetry::init("launcher");
+    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-launcher");
+    let aws = driftless_aws::config().await;
+    let settings = Settings {
+        system_namespace: env::required("SYSTEM_NAMESPACE")?,
+        task_role_id: env::required("TASK_ROLE_ID")?,
+        default_image: env::required("DEFAULT_IMAGE")?,
+    };
+    let bucket = env::required("BUCKET")?;
+    let objects = Bucket::new(&aws, bucket.clone());
+    let queues = Sqs::new(&aws, QueueUrls {
+        launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
+        runs: Some(env::required("RUNS_QUEUE_URL")?),
+        ..QueueUrls::default()
+    });
+    let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, Some(TaskSettings {
+        role_arn: env::required("TASK_ROLE_ARN")?,
+        role_id: settings.task_role_id.clone(),
+        execution_role_arn: env::required("EXECUTION_ROLE_ARN")?,
+        subnets: env::list("SUBNETS")?,
+        security_groups: env::list("SECURITY_GROUPS")?,
+        runner_image: env::required("RUNNER_IMAGE")?,
+        log_group: env::required("LOG_GROUP")?,
+        bucket,
+        region: env::required("AWS_REGION")?,
+    }));
+    let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
+        let cluster = clusters.get(&hint.update.cluster).await?;
+        let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
+        handle(&ports, &settings, &hint, now()).await
+    };
+    let parse = |body: &str| from_json("launch hint", body.as_bytes());
+    run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
+        Ok(batch(event.payload, event.context.deadline(), parse, LaunchHint::absorb, &launch).await)
+    }))
+    .await
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}

@@ -1,0 +1,159 @@
+//! Does what a plan says, commits first.
+
+use driftless_api::{Stack, Update, Workspace, names};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, keys};
+use driftless_core::{Effect, NewUpdate, Plan, Snapshot, SourceRef};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, stack_key};
+
+/// SQS delays a message by this much at most. What is due later is the sweep's.
+const MAX_DELAY_SECONDS: i64 = 900;
+/// An object changed while it was looked at.
+const LOOK_AGAIN_SECONDS: u16 = 1;
+
+/// Carries a plan out. What another look changed meanwhile ends this one: another is booked.
+pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    stack: Stack,
+    snapshot: &Snapshot,
+    plan: Plan,
+    now: Timestamp,
+) -> Result<(), Error> {
+    match effects(ports, hint, stack, snapshot, &plan, now).await {
+        Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
+            tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");
+            book(ports, hint, LOOK_AGAIN_SECONDS).await
+        }
+        other => other,
+    }?;
+    let Some(at) = plan.look_at else { return Ok(()) };
+    // Rounded up: a look that comes early finds nothing due.
+    let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
+    match u16::try_from(seconds.clamp(0, i128::from(MAX_DELAY_SECONDS) + 1)) {
+        Ok(delay) if i64::from(delay) <= MAX_DELAY_SECONDS => book(ports, hint, delay).await,
+        _ => Ok(()),
+    }
+}
+
+async fn book<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, delay: u16) -> Result<(), Error> {
+    if let Some(next) = hint.next(hint.object.clone()) {
+        ports.queues.hint(&next, delay).await?;
+    }
+    Ok(())
+}
+
+async fn effects<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    mut stack: Stack,
+    snapshot: &Snapshot,
+    plan: &Plan,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let mut effects = plan.effects.iter().peekable();
+    if effects.next_if(|effect| matches!(effect, Effect::AddFinalizer)).is_some() {
+        stack.finalizers_mut().push(names::FINALIZER.to_owned());
+        stack = ports.cluster.replace(&stack).await?;
+    }
+    if plan.status != snapshot.stack.status {
+        stack.set_status(&plan.status, now);
+        stack = ports.cluster.replace_status(&stack).await?;
+    }
+    for effect in effects {
+        match effect {
+            // The first effect, if it is one at all.
+            Effect::AddFinalizer => {}
+            Effect::Fetch(source) => fetch(ports, hint, source, snapshot, now).await?,
+            Effect::Run(update) => create(ports, &stack, update).await?,
+            Effect::Launch { update } => launch(ports, hint, update).await?,
+            Effect::ReleaseUpdate { update } => release(ports, &stack, update).await?,
+            Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
+            Effect::Event { event_type, reason, note } => {
+                ports.cluster.event(&stack, *event_type, reason, note, now).await;
+            }
+            Effect::RemoveFinalizer => {
+                stack.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
+                stack = ports.cluster.replace(&stack).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn fetch<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    source: &SourceRef,
+    snapshot: &Snapshot,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Some((api_version, kind, name)) = source.object() else { return Ok(()) };
+    let request =
+        FetchRequest { version: VERSION, source: hint.object.sibling(api_version, kind, name), hops: hint.hops.saturating_add(1) };
+    // The Stacks of one source ask within moments of each other; a later try has to get through.
+    let moment = (now.as_second() / 10).to_string();
+    let deduplication = keys::hash(&[&request.source.to_string(), &format!("{:?}", snapshot.source), &moment]);
+    Ok(ports.queues.fetch(&request, &deduplication).await?)
+}
+
+/// Creates the Workspace and the Update. One that is there already was made by another look: it counts if it is the same.
+async fn create<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, stack: &Stack, new: &NewUpdate) -> Result<(), Error> {
+    let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
+    let update = Update::of_stack(stack, &workspace, new);
+    match ports.cluster.create(&update).await {
+        Ok(_) => Ok(()),
+        Err(KubernetesError::Conflict { call, message }) => {
+            let there = ports.cluster.get::<Update>(&stack.namespace().unwrap_or_default(), &new.current.name).await?;
+            match there {
+                Some(there) if there.spec == update.spec && there.owner_references() == update.owner_references() => Ok(()),
+                _ => Err(KubernetesError::Conflict { call, message }.into()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn launch<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, update: &str) -> Result<(), Error> {
+    let key = update_key(&hint.object, update);
+    if let Some(launch) = LaunchHint::after(hint.hops, key) {
+        ports.queues.launch(&launch, 0).await?;
+    }
+    Ok(())
+}
+
+async fn release<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, stack: &Stack, name: &str) -> Result<(), Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let Some(mut update) = ports.cluster.get::<Update>(&namespace, name).await? else { return Ok(()) };
+    let before = update.finalizers().len();
+    update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
+    if update.finalizers().len() != before {
+        ports.cluster.replace(&update).await?;
+    }
+    Ok(())
+}
+
+async fn request_reconcile<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    stack: &Stack,
+    name: &str,
+    request: &str,
+) -> Result<(), Error> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let Some(mut prerequisite) = ports.cluster.get::<Stack>(&namespace, name).await? else { return Ok(()) };
+    prerequisite.annotations_mut().insert(names::RECONCILIATION_REQUEST.into(), request.into());
+    ports.cluster.replace(&prerequisite).await?;
+    if let Some(next) = hint.next(stack_key(&hint.object, name)) {
+        ports.queues.hint(&next, 0).await?;
+    }
+    Ok(())
+}
+
+fn update_key(beside: &ObjectKey, name: &str) -> ObjectKey {
+    beside.sibling("auto.pulumi.com/v1alpha1", "Update", name)
+}

@@ -1,0 +1,150 @@
+//! The reconciler looks at a Stack, decides what is to be done, and has it done: [`load`] reads the facts, `driftless_core::decide`
+//! makes a plan of them, [`carry_out`] is the only part that changes anything.
+//!
+//! A hint may name a Stack or something that Stacks depend on; those are found by a field selector in that one namespace and hinted.
+//!
+//! It reads no Secrets and does not call ECS.
+
+mod carry_out;
+mod load;
+
+use driftless_api::{Source, Stack, Update};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{Hint, LaunchHint, ObjectKey, REVISION_LOOKS};
+use driftless_core::decide;
+use driftless_kubernetes::Cluster;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+/// What the reconciler works with, for one cluster.
+#[derive(Debug)]
+pub struct Ports<'a, C, O, Q> {
+    /// The cluster that the hint speaks of.
+    pub cluster: &'a C,
+    /// Trees, fetches and outcomes.
+    pub objects: &'a O,
+    /// Where hints, launches and fetch requests go.
+    pub queues: &'a Q,
+}
+
+/// Why a look failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// AWS.
+    #[error(transparent)]
+    Aws(#[from] driftless_aws::Error),
+    /// The API server.
+    #[error(transparent)]
+    Kubernetes(#[from] driftless_kubernetes::Error),
+    /// A document in the bucket that this release cannot read.
+    #[error(transparent)]
+    Document(#[from] driftless_contract::InvalidMessage),
+}
+
+impl Error {
+    /// Another look may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Aws(error) => error.is_transient(),
+            Self::Kubernetes(error) => error.is_transient(),
+            Self::Document(_) => false,
+        }
+    }
+}
+
+/// After a cause that passes (a throttle, an API server that is away) it is looked again after this long.
+const PASSING_SECONDS: u16 = 15;
+
+/// Does what a hint asks for. For a cause that passes another look is booked; an error is one that does not.
+pub async fn handle<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
+    match follow(ports, hint, now).await {
+        Err(error) if error.is_transient() => {
+            tracing::warn!(object = %hint.object, %error, "looking again later");
+            match hint.next(hint.object.clone()) {
+                Some(next) => Ok(ports.queues.hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS).await?),
+                None => Ok(()),
+            }
+        }
+        other => other,
+    }
+}
+
+async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
+    match (hint.object.group(), hint.object.kind.as_str()) {
+        ("pulumi.com", "Stack") => look(ports, hint, now).await,
+        ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
+        ("auto.pulumi.com", "Update") => hint_run(ports, hint).await,
+        ("auto.pulumi.com", "Workspace") => Ok(()),
+        _ => hint_of_source(ports, hint).await,
+    }
+}
+
+/// Looks at a Stack.
+async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
+    let Some(stack) = ports.cluster.get::<Stack>(&hint.object.namespace, &hint.object.name).await? else {
+        return Ok(());
+    };
+    let snapshot = load::snapshot(ports, &hint.object.cluster, &stack).await?;
+    let plan = decide(&snapshot, now);
+    tracing::info!(
+        stack = %hint.object,
+        readiness = ?plan.status.readiness,
+        effects = plan.effects.len(),
+        look_at = ?plan.look_at.map(|at| at.to_string()),
+        "looked"
+    );
+    carry_out::carry_out(ports, hint, stack, &snapshot, plan, now).await
+}
+
+/// Hints the Stacks of the namespace that a field selector chooses.
+async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    field_selector: &str,
+) -> Result<(), Error> {
+    for stack in ports.cluster.list::<Stack>(Some(&hint.object.namespace), Some(field_selector)).await? {
+        if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
+            ports.queues.hint(&next, 0).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Hints the Stacks of a Flux source, once it shows the revision that the hint speaks of: the webhook comes before the status.
+async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint) -> Result<(), Error> {
+    if let Some(revision) = &hint.revision {
+        let source = ports.cluster.get_dynamic(&hint.object).await?;
+        let shown = source.as_ref().and_then(|object| Source::from_object(object).artifact).map(|artifact| artifact.revision);
+        if shown.as_ref() != Some(revision)
+            && let Some(delay) = REVISION_LOOKS.get(usize::from(hint.looks))
+        {
+            ports.queues.hint(&Hint { looks: hint.looks + 1, ..hint.clone() }, *delay).await?;
+            return Ok(());
+        }
+    }
+    hint_stacks(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name)).await
+}
+
+/// An Update changed: its run may want to be started or recorded, and its Stack may wait for it.
+async fn hint_run<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint) -> Result<(), Error> {
+    let Some(update) = ports.cluster.get::<Update>(&hint.object.namespace, &hint.object.name).await? else {
+        return Ok(());
+    };
+    if !update.is_complete()
+        && let Some(launch) = LaunchHint::after(hint.hops, hint.object.clone())
+    {
+        ports.queues.launch(&launch, 0).await?;
+    }
+    if update.is_complete()
+        && let Some(stack) = update.stack_name()
+        && let Some(next) = hint.next(stack_key(&hint.object, stack))
+    {
+        ports.queues.hint(&next, 0).await?;
+    }
+    Ok(())
+}
+
+fn stack_key(beside: &ObjectKey, name: &str) -> ObjectKey {
+    beside.sibling("pulumi.com/v1", "Stack", name)
+}

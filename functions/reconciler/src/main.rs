@@ -1,0 +1,38 @@
+//! The Lambda function that looks at Stacks. See the library.
+
+use aws_lambda_events::sqs::SqsEvent;
+use driftless_aws::{Bucket, QueueUrls, Sqs, batch};
+use driftless_contract::{Hint, from_json};
+use driftless_kubernetes::Clusters;
+use driftless_telemetry::env;
+use jiff::Timestamp;
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use reconciler::{Ports, handle};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    driftless_telemetry::init("reconciler");
+    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-reconciler");
+    let aws = driftless_aws::config().await;
+    let objects = Bucket::new(&aws, env::required("BUCKET")?);
+    let queues = Sqs::new(&aws, QueueUrls {
+        hints: Some(env::required("HINTS_QUEUE_URL")?),
+        sources: Some(env::required("SOURCES_QUEUE_URL")?),
+        launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
+        runs: None,
+    });
+    let look = async |hint: Hint| -> Result<(), reconciler::Error> {
+        let cluster = clusters.get(&hint.object.cluster).await?;
+        handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues }, &hint, now()).await
+    };
+    let parse = |body: &str| from_json("hint", body.as_bytes());
+    run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
+        Ok(batch(event.payload, event.context.deadline(), parse, Hint::absorb, &look).await)
+    }))
+    .await
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}

@@ -1,0 +1,294 @@
+//! The recorder writes down how a run ended, once, and makes it known: the outcome in the bucket first, then the outputs Secret, the
+//! Update's status and the claim; what the task was given and what it left is deleted last. A message only says where to look;
+//! what happened is read from the task's folder and from ECS.
+
+mod outputs;
+
+use std::collections::BTreeMap;
+
+use driftless_api::Update;
+use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_contract::{
+    Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict, from_json, keys, to_json,
+};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
+use sha2::{Digest as _, Sha256};
+
+/// ECS knows a stopped task for an hour and may not know a new one for moments: a task that it does not know is gone only if it is
+/// older than this.
+const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
+
+/// What the recorder works with, for one cluster.
+#[derive(Debug)]
+pub struct Ports<'a, C, O, Q, T> {
+    /// The cluster that the run is of.
+    pub cluster: &'a C,
+    /// Runs and tasks' folders.
+    pub objects: &'a O,
+    /// Where hints go.
+    pub queues: &'a Q,
+    /// Fargate.
+    pub tasks: &'a T,
+}
+
+/// What an installation sets.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The namespace of the claims.
+    pub system_namespace: String,
+    /// The task role's unique id (`AROA…`).
+    pub task_role_id: String,
+}
+
+/// Why recording failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// AWS.
+    #[error(transparent)]
+    Aws(#[from] driftless_aws::Error),
+    /// The API server.
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
+    /// A document in the bucket that this release cannot read.
+    #[error(transparent)]
+    Document(#[from] driftless_contract::InvalidMessage),
+}
+
+impl Error {
+    /// Another look may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Aws(error) => error.is_transient(),
+            Self::Kubernetes(error) => error.is_transient(),
+            Self::Document(_) => false,
+        }
+    }
+}
+
+/// The runs that a message may be about: the Updates to look at.
+pub async fn runs<O: Objects>(objects: &O, task_role_id: &str, message: RunMessage) -> Result<Vec<RunHint>, Error> {
+    let folders: Vec<String> = match message {
+        RunMessage::Hint(hint) => return Ok(vec![hint]),
+        RunMessage::Test => Vec::new(),
+        RunMessage::Objects(keys) => keys.iter().filter_map(|key| keys::task_of_result(key)).map(str::to_owned).collect(),
+        RunMessage::Task { arn } => vec![keys::task(task_role_id, keys::task_id(&arn))],
+    };
+    let mut hints = Vec::new();
+    for folder in folders {
+        // Absent if the task was never given a run, or if all is recorded.
+        if let Some(document) = objects.get(&format!("{folder}in/run")).await? {
+            let TaskRun { run, .. } = from_json("task's run", &document)?;
+            hints.push(RunHint { version: VERSION, update: run.update, hops: 0 });
+        }
+    }
+    Ok(hints)
+}
+
+/// After a cause that passes it is looked again after this long.
+const PASSING_SECONDS: u16 = 15;
+
+/// Looks at the run of an Update. For a cause that passes another look is booked; an error is one that does not.
+pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    now: Timestamp,
+) -> Result<(), Error> {
+    match look(ports, settings, hint, now).await {
+        Err(error) if error.is_transient() => {
+            tracing::warn!(update = %hint.update, %error, "looking again later");
+            match RunHint::after(hint.hops, hint.update.clone()) {
+                Some(next) => Ok(ports.queues.run(&next, PASSING_SECONDS).await?),
+                None => Ok(()),
+            }
+        }
+        other => other,
+    }
+}
+
+async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let key = &hint.update;
+    let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else {
+        tracing::info!(update = %key, "the Update is gone; its run's folder expires by itself");
+        return Ok(());
+    };
+    let uid = update.uid().unwrap_or_default();
+    let folder = keys::run(&key.cluster, &uid);
+    let Some(document) = ports.objects.get(&format!("{folder}owner")).await? else { return Ok(()) };
+    let owner: Owner = from_json("owner", &document)?;
+    let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, keys::task_id(arn)));
+    let recorded = ports.objects.get(&format!("{folder}outcome")).await?;
+    let outcome: Outcome = match recorded {
+        Some(document) => from_json("outcome", &document)?,
+        None => match conclude(ports, key, &folder, &owner, task.as_deref(), now).await? {
+            Some(outcome) => record(ports, &folder, outcome).await?,
+            None => return Ok(()),
+        },
+    };
+    publish(ports, settings, update, &outcome, task.as_deref(), now).await
+}
+
+/// How the run ended; `None` if it has not.
+async fn conclude<C, O: Objects, Q, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    key: &ObjectKey,
+    folder: &str,
+    owner: &Owner,
+    task: Option<&str>,
+    now: Timestamp,
+) -> Result<Option<Outcome>, Error> {
+    let run = match ports.objects.get(&format!("{folder}launch")).await? {
+        Some(document) => from_json::<Launch>("launch record", &document)?.run,
+        None => RunId { update: key.clone(), uid: folder.rsplit('/').nth(1).unwrap_or_default().into(), claim: String::new() },
+    };
+    let aborted = |message: String| Outcome {
+        version: VERSION,
+        run: run.clone(),
+        verdict: Verdict::Aborted { message },
+        result_sha256: None,
+        outputs: None,
+        project: None,
+        permalink: None,
+        changes: BTreeMap::new(),
+        started_at: Some(owner.at),
+        ended_at: now,
+    };
+    let (Some(arn), Some(task)) = (&owner.task, task) else {
+        return Ok(Some(aborted("the Update was deleted before it started".into())));
+    };
+    if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+        return Ok(Some(outcome));
+    }
+    let why = match ports.tasks.state(arn).await? {
+        TaskState::Stopped { why } => why,
+        TaskState::Missing if now.duration_since(owner.at) > MISSING_IS_GONE => "ECS does not know it any more".into(),
+        TaskState::Alive | TaskState::Missing => return Ok(None),
+    };
+    // The result may have been stored between the first look and the end of the task.
+    if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+        return Ok(Some(outcome));
+    }
+    keep_lock(ports, task, &run, now).await?;
+    Ok(Some(aborted(format!("the task ended without a result: {why}"))))
+}
+
+/// What the runner reported, without the outputs' secret values.
+async fn reported<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str, run: &RunId, owner: &Owner, now: Timestamp) -> Result<Option<Outcome>, Error> {
+    let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else { return Ok(None) };
+    // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
+    let result = from_json("result", &document).unwrap_or_else(|error| RunResult {
+        version: VERSION,
+        verdict: Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: format!("the task reported {error}") },
+        outputs: None,
+        project: None,
+        permalink: None,
+        changes: BTreeMap::new(),
+        started_at: owner.at,
+        ended_at: now,
+    });
+    Ok(Some(Outcome {
+        version: VERSION,
+        run: run.clone(),
+        outputs: result.outputs.as_ref().map(outputs::masked),
+        verdict: result.verdict,
+        result_sha256: Some(sha256(&document)),
+        project: result.project,
+        permalink: result.permalink,
+        changes: result.changes,
+        started_at: Some(result.started_at),
+        ended_at: result.ended_at,
+    }))
+}
+
+fn sha256(document: &[u8]) -> String {
+    base16ct::lower::encode_string(&Sha256::digest(document))
+}
+
+/// Keeps what a dead run wrote into the backend's lock, so that the next run of the same stack can remove it.
+async fn keep_lock<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str, run: &RunId, now: Timestamp) -> Result<(), Error> {
+    let Some(document) = ports.objects.get(&format!("{task}out/lock")).await? else { return Ok(()) };
+    let lock = Lock { not_after: Some(now), ..from_json("lock", &document)? };
+    let key = keys::lock(&run.update.cluster, &run.claim);
+    Ok(ports.objects.put(&key, to_json(&lock).into_bytes()).await?)
+}
+
+/// Writes the outcome, or finds that somebody else did.
+async fn record<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str, outcome: Outcome) -> Result<Outcome, Error> {
+    let key = format!("{folder}outcome");
+    if ports.objects.put_new(&key, to_json(&outcome).into_bytes()).await? {
+        tracing::info!(update = %outcome.run.update, verdict = ?outcome.verdict, "recorded");
+        return Ok(outcome);
+    }
+    let document = ports.objects.get(&key).await?.unwrap_or_default();
+    Ok(from_json("outcome", &document)?)
+}
+
+/// Makes an outcome known and gives back what the run held. Every step may be done again.
+async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    mut update: Update,
+    outcome: &Outcome,
+    task: Option<&str>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let secret = match task {
+        Some(task) => outputs::store(ports, &update, outcome, task).await?,
+        None => None,
+    };
+    let failure = match &outcome.verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
+        Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
+    };
+    let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
+    if changed {
+        ports.cluster.replace_status(&update).await?;
+    }
+    release(ports, settings, outcome).await?;
+    if let Some(task) = task {
+        tidy(ports, task).await?;
+    }
+    if let Some(stack) = update.stack_name() {
+        ports.queues.hint(&Hint::new(outcome.run.update.sibling("pulumi.com/v1", "Stack", stack)), 0).await?;
+    }
+    Ok(())
+}
+
+/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find.
+async fn release<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    outcome: &Outcome,
+) -> Result<(), Error> {
+    let RunId { update, uid, claim } = &outcome.run;
+    if claim.is_empty() {
+        return Ok(());
+    }
+    if matches!(outcome.verdict, Verdict::Succeeded {}) {
+        ports.objects.delete(&keys::lock(&update.cluster, claim)).await?;
+    }
+    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
+    let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);
+    if let Some(lease) = lease.filter(held) {
+        ports.cluster.delete(&lease).await?;
+    }
+    Ok(())
+}
+
+/// Deletes what the task was given and what it left, secrets first. `in/run` is last: until then a message about the task finds its run.
+async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<(), Error> {
+    for name in ["in/spec", "out/result", "in/pack", "in/manifest", "out/lock", "out/progress", "in/run"] {
+        ports.objects.delete(&format!("{task}{name}")).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! The Lambda function that records how runs ended. See the library.
+
+use aws_lambda_events::sqs::SqsEvent;
+use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, batch};
+use driftless_contract::{RunMessage, parse_run_message};
+use driftless_kubernetes::Clusters;
+use driftless_telemetry::env;
+use jiff::Timestamp;
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use recorder::{Ports, Settings, handle, runs};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    driftless_telemetry::init("recorder");
+    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-recorder");
+    let aws = driftless_aws::config().await;
+    let settings =
+        Settings { system_namespace: env::required("SYSTEM_NAMESPACE")?, task_role_id: env::required("TASK_ROLE_ID")? };
+    let objects = Bucket::new(&aws, env::required("BUCKET")?);
+    let queues = Sqs::new(&aws, QueueUrls {
+        hints: Some(env::required("HINTS_QUEUE_URL")?),
+        runs: Some(env::required("RUNS_QUEUE_URL")?),
+        ..QueueUrls::default()
+    });
+    let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
+    let record = async |message: RunMessage| -> Result<(), recorder::Error> {
+        for hint in runs(&objects, &settings.task_role_id, message).await? {
+            let cluster = clusters.get(&hint.update.cluster).await?;
+            let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
+            handle(&ports, &settings, &hint, now()).await?;
+        }
+        Ok(())
+    };
+    let absorb = |kept: &mut RunMessage, other: &RunMessage| kept == other;
+    run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
+        Ok(batch(event.payload, event.context.deadline(), parse_run_message, absorb, &record).await)
+    }))
+    .await
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}

@@ -1,0 +1,81 @@
+//! A stack's outputs: in clear in a Secret, and masked everywhere else.
+
+use std::collections::BTreeMap;
+
+use driftless_api::{ProjectInfo, Update, UpdateStatus, names};
+use driftless_aws::Objects;
+use driftless_contract::{Outcome, OutputValue, RunResult, from_json};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Time};
+use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
+use serde_json::Value;
+
+use crate::{Error, Ports, sha256};
+
+/// What stands for a secret value, as in PKO.
+const MASK: &str = "[secret]";
+
+/// The outputs, a secret one as a whole replaced.
+pub(crate) fn masked(outputs: &BTreeMap<String, OutputValue>) -> BTreeMap<String, Value> {
+    let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
+    outputs.iter().map(|(name, output)| (name.clone(), mask(output))).collect()
+}
+
+/// Creates the outputs Secret of an Update from the very result that the outcome was made from. Its name, if there are outputs.
+pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    update: &Update,
+    outcome: &Outcome,
+    task: &str,
+) -> Result<Option<String>, Error> {
+    let named = update.status.as_ref().and_then(|status| status.outputs.clone());
+    if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) || named.is_some() {
+        return Ok(named);
+    }
+    let document = ports.objects.get(&format!("{task}out/result")).await?;
+    let Some(document) = document.filter(|document| outcome.result_sha256.as_deref() == Some(&sha256(document))) else {
+        tracing::error!(update = %outcome.run.update, "the result is gone or changed before its outputs were stored");
+        return Ok(None);
+    };
+    let result: RunResult = from_json("result", &document)?;
+    let secret = secret(update, &result.outputs.unwrap_or_default());
+    match ports.cluster.create(&secret).await {
+        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(Some(secret.name_any())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
+    let key = |name: &str| name.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
+    let secrets: Vec<&String> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name).collect();
+    let labels = [(names::AUTO_COMPONENT, names::AUTO_COMPONENT_UPDATE.to_owned())];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(format!("{}{}", update.name_any(), names::OUTPUTS_SUFFIX)),
+            namespace: update.namespace(),
+            labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()),
+            annotations: Some([(names::SECRET_OUTPUTS.to_owned(), Value::from_iter(secrets.into_iter().cloned()).to_string())].into()),
+            owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        immutable: Some(true),
+        data: Some(outputs.iter().map(|(name, output)| (key(name), ByteString(output.value.to_string().into_bytes()))).collect()),
+        ..Secret::default()
+    }
+}
+
+/// Fills in what the Update's status says of an outcome.
+pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>) {
+    status.start_time = outcome.started_at.map(Time);
+    status.end_time = Some(Time(outcome.ended_at));
+    status.permalink.clone_from(&outcome.permalink);
+    status.outputs = secret;
+    status.project_info =
+        outcome.project.as_ref().map(|project| ProjectInfo { name: project.name.clone(), runtime: project.runtime.clone() });
+    status.message = match &outcome.verdict {
+        driftless_contract::Verdict::Succeeded {} => None,
+        driftless_contract::Verdict::Failed { message, .. } | driftless_contract::Verdict::Aborted { message } => Some(message.clone()),
+    };
+    let changes = outcome.changes.iter().map(|(operation, count)| (operation.clone(), i64::try_from(*count).unwrap_or(i64::MAX)));
+    status.driftless.get_or_insert_default().changes = changes.collect();
+}

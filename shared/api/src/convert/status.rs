@@ -1,0 +1,166 @@
+use driftless_core::{self as core, Operation, Readiness, reason};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use crate::{CurrentUpdate, DriftlessStackStatus, LastUpdate, ProjectInfo, Stack, StackStatus};
+
+const READY: &str = "Ready";
+const RECONCILING: &str = "Reconciling";
+const STALLED: &str = "Stalled";
+
+/// Every reason that a decision gives, so that one that is read back is the same again.
+const REASONS: [&str; 8] = [
+    reason::STACK_PROCESSING,
+    reason::RETRYING_AFTER_FAILURE,
+    reason::PREVIEW_FAILED,
+    reason::PREREQUISITE_NOT_SATISFIED,
+    reason::SPEC_INVALID,
+    reason::SOURCE_UNAVAILABLE,
+    reason::UPDATE_FAILED,
+    reason::UPDATE_CONFLICT,
+];
+
+impl Stack {
+    /// Puts a status on the Stack. A condition that does not change keeps its time.
+    pub fn set_status(&mut self, status: &core::StackStatus, now: Timestamp) {
+        let before = self.status.take().unwrap_or_default();
+        let generation = self.metadata.generation;
+        self.status = Some(StackStatus {
+            conditions: status.readiness.as_ref().map_or_else(Vec::new, |readiness| {
+                conditions(readiness).into_iter().map(|new| set_condition(new, &before.conditions, generation, now)).collect()
+            }),
+            current_update: status.current_update.as_ref().map(|current| CurrentUpdate {
+                commit: some(&current.commit),
+                generation: Some(current.generation),
+                name: Some(current.name.clone()),
+                reconcile_request: some(&current.reconcile_request),
+            }),
+            driftless: status.next_look.map(|at| DriftlessStackStatus { next_look: Some(Time(at)) }),
+            last_update: status.last_update.as_ref().map(last_update),
+            observed_generation: status.observed_generation,
+            observed_reconcile_request: some(&status.observed_reconcile_request),
+            outputs: status.outputs.clone(),
+            project_info: status.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime }),
+        });
+    }
+}
+
+/// Type, status, reason and message of the conditions that are there in one of the three arrangements.
+fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'static str, String)> {
+    match readiness {
+        Readiness::Ready => {
+            vec![(READY, "True", "ProcessingCompleted", "the stack has been processed and is up to date".into())]
+        }
+        Readiness::Reconciling { reason, message } => vec![
+            (READY, "False", "NotReadyInProgress", "reconciliation is in progress".into()),
+            (RECONCILING, "True", reason, message.clone()),
+        ],
+        Readiness::Stalled { reason, message } => vec![
+            (READY, "False", "NotReadyStalled", "reconciliation is stalled".into()),
+            (STALLED, "True", reason, message.clone()),
+        ],
+    }
+}
+
+/// A condition; its time is that of the one before if the status is the same.
+pub(super) fn set_condition(
+    (type_, status, reason, message): (&str, &str, &str, String),
+    before: &[Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let same = before.iter().find(|condition| condition.type_ == type_ && condition.status == status);
+    Condition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: reason.into(),
+        message,
+        last_transition_time: same.map_or(Time(now), |condition| condition.last_transition_time.clone()),
+        observed_generation: generation,
+    }
+}
+
+fn last_update(last: &core::LastUpdate) -> LastUpdate {
+    LastUpdate {
+        failures: Some(last.failures),
+        generation: Some(last.generation),
+        last_attempted_commit: some(&last.last_attempted_commit),
+        last_resync_time: last.last_resync_time.map(Time),
+        last_successful_commit: some(&last.last_successful_commit),
+        message: some(&last.message),
+        name: Some(last.name.clone()),
+        permalink: last.permalink.clone(),
+        reconcile_request: some(&last.reconcile_request),
+        state: match last.state {
+            core::LastUpdateState::Succeeded => Some("succeeded".into()),
+            core::LastUpdateState::Failed => Some("failed".into()),
+            core::LastUpdateState::Unknown => None,
+        },
+        operation: last.operation.map(|operation| operation.as_str().into()),
+    }
+}
+
+/// PKO leaves empty strings out.
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+impl From<&StackStatus> for core::StackStatus {
+    fn from(status: &StackStatus) -> Self {
+        Self {
+            observed_generation: status.observed_generation,
+            observed_reconcile_request: status.observed_reconcile_request.clone().unwrap_or_default(),
+            readiness: readiness(&status.conditions),
+            current_update: status.current_update.as_ref().and_then(|current| {
+                Some(core::CurrentUpdate {
+                    name: current.name.clone()?,
+                    generation: current.generation.unwrap_or_default(),
+                    reconcile_request: current.reconcile_request.clone().unwrap_or_default(),
+                    commit: current.commit.clone().unwrap_or_default(),
+                })
+            }),
+            last_update: status.last_update.as_ref().map(Into::into),
+            outputs: status.outputs.clone(),
+            project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
+            next_look: status.driftless.as_ref().and_then(|ours| ours.next_look.as_ref()).map(|Time(at)| *at),
+        }
+    }
+}
+
+impl From<&LastUpdate> for core::LastUpdate {
+    fn from(last: &LastUpdate) -> Self {
+        Self {
+            name: last.name.clone().unwrap_or_default(),
+            generation: last.generation.unwrap_or_default(),
+            reconcile_request: last.reconcile_request.clone().unwrap_or_default(),
+            operation: last.operation.as_deref().and_then(Operation::parse),
+            state: match last.state.as_deref() {
+                Some("succeeded") => core::LastUpdateState::Succeeded,
+                Some("failed") => core::LastUpdateState::Failed,
+                _ => core::LastUpdateState::Unknown,
+            },
+            message: last.message.clone().unwrap_or_default(),
+            last_attempted_commit: last.last_attempted_commit.clone().unwrap_or_default(),
+            last_successful_commit: last.last_successful_commit.clone().unwrap_or_default(),
+            permalink: last.permalink.clone(),
+            last_resync_time: last.last_resync_time.as_ref().map(|Time(at)| *at),
+            failures: last.failures.unwrap_or_default(),
+        }
+    }
+}
+
+/// The arrangement that the conditions are in; `None` if it is none of ours, so that ours is written.
+fn readiness(conditions: &[Condition]) -> Option<Readiness> {
+    let is_true = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True");
+    let known = |condition: &Condition| REASONS.into_iter().find(|reason| *reason == condition.reason);
+    match (is_true(READY), is_true(RECONCILING), is_true(STALLED)) {
+        (Some(_), None, None) => Some(Readiness::Ready),
+        (None, Some(condition), None) => {
+            Some(Readiness::Reconciling { reason: known(condition)?, message: condition.message.clone() })
+        }
+        (None, None, Some(condition)) => {
+            Some(Readiness::Stalled { reason: known(condition)?, message: condition.message.clone() })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,45 @@
+//! The definitions of our objects for the cluster.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::core::crd::{CustomResourceExt, MergeError, merge_crds};
+
+use crate::{Program, Stack, Update, Workspace};
+
+/// The version of Stack that older manifests have.
+const OLD_STACK_VERSION: &str = "v1alpha1";
+
+/// All our definitions.
+pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
+    let mut crds = vec![stack()?, Program::crd(), Workspace::crd(), Update::crd()];
+    let versions = crds.iter_mut().flat_map(|crd| &mut crd.spec.versions);
+    for schema in versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut()) {
+        refuse_null(schema);
+    }
+    Ok(crds)
+}
+
+/// Both versions have one schema, status included: the API server prunes what it reads to the version of the request, so that a write
+/// through a version without some field would take that field from the stored object.
+fn stack() -> Result<CustomResourceDefinition, MergeError> {
+    let (v1, mut old) = (Stack::crd(), Stack::crd());
+    for version in &mut old.spec.versions {
+        version.name = OLD_STACK_VERSION.into();
+    }
+    merge_crds(vec![v1, old], "v1")
+}
+
+/// An optional field is left out, not null. The derived schemas allow both, PKO's do not.
+fn refuse_null(schema: &mut JSONSchemaProps) {
+    schema.nullable = None;
+    for property in schema.properties.iter_mut().flatten() {
+        refuse_null(property.1);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        refuse_null(values);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        refuse_null(items);
+    }
+}

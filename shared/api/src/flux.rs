@@ -1,0 +1,88 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::core::{DynamicObject, ObjectMeta};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use serde_with::skip_serializing_none;
+
+use crate::json;
+
+/// The kinds that Flux itself makes artifacts of a project for, as (API version, kind). Any other object may be a source too, if
+/// it has a `status.artifact` of Flux's shape. `HelmRepository` is not one: its artifact is an index.
+pub const KINDS: [(&str, &str); 5] = [
+    ("source.toolkit.fluxcd.io/v1", "GitRepository"),
+    ("source.toolkit.fluxcd.io/v1", "OCIRepository"),
+    ("source.toolkit.fluxcd.io/v1", "Bucket"),
+    ("source.toolkit.fluxcd.io/v1", "HelmChart"),
+    ("source.toolkit.fluxcd.io/v1", "ExternalArtifact"),
+];
+
+/// An archive that an object offers: Flux's `status.artifact`.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("required" = ["lastUpdateTime", "path", "revision", "url"]))]
+#[serde(rename_all = "camelCase")]
+pub struct Artifact {
+    /// The archive's digest, such as `sha256:…`.
+    pub digest: Option<String>,
+    /// When the archive was written.
+    #[serde(default, deserialize_with = "json::lenient")]
+    pub last_update_time: Option<Time>,
+    /// What the source says of it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// Where it is in the storage of whoever made it.
+    pub path: String,
+    /// Which state of the source it is, in words of the source: opaque.
+    pub revision: String,
+    /// The archive's size in bytes. Not to be relied on.
+    pub size: Option<i64>,
+    /// Where the archive can be had.
+    pub url: String,
+}
+
+/// A Flux source, of whatever kind: what a Stack has to know of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Source {
+    /// The object's API version; empty if the object does not say.
+    pub api_version: String,
+    /// The object's kind; empty if the object does not say.
+    pub kind: String,
+    /// Name, namespace, generation and so on.
+    pub metadata: ObjectMeta,
+    /// `spec.suspend`: the status stays as it is, whatever the source does.
+    pub suspend: bool,
+    /// `status.artifact`. There may be one although the source is not ready: the last that was.
+    pub artifact: Option<Artifact>,
+    /// `status.conditions`
+    pub conditions: Vec<Condition>,
+    /// `status.observedGeneration`. An `ExternalArtifact` has none.
+    pub observed_generation: Option<i64>,
+}
+
+impl Source {
+    /// Reads what there is. Whatever does not decode is absent: an object of a kind we do not know may have anything there.
+    #[must_use]
+    pub fn from_object(object: &DynamicObject) -> Self {
+        let types = object.types.clone().unwrap_or_default();
+        Self {
+            api_version: types.api_version,
+            kind: types.kind,
+            metadata: object.metadata.clone(),
+            suspend: decode(&object.data, "/spec/suspend").unwrap_or_default(),
+            artifact: decode(&object.data, "/status/artifact"),
+            conditions: decode::<Vec<Value>>(&object.data, "/status/conditions")
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|condition| serde_json::from_value(condition).ok())
+                .collect(),
+            observed_generation: decode(&object.data, "/status/observedGeneration"),
+        }
+    }
+}
+
+fn decode<T: DeserializeOwned>(data: &Value, pointer: &str) -> Option<T> {
+    data.pointer(pointer).and_then(|value| T::deserialize(value).ok())
+}

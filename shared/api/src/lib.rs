@@ -1,0 +1,43 @@
+//! The Kubernetes objects that Driftless serves and reads.
+//!
+//! `Stack`, `Program`, `Workspace` and `Update` have every field of the Pulumi Kubernetes Operator (PKO) 2.9, by the same name and
+//! type, so that its objects are ours as they are. What PKO does not have is in one object field, `driftless`. The definitions
+//! for the cluster are generated from these types by the binary `crdgen`.
+//!
+//! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
+//! checked an object against the schema of the day it was written, which may have been another operator's.
+
+mod convert;
+pub mod crds;
+mod flux;
+mod json;
+pub mod names;
+mod pod;
+mod program;
+mod shared;
+mod stack;
+mod template;
+mod update;
+mod workspace;
+
+pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
+pub use flux::{Artifact, KINDS, Source};
+pub use pod::{
+    EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
+    ResourceFieldSelector, ResourceRequirements,
+};
+pub use program::{
+    ConfigurationType, CustomTimeouts, Program, ProgramBody, ProgramConfiguration, ProgramResource, ProgramRoot, ProgramStatus,
+    ResourceGetter, ResourceOptions,
+};
+pub use shared::{ObjectReference, ProjectInfo};
+pub use stack::{
+    BasicAuth, ConfigMapKey, CurrentUpdate, DriftlessStackStatus, EnvSelector, FileSelector, FluxSource, GitAuth, GithubAppAuth,
+    LastUpdate, LiteralSelector, Prerequisite, ProgramReference, Requirement, ResourceRef, SecretSelector, SshAuth, Stack,
+    StackSpec, StackStatus, WorkspaceReclaimPolicy,
+};
+pub use update::{DriftlessUpdate, DriftlessUpdateStatus, Tree, Update, UpdateSpec, UpdateStatus};
+pub use workspace::{
+    ConfigItem, ConfigValueFrom, EmbeddedMetadata, FluxArtifact, LocalSource, PodTemplate, ServiceTemplate, Workspace,
+    WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack, WorkspaceStatus,
+};

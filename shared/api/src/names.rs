@@ -1,0 +1,32 @@
+//! Names that are part of the API: finalizer, annotations and labels. Those of PKO are kept to the letter, because users, their
+//! tools and objects of an earlier PKO know them.
+
+/// The finalizer on every Stack and on every Update that a Stack owns.
+pub const FINALIZER: &str = "finalizer.stack.pulumi.com";
+
+/// Annotation of a Stack: another value asks for another run.
+pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
+
+/// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
+pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
+
+/// Label of a Stack's Workspace and Updates, with the value [`COMPONENT_STACK`].
+pub const COMPONENT: &str = "pulumi.com/component";
+
+/// The value of [`COMPONENT`].
+pub const COMPONENT_STACK: &str = "stack";
+
+/// Label of a Stack's Workspace and Updates: the Stack's name.
+pub const STACK_NAME: &str = "pulumi.com/stack-name";
+
+/// Label of an outputs Secret, with the value [`AUTO_COMPONENT_UPDATE`].
+pub const AUTO_COMPONENT: &str = "auto.pulumi.com/component";
+
+/// The value of [`AUTO_COMPONENT`].
+pub const AUTO_COMPONENT_UPDATE: &str = "update";
+
+/// Label of an outputs Secret: the Update's name.
+pub const UPDATE_NAME: &str = "auto.pulumi.com/update-name";
+
+/// What follows an Update's name in the name of its outputs Secret.
+pub const OUTPUTS_SUFFIX: &str = "-stack-outputs";

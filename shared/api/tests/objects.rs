@@ -1,0 +1,173 @@
+//! Reading and writing objects.
+
+use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
+use kube::core::DynamicObject;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn assert_unchanged<T: DeserializeOwned + Serialize>(object: &Value) {
+    assert_eq!(&serde_json::to_value(read::<T>(object.clone())).unwrap(), object);
+}
+
+#[test]
+fn a_program_keeps_what_the_user_wrote() {
+    assert_unchanged::<Program>(&json!({
+        "apiVersion": "pulumi.com/v1",
+        "kind": "Program",
+        "metadata": { "name": "site" },
+        "program": {
+            "configuration": { "size": { "type": "List<Number>" }, "on": { "default": [1, 2.5, "no"] } },
+            "outputs": { "url": "${bucket.url}", "nested": { "fn::toJSON": [{ "a": null }, -1, 1e100, 18_446_744_073_709_551_615_u64] } },
+            "packages": { "aws": "7.0.0" },
+            "resources": {
+                "bucket": {
+                    "type": "aws:s3:Bucket",
+                    "properties": { "tags": { "Owner": "me", "no": null, "list": [[], {}] } },
+                    "options": { "parent": "${site}", "dependsOn": ["${a}", { "b": 1 }], "protect": false },
+                },
+                "zone": { "type": "aws:route53:Zone", "get": { "id": "Z1", "state": { "deep": { "er": [true] } } } },
+            },
+            "variables": { "x": { "fn::invoke": { "function": "f", "arguments": { "y": 1 } } } },
+        },
+    }));
+}
+
+#[test]
+fn objects_are_written_as_they_were_read() {
+    assert_unchanged::<Stack>(&json!({
+        "apiVersion": "pulumi.com/v1",
+        "kind": "Stack",
+        "metadata": { "name": "app", "namespace": "team", "generation": 3 },
+        "spec": {
+            "stack": "org/app/dev",
+            "config": { "a:b": { "c": [1, null] } },
+            "envRefs": { "TOKEN": { "type": "Secret", "secret": { "name": "s", "key": "k" } } },
+            "gitAuth": { "githubApp": {
+                "appID": { "type": "Literal", "literal": { "value": "1" } },
+                "installationID": { "type": "Env", "env": { "name": "I" } },
+                "privateKey": { "type": "FS", "filesystem": { "path": "/k" } },
+            } },
+            "workspaceReclaimPolicy": "Delete",
+            "workspaceTemplate": { "spec": { "stacks": [{ "create": true }], "podTemplate": { "spec": { "containers": [] } } } },
+        },
+        "status": {
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "ProcessingCompleted", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }],
+            "driftless": { "nextLook": "2026-01-02T03:05:05Z" },
+            "lastUpdate": { "type": "up", "state": "succeeded", "lastResyncTime": "2026-01-02T03:04:05Z", "failures": 0 },
+            "outputs": {},
+        },
+    }));
+    assert_unchanged::<Workspace>(&json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1",
+        "kind": "Workspace",
+        "metadata": { "name": "app" },
+        "spec": { "stacks": [{ "name": "dev", "config": [{ "key": "a", "value": { "b": [null] } }, { "key": "b", "valueFrom": { "env": "B" } }] }] },
+    }));
+    assert_unchanged::<Update>(&json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1",
+        "kind": "Update",
+        "metadata": { "name": "app-1" },
+        "spec": {
+            "type": "up",
+            "driftless": {
+                "commit": "main@sha1:1",
+                "stackGeneration": 3,
+                "tree": { "source": { "apiVersion": "pulumi.com/v1", "kind": "Program", "name": "site" }, "digest": "sha256:1" },
+                "workspace": { "image": "i" },
+            },
+        },
+        "status": { "driftless": { "changes": { "create": 2 }, "task": "arn", "waitingFor": "the Secret" } },
+    }));
+}
+
+#[test]
+fn a_status_field_that_does_not_decode_takes_nothing_else_with_it() {
+    let stack: Stack = read(json!({
+        "metadata": {},
+        "spec": { "stack": "dev", "fieldOfAnotherRelease": 1 },
+        "status": {
+            "conditions": [{ "type": "Ready" }, {
+                "type": "Stalled", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }],
+            "lastUpdate": { "name": "app-1", "lastResyncTime": "9999-12-31T23:59:59-10:00" },
+        },
+    }));
+    let status = stack.status.unwrap();
+    assert_eq!(status.conditions.iter().map(|condition| condition.type_.as_str()).collect::<Vec<_>>(), ["Stalled"]);
+    let last = status.last_update.unwrap();
+    assert_eq!((last.name.as_deref(), last.last_resync_time), (Some("app-1"), None));
+}
+
+#[test]
+fn an_amount_may_be_a_number() {
+    let workspace: Workspace = read(
+        json!({ "metadata": {}, "spec": { "resources": { "limits": { "cpu": 2, "memory": 4_294_967_296_u64, "gpu": "1" } } } }),
+    );
+    let limits = workspace.spec.resources.unwrap().limits;
+    let amounts: Vec<_> = limits.iter().map(|(name, Quantity(amount))| (name.as_str(), amount.as_str())).collect();
+    assert_eq!(amounts, [("cpu", "2"), ("gpu", "1"), ("memory", "4294967296")]);
+}
+
+fn source(body: &Value) -> Source {
+    let mut object = json!({
+        "apiVersion": "source.toolkit.fluxcd.io/v1",
+        "kind": "GitRepository",
+        "metadata": { "name": "app", "namespace": "team", "generation": 2 },
+    });
+    object.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+    Source::from_object(&read::<DynamicObject>(object))
+}
+
+#[test]
+fn a_source_is_read_from_an_object_of_any_kind() {
+    let source = source(&json!({
+        "spec": { "suspend": true, "url": "https://git" },
+        "status": {
+            "observedGeneration": 2,
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z",
+            }],
+            "artifact": {
+                "digest": "sha256:1", "lastUpdateTime": "2026-01-02T03:04:05Z", "path": "gitrepository/team/app/1.tar.gz",
+                "revision": "main@sha1:1", "size": 12, "url": "http://source-controller.flux-system.svc.cluster.local./1.tar.gz",
+            },
+        },
+    }));
+    assert_eq!((source.api_version.as_str(), source.kind.as_str()), ("source.toolkit.fluxcd.io/v1", "GitRepository"));
+    assert_eq!((source.metadata.name.as_deref(), source.suspend, source.observed_generation), (Some("app"), true, Some(2)));
+    assert_eq!(source.conditions.len(), 1);
+    let artifact = source.artifact.unwrap();
+    assert_eq!(
+        (artifact.digest.as_deref(), artifact.size, artifact.revision.as_str()),
+        (Some("sha256:1"), Some(12), "main@sha1:1")
+    );
+}
+
+#[test]
+fn what_does_not_decode_in_a_source_is_absent() {
+    for status in [
+        json!(null),
+        json!("gone"),
+        json!([]),
+        json!({ "artifact": { "url": 1 }, "conditions": "none", "observedGeneration": "2" }),
+    ] {
+        let source = source(&json!({ "spec": [], "status": status }));
+        assert_eq!((source.suspend, source.artifact, source.observed_generation), (false, None, None));
+        assert!(source.conditions.is_empty());
+    }
+}
+
+#[test]
+fn the_plurals_of_fluxs_kinds_are_as_kube_guesses_them() {
+    let plurals = driftless_api::KINDS.map(|(api_version, kind)| {
+        let (group, version) = api_version.split_once('/').unwrap();
+        kube::core::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind)).plural
+    });
+    assert_eq!(plurals, ["gitrepositories", "ocirepositories", "buckets", "helmcharts", "externalartifacts"]);
+}

@@ -1,0 +1,173 @@
+use std::{
+    collections::HashSet,
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use driftless_contract::InvalidMessage;
+use tokio::time::{Instant, timeout_at};
+
+/// Kept free at the end of an invocation for the answer.
+const MARGIN: Duration = Duration::from_secs(2);
+
+/// Handles a batch of an SQS event source, and says which messages SQS shall deliver again: each that failed, that cannot be read
+/// or for which no time was left, and every later one of the same FIFO group.
+///
+/// `absorb(kept, other)` makes one message of two that ask for the same, and says whether it did; they are handled once. `handle`
+/// is stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash there.
+pub async fn batch<M, E: fmt::Display>(
+    event: SqsEvent,
+    deadline: SystemTime,
+    parse: impl Fn(&str) -> Result<M, InvalidMessage>,
+    absorb: impl Fn(&mut M, &M) -> bool,
+    handle: impl AsyncFn(M) -> Result<(), E>,
+) -> SqsBatchResponse {
+    let deadline = instant(deadline);
+    let mut answer = Answer::default();
+    for (message, records) in distinct(event, parse, absorb, &mut answer) {
+        if answer.is_blocked(&records) {
+            answer.fail(&records, "an earlier message of the group failed");
+            continue;
+        }
+        // Boxed, or the compiler would lay out every call below as one value.
+        match timeout_at(deadline, Box::pin(handle(message))).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => answer.fail(&records, &error),
+            Err(_) => answer.fail(&records, "no time was left"),
+        }
+    }
+    answer.response
+}
+
+/// The messages in the order of their first records, each with all its records. What cannot be read has failed.
+fn distinct<M>(
+    event: SqsEvent,
+    parse: impl Fn(&str) -> Result<M, InvalidMessage>,
+    absorb: impl Fn(&mut M, &M) -> bool,
+    answer: &mut Answer,
+) -> Vec<(M, Vec<SqsMessage>)> {
+    let mut messages: Vec<(M, Vec<SqsMessage>)> = Vec::new();
+    for record in event.records {
+        match parse(record.body.as_deref().unwrap_or_default()) {
+            Ok(message) => match messages.iter_mut().find_map(|(kept, records)| absorb(kept, &message).then_some(records)) {
+                Some(records) => records.push(record),
+                None => messages.push((message, vec![record])),
+            },
+            Err(error) => answer.fail(&[record], &error),
+        }
+    }
+    messages
+}
+
+#[derive(Default)]
+struct Answer {
+    response: SqsBatchResponse,
+    blocked: HashSet<String>,
+}
+
+impl Answer {
+    fn is_blocked(&self, records: &[SqsMessage]) -> bool {
+        records.iter().filter_map(group).any(|group| self.blocked.contains(group))
+    }
+
+    fn fail(&mut self, records: &[SqsMessage], why: &(impl fmt::Display + ?Sized)) {
+        for record in records {
+            // Without an id the whole batch counts as failed, which is right: it is not from SQS.
+            let id = record.message_id.clone().unwrap_or_default();
+            tracing::error!(message.id = id, error = %why, "a message failed");
+            self.response.add_failure(id);
+            self.blocked.extend(group(record).cloned());
+        }
+    }
+}
+
+fn group(record: &SqsMessage) -> Option<&String> {
+    record.attributes.get("MessageGroupId")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a clock adapter: Lambda tells the deadline in wall time")]
+fn instant(deadline: SystemTime) -> Instant {
+    Instant::now() + deadline.duration_since(SystemTime::now()).unwrap_or_default().saturating_sub(MARGIN)
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the deadline is in wall time")]
+mod tests {
+    use std::{cell::RefCell, future::pending};
+
+    use driftless_contract::{LaunchHint, ObjectKey, VERSION, from_json, to_json};
+    use serde_json::json;
+
+    use super::*;
+
+    fn hint(name: &str, hops: u8) -> LaunchHint {
+        let key = ObjectKey {
+            cluster: "c".into(),
+            api_version: "v1".into(),
+            kind: "Update".into(),
+            namespace: "n".into(),
+            name: name.into(),
+        };
+        LaunchHint { version: VERSION, update: key, hops }
+    }
+
+    /// Records `0`, `1`, … of (FIFO group, body).
+    fn event(records: &[(Option<&str>, String)]) -> SqsEvent {
+        let record = |(id, (group, body)): (usize, &(Option<&str>, String))| {
+            let attributes = group.map_or_else(|| json!({}), |group| json!({ "MessageGroupId": group }));
+            json!({ "messageId": id.to_string(), "body": body, "attributes": attributes })
+        };
+        serde_json::from_value(json!({ "Records": records.iter().enumerate().map(record).collect::<Vec<_>>() })).unwrap()
+    }
+
+    fn absorb(kept: &mut LaunchHint, other: &LaunchHint) -> bool {
+        kept.update == other.update
+    }
+
+    /// Handles the batch with 60 s left; the names handled and the ids that failed.
+    async fn run(event: SqsEvent, handle: impl AsyncFn(&str) -> Result<(), &'static str>) -> (Vec<String>, Vec<String>) {
+        let handled = RefCell::new(Vec::new());
+        let look = async |hint: LaunchHint| {
+            handled.borrow_mut().push(hint.update.name.clone());
+            handle(&hint.update.name).await
+        };
+        let deadline = SystemTime::now() + Duration::from_mins(1);
+        let response = batch(event, deadline, |body| from_json("launch hint", body.as_bytes()), absorb, look).await;
+        let failed = response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect();
+        (handled.into_inner(), failed)
+    }
+
+    #[tokio::test]
+    async fn messages_that_ask_for_the_same_are_handled_once() {
+        let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0))), (None, to_json(&hint("a", 3)))]);
+        let (handled, failed) = run(event, async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
+        assert_eq!(handled, ["a", "b"]);
+        assert_eq!(failed, ["0", "2"], "every record of the one that failed");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_cannot_be_read_fails_alone() {
+        let (handled, failed) = run(event(&[(None, "{}".into()), (None, to_json(&hint("a", 0)))]), async |_| Ok(())).await;
+        assert_eq!(handled, ["a"]);
+        assert_eq!(failed, ["0"]);
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_the_rest_of_its_fifo_group_fails_too() {
+        let records =
+            [("g", "a"), ("h", "b"), ("g", "c"), ("h", "d")].map(|(group, name)| (Some(group), to_json(&hint(name, 0))));
+        let (handled, failed) = run(event(&records), async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
+        assert_eq!(handled, ["a", "b", "d"]);
+        assert_eq!(failed, ["0", "2"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_there_is_no_time_for_fails_before_lambda_ends_the_function() {
+        let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0)))]);
+        let begin = Instant::now();
+        let (_, failed) = run(event, async |_| pending().await).await;
+        assert_eq!(failed, ["0", "1"]);
+        assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    }
+}

@@ -1,0 +1,106 @@
+//! AWS as the functions see it: the bucket, the queues and the tasks. Each port is a trait beside its one real implementation; the
+//! simulation has the other.
+
+mod batch;
+mod objects;
+mod queues;
+mod sdk;
+mod tasks;
+
+use std::future::Future;
+
+pub use batch::batch;
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint};
+pub use objects::Bucket;
+pub use queues::{BATCH, QueueUrls, Sqs};
+pub use sdk::config;
+pub use tasks::{Ecs, TaskSettings};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It may succeed later: throttled, timed out, no capacity, unavailable.
+    #[error("{call}: {message}")]
+    Transient {
+        /// The call, such as `s3:GetObject runs/…`.
+        call: String,
+        /// The service's words.
+        message: String,
+    },
+    /// It will not: denied, malformed, a bug of ours.
+    #[error("{call}: {message}")]
+    Permanent {
+        /// The call.
+        call: String,
+        /// The service's words.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Another try may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Transient { .. })
+    }
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The bucket. Strongly consistent; every write is atomic.
+pub trait Objects {
+    /// The object's content, if it is there.
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
+    /// `size` bytes of the object from `offset` on, if it is there and that long.
+    fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
+    /// Whether the object is there.
+    fn exists(&self, key: &str) -> impl Future<Output = Result<bool>>;
+    /// Writes the object whether or not it is there.
+    fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
+    /// Writes the object if it is not there; `false` if it is, and then nothing changed.
+    fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
+    /// Copies an object within the bucket; `false` if there is none.
+    fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
+    /// Deletes the object if it is there.
+    fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// The queues. Sending more than once is harmless everywhere.
+pub trait Queues {
+    /// Sends to `hints`; delivered after `delay_seconds`, which SQS limits to 900.
+    fn hint(&self, hint: &Hint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
+    /// Sends to `launches`.
+    fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
+    /// Sends to `runs`.
+    fn run(&self, hint: &RunHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
+    /// Sends to `sources.fifo`, in the group of its source. The same request within five minutes of another that has the same
+    /// `deduplication` is swallowed by SQS.
+    fn fetch(&self, request: &FetchRequest, deduplication: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// Where a task is in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// Not stopped yet.
+    Alive,
+    /// Stopped, and why.
+    Stopped {
+        /// ECS's words: stop code, reason and the containers' exit codes.
+        why: String,
+    },
+    /// ECS does not know it (any more, or yet).
+    Missing,
+}
+
+/// Fargate.
+pub trait Tasks {
+    /// The full ARN of a task definition for this workspace shape, registered if there is none yet.
+    fn definition(&self, image: &str) -> impl Future<Output = Result<String>>;
+    /// Starts the task of a launch record, or finds the one that it started before. The ARN.
+    fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<String>>;
+    /// Asks for a task's state.
+    fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
+    /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless if it is stopped.
+    fn stop(&self, arn: &str, reason: &str) -> impl Future<Output = Result<()>>;
+}

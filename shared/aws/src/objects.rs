@@ -1,0 +1,141 @@
+use std::time::Duration;
+
+use aws_config::{SdkConfig, timeout::TimeoutConfig};
+use aws_sdk_s3::{Client, config::Builder, error::ProvideErrorMetadata as _};
+use bytes::Bytes;
+
+use crate::{
+    Error, Objects, Result,
+    sdk::{answered, failure},
+};
+
+/// A tree's pack can be some hundred MiB, which takes longer than a queue's message.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// How often a conditional write is tried that a concurrent one collided with.
+const CONDITIONAL_WRITES: u32 = 4;
+
+/// The real bucket.
+///
+/// Whoever reads needs `s3:ListBucket` as well: without it S3 answers 403, not 404, for an object that is not there.
+#[derive(Clone, Debug)]
+pub struct Bucket {
+    client: Client,
+    name: String,
+}
+
+impl Bucket {
+    /// The bucket of that name, always addressed by path: names with dots and emulators need it.
+    #[must_use]
+    pub fn new(config: &SdkConfig, name: String) -> Self {
+        let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
+        let config = Builder::from(config).force_path_style(true).timeout_config(timeouts).build();
+        Self { client: Client::from_conf(config), name }
+    }
+}
+
+impl Objects for Bucket {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let call = || format!("s3:GetObject {key}");
+        let object = match self.client.get_object().bucket(&self.name).key(key).send().await {
+            Ok(object) => object,
+            Err(error) if error.code() == Some("NoSuchKey") => return Ok(None),
+            Err(error) => return Err(failure(call(), &error)),
+        };
+        match object.body.collect().await {
+            Ok(content) => Ok(Some(content.to_vec())),
+            Err(error) => Err(Error::Transient { call: call(), message: error.to_string() }),
+        }
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
+        if size == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        let call = || format!("s3:GetObject {key}");
+        let range = format!("bytes={offset}-{}", offset + size - 1);
+        let object = match self.client.get_object().bucket(&self.name).key(key).range(range).send().await {
+            Ok(object) => object,
+            Err(error) if error.code() == Some("NoSuchKey") || answered(&error, 416) => return Ok(None),
+            Err(error) => return Err(failure(call(), &error)),
+        };
+        match object.body.collect().await {
+            Ok(content) => Ok(Some(content.to_vec()).filter(|content| content.len() as u64 == size)),
+            Err(error) => Err(Error::Transient { call: call(), message: error.to_string() }),
+        }
+    }
+
+    async fn exists(&self, key: &str) -> Result<bool> {
+        match self.client.head_object().bucket(&self.name).key(key).send().await {
+            Ok(_) => Ok(true),
+            // The answer to HEAD has no body, so there is no code to tell a missing key by.
+            Err(error) if answered(&error, 404) => Ok(false),
+            Err(error) => Err(failure(format!("s3:HeadObject {key}"), &error)),
+        }
+    }
+
+    async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
+        let request = self.client.put_object().bucket(&self.name).key(key).body(content.into());
+        request.send().await.map(drop).map_err(|error| failure(format!("s3:PutObject {key}"), &error))
+    }
+
+    async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
+        let content = Bytes::from(content);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let request = self.client.put_object().bucket(&self.name).key(key).if_none_match("*").body(content.clone().into());
+            match request.send().await {
+                Ok(_) => return Ok(true),
+                Err(error) if answered(&error, 412) => return Ok(false),
+                // A delete or another conditional write of the key was under way: S3 asks for the same again.
+                Err(error) if answered(&error, 409) && tries < CONDITIONAL_WRITES => {}
+                Err(error) if answered(&error, 409) => {
+                    return Err(Error::Transient {
+                        call: format!("s3:PutObject {key}"),
+                        message: "ConditionalRequestConflict".into(),
+                    });
+                }
+                Err(error) => return Err(failure(format!("s3:PutObject {key}"), &error)),
+            }
+        }
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<bool> {
+        let source = format!("{}/{}", self.name, percent_encode(from));
+        match self.client.copy_object().bucket(&self.name).key(to).copy_source(source).send().await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Some("NoSuchKey") => Ok(false),
+            Err(error) => Err(failure(format!("s3:CopyObject {from} to {to}"), &error)),
+        }
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        let request = self.client.delete_object().bucket(&self.name).key(key);
+        request.send().await.map(drop).map_err(|error| failure(format!("s3:DeleteObject {key}"), &error))
+    }
+}
+
+/// The source of a copy travels in a header, which the SDK passes on as it is.
+fn percent_encode(key: &str) -> String {
+    use std::fmt::Write as _;
+    key.bytes().fold(String::with_capacity(key.len()), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            encoded.push(byte.into());
+        } else {
+            let _infallible = write!(encoded, "%{byte:02X}");
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_copy_is_encoded() {
+        assert_eq!(percent_encode("tasks/AROA:1/in/run"), "tasks/AROA%3A1/in/run");
+        assert_eq!(percent_encode("trees/ä b+c"), "trees/%C3%A4%20b%2Bc");
+    }
+}

@@ -1,0 +1,256 @@
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use driftless_contract::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::events::v1::Event,
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use kube::{
+    Api, Config,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    client::{ClientBuilder, retry::RetryPolicy},
+    config::{KubeConfigOptions, Kubeconfig, NamedContext},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
+
+use crate::{
+    Cluster, Error, EventType, Object, Result,
+    failure::{failed_write, failure},
+};
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+/// How long the cluster may be silent within an answer: a function's own time is short.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// Tries after a 429, 503 or 504. Few: redelivery and later looks are the outer retry.
+const RETRIES: u32 = 3;
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Requests that may wait in the client; a function makes them one after another, or a handful at once.
+const WAITING: usize = 64;
+/// The API server's limit for an Event's note.
+const NOTE_BYTES: usize = 1024;
+
+/// One real cluster.
+#[derive(Clone)]
+pub struct Client {
+    kube: kube::Client,
+    manager: &'static str,
+}
+
+impl Client {
+    /// A client with this configuration; connects with the first call. `manager` is the field manager of all that is written:
+    /// `driftless-<function>`.
+    pub fn new(mut config: Config, manager: &'static str) -> Result<Self> {
+        config.read_timeout = Some(TIMEOUT);
+        config.connect_timeout = Some(TIMEOUT);
+        // kube's own would go on for minutes.
+        config.default_retry = false;
+        let retry = RetryPolicy::new(FIRST_RETRY, LAST_RETRY, RETRIES, false).map_err(unusable)?;
+        // The buffer makes the service below it one that can be cloned, which a retry needs.
+        let layers = ServiceBuilder::new().layer(RetryLayer::new(retry)).layer(BufferLayer::new(WAITING)).into_inner();
+        let kube = ClientBuilder::try_from(config).map_err(unusable)?.with_layer(&layers).build();
+        Ok(Self { kube, manager })
+    }
+
+    /// The client below, for what the port does not have.
+    #[must_use]
+    pub fn kube(&self) -> &kube::Client {
+        &self.kube
+    }
+
+    fn api<K: Object>(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.kube.clone(), namespace)
+    }
+
+    fn post(&self) -> PostParams {
+        PostParams { field_manager: Some(self.manager.into()), ..PostParams::default() }
+    }
+}
+
+impl Cluster for Client {
+    async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
+        if !(is_name(namespace) && is_name(name)) {
+            return Ok(None);
+        }
+        let got = self.api(namespace).get_opt(name).await;
+        got.map_err(|error| failure(format!("get {} {namespace}/{name}", K::kind(&())), error))
+    }
+
+    async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
+        let ObjectKey { api_version, kind, namespace, name, .. } = key;
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        if !(group.is_empty() || is_name(group)) || ![version, kind, namespace, name].into_iter().all(is_name) {
+            return Ok(None);
+        }
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let got = Api::namespaced_with(self.kube.clone(), namespace, &resource).get_opt(name).await;
+        got.map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error))
+    }
+
+    async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
+        let api = namespace.map_or_else(|| Api::all(self.kube.clone()), |namespace| self.api(namespace));
+        let mut params =
+            ListParams { field_selector: field_selector.map(Into::into), limit: Some(PAGE), ..ListParams::default() };
+        let mut objects = Vec::new();
+        loop {
+            let page = api.list(&params).await.map_err(|error| failure(format!("list {}", K::plural(&())), error))?;
+            objects.extend(page.items);
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                return Ok(objects);
+            }
+        }
+    }
+
+    async fn create<K: Object>(&self, object: &K) -> Result<K> {
+        let (namespace, _) = place(object);
+        let created = self.api(namespace).create(&self.post(), object).await;
+        created.map_err(|error| failure(call("create", object), error))
+    }
+
+    async fn replace<K: Object>(&self, object: &K) -> Result<K> {
+        let (namespace, name) = place(object);
+        let replaced = self.api(namespace).replace(name, &self.post(), object).await;
+        replaced.map_err(|error| failed_write(call("replace", object), error))
+    }
+
+    async fn replace_status<K: Object>(&self, object: &K) -> Result<K> {
+        let (namespace, name) = place(object);
+        let replaced = self.api(namespace).replace_status(name, &self.post(), object).await;
+        replaced.map_err(|error| failed_write(call("replace status of", object), error))
+    }
+
+    async fn apply<K: Object>(&self, object: &K) -> Result<K> {
+        let (namespace, name) = place(object);
+        let applied = self.api(namespace).patch(name, &PatchParams::apply(self.manager).force(), &Patch::Apply(object)).await;
+        applied.map_err(|error| failed_write(call("apply", object), error))
+    }
+
+    async fn delete<K: Object>(&self, object: &K) -> Result<()> {
+        let (namespace, name) = place(object);
+        let ObjectMeta { uid, resource_version, .. } = object.meta().clone();
+        let params = DeleteParams { preconditions: Some(Preconditions { resource_version, uid }), ..DeleteParams::default() };
+        match self.api::<K>(namespace).delete(name, &params).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            deleted => deleted.map(drop).map_err(|error| failure(call("delete", object), error)),
+        }
+    }
+
+    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
+        let (namespace, name) = place(regarding);
+        let event = Event {
+            action: Some(reason.into()),
+            event_time: Some(MicroTime(at)),
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{name}.")),
+                namespace: Some(namespace.into()),
+                ..ObjectMeta::default()
+            },
+            note: Some(note[..note.floor_char_boundary(NOTE_BYTES)].into()),
+            reason: Some(reason.into()),
+            regarding: Some(regarding.object_ref(&())),
+            reporting_controller: Some(self.manager.into()),
+            reporting_instance: Some(self.manager.into()),
+            type_: Some(format!("{event_type:?}")),
+            ..Event::default()
+        };
+        if let Err(error) = self.api(namespace).create(&self.post(), &event).await {
+            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
+        }
+    }
+}
+
+/// The clusters that the functions serve: each is a context of one kubeconfig, named like the cluster.
+pub struct Clusters {
+    kubeconfig: PathBuf,
+    manager: &'static str,
+    clients: Mutex<HashMap<String, Client>>,
+}
+
+impl Clusters {
+    /// The contexts of that file. `manager` as in [`Client::new`].
+    #[must_use]
+    pub fn new(kubeconfig: PathBuf, manager: &'static str) -> Self {
+        Self { kubeconfig, manager, clients: Mutex::default() }
+    }
+
+    /// The client of a cluster, made when it is first asked for.
+    pub async fn get(&self, cluster: &str) -> Result<Client> {
+        let known = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(cluster).cloned();
+        if let Some(client) = known {
+            return Ok(client);
+        }
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).map_err(unusable)?;
+        if !kubeconfig.contexts.iter().any(|context| context.name == cluster) {
+            return Err(unusable(unknown(cluster, &kubeconfig.contexts)));
+        }
+        let options = KubeConfigOptions { context: Some(cluster.into()), ..KubeConfigOptions::default() };
+        let client = Client::new(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(unusable)?, self.manager)?;
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster.into(), client.clone());
+        Ok(client)
+    }
+}
+
+fn unknown(cluster: &str, contexts: &[NamedContext]) -> String {
+    let known: Vec<_> = contexts.iter().map(|context| context.name.as_str()).collect();
+    format!("there is no cluster {cluster:?}: the contexts of the kubeconfig are {}", known.join(", "))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
+fn unusable(error: impl ToString) -> Error {
+    Error::Permanent { call: "connect to the cluster".into(), message: error.to_string() }
+}
+
+fn call<K: Object>(verb: &str, object: &K) -> String {
+    let (namespace, name) = place(object);
+    format!("{verb} {} {namespace}/{name}", K::kind(&()))
+}
+
+/// Where an object is. Every object that is written has a namespace and a name; the API server refuses one that has not.
+fn place<K: Object>(object: &K) -> (&str, &str) {
+    let meta = object.meta();
+    (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+/// Whether it can be part of a URL's path as it is. Names come from what tenants write: one that is a path would reach another
+/// namespace with our rights. No object has such a name.
+fn is_name(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_a_path_names_nothing() {
+        for name in ["", ".", "..", "../x", "a/b", "a/../b", "a?x=y", "a%2fb", "a b", "a:b"] {
+            assert!(!is_name(name), "{name}");
+        }
+        for name in ["a", "my-app.v2", "GitRepository", "source.toolkit.fluxcd.io"] {
+            assert!(is_name(name), "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_cluster_is_named_with_the_known_ones() {
+        let path = std::env::temp_dir().join(format!("driftless-kubeconfig-{}", std::process::id()));
+        let cluster = "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
+        std::fs::write(&path, format!("{cluster}contexts: [{{name: prod, context: {{cluster: a, user: u}}}}]\n")).unwrap();
+        let clusters = Clusters::new(path.clone(), "driftless-test");
+        let error = clusters.get("staging").await.err().unwrap().to_string();
+        assert!(clusters.get("prod").await.is_ok());
+        std::fs::remove_file(path).unwrap();
+        assert!(clusters.get("prod").await.is_ok(), "the client is kept");
+        assert_eq!(error, "connect to the cluster: there is no cluster \"staging\": the contexts of the kubeconfig are prod");
+    }
+}

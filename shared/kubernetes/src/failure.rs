@@ -1,0 +1,118 @@
+//! What a failed call means.
+
+use kube::core::Status;
+
+use crate::Error;
+
+/// Sorts a failed call. Words of the API server are passed on; a body that does not decode is not, as it could be a Secret's.
+pub(crate) fn failure(call: String, error: kube::Error) -> Error {
+    match error {
+        kube::Error::Api(status) => answer(call, *status),
+        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
+            Error::Transient { call, message: words(&error) }
+        }
+        kube::Error::SerdeError(error) => {
+            Error::Permanent { call, message: format!("{:?} error in the answer", error.classify()) }
+        }
+        error => Error::Permanent { call, message: words(&error) },
+    }
+}
+
+/// The same for a write to an object that was read: that it is gone by now is a change of it.
+pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
+    match error {
+        kube::Error::Api(status) if status.is_not_found() && !is_about_namespace(&status) => {
+            Error::Conflict { call, message: status.message }
+        }
+        error => failure(call, error),
+    }
+}
+
+fn answer(call: String, status: Status) -> Error {
+    let terminating =
+        status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating");
+    let gone = status.is_not_found() && is_about_namespace(&status);
+    let Status { code, message, .. } = status;
+    match code {
+        403 if terminating => Error::NamespaceTerminating { call, message },
+        404 if gone => Error::NamespaceTerminating { call, message },
+        409 => Error::Conflict { call, message },
+        // 410: a page's token expired, the list starts again.
+        408 | 410 | 429 | 500.. => Error::Transient { call, message },
+        _ => Error::Permanent { call, message },
+    }
+}
+
+fn is_about_namespace(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
+}
+
+/// An error and its causes; kube names only itself.
+fn words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !words.contains(&cause) {
+            words = format!("{words}: {cause}");
+        }
+        source = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(code: u16, reason: &str, kind: &str, cause: &str) -> kube::Error {
+        let status = json!({ "code": code, "reason": reason, "details": { "kind": kind, "causes": [{ "reason": cause }] } });
+        kube::Error::Api(serde_json::from_value(status).unwrap())
+    }
+
+    #[test]
+    fn an_answer_says_whether_to_look_again_to_wait_or_to_give_up() {
+        let kind = |error| match failure("x".into(), error) {
+            Error::Conflict { .. } => "conflict",
+            Error::Transient { .. } => "transient",
+            Error::NamespaceTerminating { .. } => "terminating",
+            Error::Permanent { .. } => "permanent",
+        };
+        for (code, reason, about, cause, expected) in [
+            (409, "Conflict", "stacks", "", "conflict"),
+            (409, "AlreadyExists", "updates", "", "conflict"),
+            (403, "Forbidden", "updates", "NamespaceTerminating", "terminating"),
+            (404, "NotFound", "namespaces", "", "terminating"),
+            (403, "Forbidden", "updates", "", "permanent"),
+            (404, "NotFound", "stacks", "", "permanent"),
+            (422, "Invalid", "stacks", "", "permanent"),
+            (410, "Expired", "stacks", "", "transient"),
+            (429, "TooManyRequests", "", "", "transient"),
+            (500, "InternalError", "", "", "transient"),
+            (504, "Timeout", "", "", "transient"),
+        ] {
+            assert_eq!(kind(status(code, reason, about, cause)), expected, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn a_write_to_an_object_that_is_gone_is_a_conflict() {
+        assert!(matches!(failed_write("x".into(), status(404, "NotFound", "stacks", "")), Error::Conflict { .. }));
+        assert!(matches!(
+            failed_write("x".into(), status(404, "NotFound", "namespaces", "")),
+            Error::NamespaceTerminating { .. }
+        ));
+    }
+
+    #[test]
+    fn a_body_that_does_not_decode_is_not_repeated() {
+        let error = serde_json::from_str::<u8>("\"canary\"").unwrap_err();
+        assert!(error.to_string().contains("canary"));
+        assert_eq!(
+            failure("get Secret a/b".into(), kube::Error::SerdeError(error)).to_string(),
+            "get Secret a/b: Data error in the answer"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Kubernetes as the functions see it. The port is a trait beside its one real implementation; the simulation has the other.
+
+mod client;
+mod failure;
+
+use std::{fmt, future::Future};
+
+pub use client::{Client, Clusters};
+use driftless_contract::ObjectKey;
+pub use driftless_core::EventType;
+use jiff::Timestamp;
+use kube::{
+    Resource,
+    core::{DynamicObject, NamespaceResourceScope},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The object changed since it was read, or is there already: look again.
+    #[error("{call}: {message}")]
+    Conflict {
+        /// The call, such as `replace status of Stack a/b`.
+        call: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// It may succeed later: throttled, timed out, unavailable.
+    #[error("{call}: {message}")]
+    Transient {
+        /// The call.
+        call: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// The namespace is terminating: nothing can be created in it.
+    #[error("{call}: {message}")]
+    NamespaceTerminating {
+        /// The call.
+        call: String,
+        /// The API server's words.
+        message: String,
+    },
+    /// It will not: denied, invalid, unknown kind.
+    #[error("{call}: {message}")]
+    Permanent {
+        /// The call.
+        call: String,
+        /// The API server's words.
+        message: String,
+    },
+}
+
+impl Error {
+    /// Another look may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Transient { .. } | Self::Conflict { .. })
+    }
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A kind that the functions read or write: typed, namespaced and known at compile time.
+pub trait Object:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync
+{
+}
+impl<K> Object for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + fmt::Debug
+        + Serialize
+        + DeserializeOwned
+        + Send
+        + Sync
+{
+}
+
+/// One cluster.
+pub trait Cluster {
+    /// The object, if it is there.
+    fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
+    /// An object of a kind that is known only at run time. `None` if it, or its kind, is not there.
+    fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
+    /// The objects of a namespace, or of all, that a field selector such as `spec.programRef.name=x` chooses. Reads every page.
+    fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> impl Future<Output = Result<Vec<K>>>;
+    /// Creates an object; [`Error::Conflict`] if it is there.
+    fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
+    /// Writes an object's metadata and spec over the version that was read.
+    fn replace<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
+    /// Writes an object's status over the version that was read.
+    fn replace_status<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
+    /// Server-side apply of the fields that the object has, taking them from whoever else set them.
+    fn apply<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
+    /// Deletes this very version of an object; fine if it is gone, [`Error::Conflict`] if it changed.
+    fn delete<K: Object>(&self, object: &K) -> impl Future<Output = Result<()>>;
+    /// Tells people about an object, in at most 1024 bytes. What cannot be told is logged: no look fails for it.
+    fn event<K: Object>(
+        &self,
+        regarding: &K,
+        event_type: EventType,
+        reason: &str,
+        note: &str,
+        at: Timestamp,
+    ) -> impl Future<Output = ()>;
+}

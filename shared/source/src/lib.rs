@@ -1,0 +1,24 @@
+//! What a source is made of: digests, unpacking an archive that nobody vouches for, and the stored form of a tree.
+//!
+//! A tree is stored as two objects. The *manifest* is a JSON document that names every file with its size, SHA-256 and place in
+//! the pack; the *pack* is the files' content, one after the other in the order of their paths, so that any directory is one
+//! ranged read. The same tree always makes the same two objects, byte for byte.
+//!
+//! Two passes keep memory bounded whatever the archive: [`unpack`] (or [`Builder`]) checks every entry and appends its content to
+//! a *spool*, a scratch file of the caller's, in the order of arrival; [`Tree::write_pack`] then copies from the spool in the
+//! order of paths.
+//!
+//! **Invariant:** nothing here opens a file, a socket or a clock. What comes out of [`unpack`] names only paths within the tree.
+
+mod archive;
+mod digest;
+mod limits;
+mod manifest;
+mod path;
+mod tree;
+
+pub use archive::unpack;
+pub use digest::{Algorithm, Digest, DigestMismatch, Hasher, InvalidDigest, Verifier};
+pub use limits::Limits;
+pub use manifest::{Directory, File, InvalidManifest, MANIFEST_VERSION, Manifest};
+pub use tree::{Builder, Error, Refusal, Tree};

@@ -1,0 +1,65 @@
+//! The environment, read once, in a `main.rs`. A variable that is empty counts as one that is not set.
+
+use std::{fmt::Display, str::FromStr};
+
+/// A variable that a process cannot start with. Never holds its value.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It has to be set.
+    #[error("the environment variable {name} is not set")]
+    Missing {
+        /// The variable.
+        name: &'static str,
+    },
+    /// It is set to something else than it should be.
+    #[error("the environment variable {name} is not usable: {why}")]
+    Invalid {
+        /// The variable.
+        name: &'static str,
+        /// In the parser's words.
+        why: String,
+    },
+}
+
+/// The value of a variable, if it is set and is UTF-8.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+pub fn optional(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The value of a variable that has to be set.
+pub fn required(name: &'static str) -> Result<String, Error> {
+    optional(name).ok_or(Error::Missing { name })
+}
+
+/// The parsed value of a variable that has to be set. The error of `T` shows in ours, so it must not repeat a secret.
+pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, Error> {
+    required(name)?.parse().map_err(|error: T::Err| Error::Invalid { name, why: error.to_string() })
+}
+
+/// The comma-separated values of a variable that has to be set.
+pub fn list(name: &'static str) -> Result<Vec<String>, Error> {
+    Ok(split(&required(name)?))
+}
+
+fn split(values: &str) -> Vec<String> {
+    values.split(',').map(str::trim).filter(|value| !value.is_empty()).map(Into::into).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_variable_and_not_its_value() {
+        assert_eq!(required("DRIFTLESS_ABSENT").unwrap_err().to_string(), "the environment variable DRIFTLESS_ABSENT is not set");
+        let error = parsed::<u8>("PATH").unwrap_err().to_string();
+        assert_eq!(error, "the environment variable PATH is not usable: invalid digit found in string");
+    }
+
+    #[test]
+    fn a_list_is_separated_by_commas() {
+        assert_eq!(split("subnet-1, subnet-2,,"), ["subnet-1", "subnet-2"]);
+    }
+}

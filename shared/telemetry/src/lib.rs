@@ -1,0 +1,58 @@
+//! What a process tells about itself, and what it is told: logs, metrics and the environment.
+
+pub mod env;
+mod metric;
+
+use std::sync::OnceLock;
+
+pub use metric::metric;
+use tracing_subscriber::{
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
+
+/// The process's name, for its metrics.
+static PROCESS: OnceLock<&str> = OnceLock::new();
+
+/// Starts the logs of the process `name`, which is also the name of its crate: one JSON object a line on stdout, without a time,
+/// as whoever collects them stamps them. The level is `AWS_LAMBDA_LOG_LEVEL`, else `info`. To be called once, first of all.
+pub fn init(name: &'static str) {
+    let level = env::optional("AWS_LAMBDA_LOG_LEVEL").map_or(LevelFilter::INFO, |level| match level.as_str() {
+        "FATAL" => LevelFilter::ERROR,
+        level => level.parse().unwrap_or(LevelFilter::INFO),
+    });
+    let lines =
+        tracing_subscriber::fmt::layer().json().flatten_event(true).with_span_list(false).with_target(false).without_time();
+    let started = tracing_subscriber::registry().with(lines.with_filter(targets(name, level))).try_init();
+    // Only a test starts them twice.
+    if started.is_ok() {
+        let _first = PROCESS.set(name);
+    }
+}
+
+/// Libraries stay at `warn` whatever the level: what they say below that holds bodies, and with them secrets. `lambda_runtime`'s span
+/// with the request id is at `info`.
+fn targets(name: &'static str, level: LevelFilter) -> Targets {
+    Targets::new()
+        .with_default(level.min(LevelFilter::WARN))
+        .with_target("lambda_runtime", level.min(LevelFilter::INFO))
+        .with_targets([("driftless", level), (name, level)])
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::filter::LevelFilter as Level;
+
+    use super::*;
+
+    #[test]
+    fn a_library_never_speaks_below_warn() {
+        let targets = targets("reconciler", Level::TRACE);
+        let enabled = |target, level: Level| targets.would_enable(target, &level.into_level().unwrap());
+        assert!(enabled("reconciler::look", Level::TRACE) && enabled("driftless_aws::sdk", Level::TRACE));
+        assert!(enabled("aws_smithy_runtime", Level::WARN) && !enabled("aws_smithy_runtime", Level::INFO));
+        assert!(enabled("lambda_runtime::layers", Level::INFO) && !enabled("lambda_runtime::layers", Level::DEBUG));
+    }
+}
