@@ -85,6 +85,8 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
     let Some(stack) = ports.cluster.get::<Stack>(&hint.object.namespace, &hint.object.name).await? else {
         return Ok(());
     };
+    // Kubernetes keeps times in whole seconds: what is written has to be what is read back.
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let snapshot = load::snapshot(ports, &hint.object.cluster, &stack).await?;
     let plan = decide(&snapshot, now);
     tracing::info!(

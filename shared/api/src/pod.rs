@@ -30,7 +30,7 @@ pub struct EnvVar {
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvVarSource {
-    /// In a key of a ConfigMap.
+    /// In a key of a `ConfigMap`.
     pub config_map_key_ref: Option<KeySelector>,
     /// In a field of the pod.
     pub field_ref: Option<FieldSelector>,
@@ -42,14 +42,14 @@ pub struct EnvVarSource {
     pub secret_key_ref: Option<KeySelector>,
 }
 
-/// A key of a Secret or ConfigMap in the same namespace.
+/// A key of a Secret or `ConfigMap` in the same namespace.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct KeySelector {
     /// The key.
     pub key: String,
-    /// The name of the Secret or ConfigMap.
+    /// The name of the Secret or `ConfigMap`.
     #[serde(default)]
     pub name: String,
     /// The object or its key may be missing.
@@ -98,13 +98,13 @@ pub struct ResourceFieldSelector {
     pub resource: String,
 }
 
-/// All keys of a ConfigMap or Secret as environment variables.
+/// All keys of a `ConfigMap` or Secret as environment variables.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "granular"))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvFromSource {
-    /// The ConfigMap.
+    /// The `ConfigMap`.
     pub config_map_ref: Option<ObjectSelector>,
     /// What precedes each key in the variable's name.
     pub prefix: Option<String>,
@@ -112,7 +112,7 @@ pub struct EnvFromSource {
     pub secret_ref: Option<ObjectSelector>,
 }
 
-/// A ConfigMap or Secret in the same namespace.
+/// A `ConfigMap` or Secret in the same namespace.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]

@@ -9,7 +9,6 @@ use serde_with::skip_serializing_none;
 use crate::{Artifact, json};
 
 /// The root of a Program: it has `program` where other objects have `spec`.
-#[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

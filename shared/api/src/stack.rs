@@ -50,7 +50,7 @@ pub struct StackSpec {
     #[schemars(schema_with = "json::any")]
     #[serde(default)]
     pub config: Option<Value>,
-    /// Configuration by key from ConfigMaps.
+    /// Configuration by key from `ConfigMap`s.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub config_ref: BTreeMap<String, ConfigMapKey>,
     /// Run again every `resyncFrequencySeconds`, even if nothing changed.
@@ -67,7 +67,7 @@ pub struct StackSpec {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
-    /// Deprecated, see `envRefs`. ConfigMaps whose keys become environment variables.
+    /// Deprecated, see `envRefs`. `ConfigMap`s whose keys become environment variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub envs: Vec<String>,
     /// Accepted and not used, as in PKO.
@@ -107,7 +107,7 @@ pub struct StackSpec {
     /// Secret configuration by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets_ref: BTreeMap<String, ResourceRef>,
-    /// The ServiceAccount that the program is.
+    /// The `ServiceAccount` that the program is.
     pub service_account_name: Option<String>,
     /// Fetch only the last commit.
     pub shallow: Option<bool>,
@@ -130,7 +130,7 @@ pub struct StackSpec {
     pub workspace_template: Option<Value>,
 }
 
-/// A key of a ConfigMap in the same namespace.
+/// A key of a `ConfigMap` in the same namespace.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConfigMapKey {
@@ -138,7 +138,7 @@ pub struct ConfigMapKey {
     pub json: Option<bool>,
     /// The key.
     pub key: String,
-    /// The ConfigMap's name.
+    /// The `ConfigMap`'s name.
     pub name: String,
 }
 

@@ -34,7 +34,7 @@ pub struct WorkspaceSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
-    /// ConfigMaps and Secrets whose keys become environment variables; `env` wins over them, and a later one over an earlier one.
+    /// `ConfigMap`s and Secrets whose keys become environment variables; `env` wins over them, and a later one over an earlier one.
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env_from: Vec<EnvFromSource>,
@@ -59,7 +59,7 @@ pub struct WorkspaceSpec {
     /// `restricted` or `baseline`.
     #[schemars(extend("default" = "restricted"))]
     pub security_profile: Option<String>,
-    /// The ServiceAccount that the program is.
+    /// The `ServiceAccount` that the program is.
     #[schemars(extend("default" = "default"))]
     pub service_account_name: Option<String>,
     /// Merged over the Service's metadata.

@@ -32,37 +32,33 @@ impl Bucket {
         let config = Builder::from(config).force_path_style(true).timeout_config(timeouts).build();
         Self { client: Client::from_conf(config), name }
     }
-}
 
-impl Objects for Bucket {
-    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+    async fn read(&self, key: &str, range: Option<String>) -> Result<Option<Vec<u8>>> {
         let call = || format!("s3:GetObject {key}");
-        let object = match self.client.get_object().bucket(&self.name).key(key).send().await {
-            Ok(object) => object,
-            Err(error) if error.code() == Some("NoSuchKey") => return Ok(None),
-            Err(error) => return Err(failure(call(), &error)),
-        };
-        match object.body.collect().await {
-            Ok(content) => Ok(Some(content.to_vec())),
-            Err(error) => Err(Error::Transient { call: call(), message: error.to_string() }),
-        }
-    }
-
-    async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
-        if size == 0 {
-            return Ok(Some(Vec::new()));
-        }
-        let call = || format!("s3:GetObject {key}");
-        let range = format!("bytes={offset}-{}", offset + size - 1);
-        let object = match self.client.get_object().bucket(&self.name).key(key).range(range).send().await {
+        let object = match self.client.get_object().bucket(&self.name).key(key).set_range(range).send().await {
             Ok(object) => object,
             Err(error) if error.code() == Some("NoSuchKey") || answered(&error, 416) => return Ok(None),
             Err(error) => return Err(failure(call(), &error)),
         };
-        match object.body.collect().await {
-            Ok(content) => Ok(Some(content.to_vec()).filter(|content| content.len() as u64 == size)),
-            Err(error) => Err(Error::Transient { call: call(), message: error.to_string() }),
+        let content = object.body.collect().await;
+        content
+            .map(|content| Some(content.to_vec()))
+            .map_err(|error| Error::Transient { call: call(), message: error.to_string() })
+    }
+}
+
+impl Objects for Bucket {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        self.read(key, None).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
+        // HTTP has no range of no bytes.
+        if size == 0 {
+            return Ok(Some(Vec::new()));
         }
+        let content = self.read(key, Some(format!("bytes={offset}-{}", offset + size - 1))).await?;
+        Ok(content.filter(|content| content.len() as u64 == size))
     }
 
     async fn exists(&self, key: &str) -> Result<bool> {

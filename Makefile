@@ -1,0 +1,63 @@
+# Everything a developer, CI or a curious reader runs. Tools come from PATH where they fit, else they are built or installed,
+# pinned, into a cache (tests/tools/install).
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+export PATH := $(CURDIR)/target/tools:$(PATH)
+export INSTA_UPDATE ?= no
+
+# The runner and the forwarder are no functions, but the same build makes them.
+DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarder
+SEEDS ?= 10000
+
+.PHONY: help
+help: ## This list.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+.PHONY: demo
+demo: build ## The whole way on this machine: kubectl apply to Ready, a push, an edit. Ctrl-C ends it.
+	@cargo run --quiet --locked --package driftless-tests --bin demo
+
+.PHONY: world
+world: build ## The one-machine world in the foreground; `source target/world/env` in another shell.
+	@cargo run --quiet --locked --package driftless-tests --bin world
+
+.PHONY: test
+test: lint unit e2e ## Everything that CI runs.
+
+.PHONY: lint
+lint: ## Format, clippy, licences and bans, shell scripts.
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	@tests/tools/install cargo-deny
+	cargo deny --log-level error check bans licenses sources
+
+.PHONY: unit
+unit: ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.
+	cargo test --workspace --locked --exclude driftless-tests
+	cargo test --package driftless-tests --locked --lib --test sim
+
+.PHONY: e2e
+e2e: build ## Tests through the real processes.
+	cargo test --package driftless-tests --locked --test e2e --test cluster --test processes
+
+.PHONY: sim
+sim: ## The simulation: make sim SEEDS=10000
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --seeds $(SEEDS)
+
+.PHONY: bench
+bench: build ## The figures of the README.
+	@cargo run --quiet --locked --package driftless-tests --bin bench
+
+.PHONY: build
+build: tools ## The binaries that are deployed, and those that test them.
+	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
+	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %)
+	@cargo build --quiet --locked --package driftless-tests
+
+.PHONY: crds
+crds: ## Generates infra/kubernetes/crds from the types.
+	cargo run --quiet --locked --package driftless-api --bin crdgen -- infra/kubernetes/crds
+
+.PHONY: tools
+tools:
+	@tests/tools/install

@@ -1,0 +1,74 @@
+//! Watches a cluster and sends a hint for every object that changed in a way that matters. It runs in the cluster, decides nothing,
+//! sends no content, and remembers nothing but a hash per object: a new start hints every object once.
+
+mod outbox;
+mod tracker;
+
+use std::{convert::Infallible, fmt, pin::pin};
+
+use driftless_contract::{Hint, ObjectKey};
+use futures::{StreamExt as _, future::join_all};
+use kube::{
+    Api, Client,
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use outbox::Outbox;
+use tracker::Tracker;
+
+/// What is watched: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
+const KINDS: [(&str, &str, &str); 9] = [
+    ("pulumi.com", "v1", "Stack"),
+    ("pulumi.com", "v1", "Program"),
+    ("auto.pulumi.com", "v1alpha1", "Update"),
+    ("auto.pulumi.com", "v1alpha1", "Workspace"),
+    ("source.toolkit.fluxcd.io", "v1", "GitRepository"),
+    ("source.toolkit.fluxcd.io", "v1", "OCIRepository"),
+    ("source.toolkit.fluxcd.io", "v1", "Bucket"),
+    ("source.toolkit.fluxcd.io", "v1", "HelmChart"),
+    ("source.toolkit.fluxcd.io", "v1", "ExternalArtifact"),
+];
+
+/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue did not take.
+pub async fn forward<E: fmt::Display>(
+    client: Client,
+    cluster: &str,
+    send: impl AsyncFn(&[Hint]) -> Result<Vec<usize>, E>,
+) -> Infallible {
+    let outbox = Outbox::default();
+    let watches = KINDS.map(|(group, version, kind)| {
+        watch(client.clone(), cluster, ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), &outbox)
+    });
+    tokio::select! {
+        never = outbox.drain(send) => never,
+        // The watcher goes on after every error, so that its stream has no end.
+        _ = join_all(watches) => std::future::pending().await,
+    }
+}
+
+/// Lists and watches one kind. The watcher resumes, lists again after a 410, and backs off up to half a minute, also while the
+/// kind is not installed.
+async fn watch(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox) {
+    let mut tracker = Tracker::default();
+    let mut failing = false;
+    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                if std::mem::take(&mut failing) {
+                    tracing::info!(kind = resource.kind, "watching");
+                }
+                outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {
+                    cluster: cluster.into(),
+                    api_version: resource.api_version.clone(),
+                    kind: resource.kind.clone(),
+                    namespace,
+                    name,
+                }));
+            }
+            Err(error) if !std::mem::replace(&mut failing, true) => tracing::warn!(kind = resource.kind, %error, "not watching"),
+            Err(_) => {}
+        }
+    }
+}

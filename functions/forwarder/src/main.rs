@@ -1,0 +1,46 @@
+//! The forwarder: the one program that runs in the cluster.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use driftless_aws::{QueueUrls, Sqs};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Longer than the API server lets a watch last, so that only a connection that died in silence is given up.
+const READ_TIMEOUT: Duration = Duration::from_mins(6);
+
+/// Sends hints about this cluster's objects to Driftless.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The cluster's name: its context in the functions' kubeconfig.
+    #[arg(long, env = "CLUSTER")]
+    cluster: String,
+    /// The URL of the queue for hints.
+    #[arg(long, env = "HINTS_QUEUE_URL")]
+    hints_queue_url: String,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    driftless_telemetry::init("forwarder");
+    let Arguments { cluster, hints_queue_url } = Arguments::parse();
+    let urls = QueueUrls { hints: Some(hints_queue_url), ..QueueUrls::default() };
+    let queues = Sqs::new(&driftless_aws::config().await, urls);
+    let mut config = kube::Config::infer().await.context("neither KUBECONFIG nor a pod's service account leads to a cluster")?;
+    config.read_timeout = Some(READ_TIMEOUT);
+    // The watcher backs off by itself.
+    config.default_retry = false;
+    let client = kube::Client::try_from(config).context("the cluster's configuration cannot be used")?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tracing::info!(cluster, "forwarding");
+    // What was not sent is hinted again by the next start.
+    tokio::select! {
+        never = forwarder::forward(client, &cluster, async |hints: &[_]| queues.hints(hints).await) => match never {},
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopped");
+    Ok(())
+}

@@ -1,0 +1,138 @@
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    mem,
+};
+
+use driftless_api::names::RECONCILIATION_REQUEST;
+use kube::{core::DynamicObject, runtime::watcher::Event};
+use serde_json::Value;
+
+/// A namespace and a name.
+type Place = (String, String);
+
+/// The objects of one kind, each as the hash of what matters about it.
+#[derive(Default)]
+pub(crate) struct Tracker {
+    hashes: HashMap<Place, u64>,
+    /// While a list is under way: the objects that it did not show yet.
+    missing: HashSet<Place>,
+}
+
+impl Tracker {
+    /// The objects that deserve a look after this event. One that is gone does too: somebody may wait for it.
+    pub(crate) fn changed(&mut self, event: Event<DynamicObject>) -> Vec<Place> {
+        match event {
+            Event::Init => {
+                self.missing = self.hashes.keys().cloned().collect();
+                Vec::new()
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                let (place, hash) = (place(&object), hash(&object));
+                self.missing.remove(&place);
+                if self.hashes.insert(place.clone(), hash) == Some(hash) { Vec::new() } else { vec![place] }
+            }
+            Event::InitDone => {
+                let gone = mem::take(&mut self.missing);
+                self.hashes.retain(|place, _| !gone.contains(place));
+                gone.into_iter().collect()
+            }
+            Event::Delete(object) => {
+                let place = place(&object);
+                self.hashes.remove(&place);
+                vec![place]
+            }
+        }
+    }
+}
+
+fn place(object: &DynamicObject) -> Place {
+    (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default())
+}
+
+/// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
+fn hash(object: &DynamicObject) -> u64 {
+    let metadata = &object.metadata;
+    let request = metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECONCILIATION_REQUEST));
+    let text = |path: &str| object.data.pointer(path).and_then(Value::as_str);
+    let artifact = (text("/status/artifact/revision"), text("/status/artifact/digest"));
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
+    let complete = complete.and_then(|condition| condition["status"].as_str());
+    let mut hasher = DefaultHasher::new();
+    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), request, artifact, complete).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `s`, with these fields instead.
+    fn object(name: &str, changes: Value) -> DynamicObject {
+        let mut object = json!({ "metadata": { "namespace": "n", "name": name, "uid": name, "generation": 1 } });
+        merge(&mut object, changes);
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn merge(into: &mut Value, from: Value) {
+        match from {
+            Value::Object(from) => from.into_iter().for_each(|(field, value)| merge(&mut into[field], value)),
+            from => *into = from,
+        }
+    }
+
+    /// The names that are hinted.
+    fn changed(tracker: &mut Tracker, event: Event<DynamicObject>) -> Vec<String> {
+        let mut names: Vec<_> = tracker.changed(event).into_iter().map(|(_, name)| name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_users_and_flux_change_is_hinted_once() {
+        let mut tracker = Tracker::default();
+        assert_eq!(changed(&mut tracker, Event::InitApply(object("s", json!({})))), ["s"], "the first list");
+        for changes in [
+            json!({ "metadata": { "generation": 2 } }),
+            json!({ "metadata": { "annotations": { "pulumi.com/reconciliation-request": "now" } } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+            json!({ "metadata": { "uid": "another" } }),
+            json!({ "status": { "artifact": { "revision": "main@sha1:a", "digest": "sha256:b" } } }),
+            json!({ "status": { "artifact": { "revision": "main@sha1:a", "digest": "sha256:c" } } }),
+            json!({ "status": { "conditions": [{ "type": "Complete", "status": "False" }] } }),
+            json!({ "status": { "conditions": [{ "type": "Complete", "status": "True" }] } }),
+        ] {
+            assert_eq!(changed(&mut tracker, Event::Apply(object("s", changes.clone()))), ["s"], "{changes}");
+            assert!(changed(&mut tracker, Event::Apply(object("s", changes.clone()))).is_empty(), "{changes} again");
+        }
+    }
+
+    #[test]
+    fn our_own_status_is_not_hinted() {
+        let mut tracker = Tracker::default();
+        tracker.changed(Event::Apply(object("s", json!({}))));
+        for changes in [
+            json!({ "metadata": { "resourceVersion": "7", "labels": { "a": "b" }, "annotations": { "other": "now" } } }),
+            json!({ "status": { "observedGeneration": 1, "lastUpdate": { "state": "succeeded" } } }),
+            json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } }),
+        ] {
+            assert!(changed(&mut tracker, Event::Apply(object("s", changes.clone()))).is_empty(), "{changes}");
+        }
+    }
+
+    #[test]
+    fn what_vanished_between_two_lists_is_hinted() {
+        let mut tracker = Tracker::default();
+        for name in ["a", "b", "c"] {
+            tracker.changed(Event::Apply(object(name, json!({}))));
+        }
+        assert_eq!(changed(&mut tracker, Event::Delete(object("c", json!({})))), ["c"]);
+        assert!(changed(&mut tracker, Event::Init).is_empty());
+        assert!(changed(&mut tracker, Event::InitApply(object("a", json!({})))).is_empty(), "unchanged since the last list");
+        assert_eq!(changed(&mut tracker, Event::InitDone), ["b"]);
+        assert_eq!(changed(&mut tracker, Event::Apply(object("b", json!({})))), ["b"], "it is back");
+    }
+}

@@ -1,0 +1,246 @@
+//! What pulumi is asked to do, as arguments. No secret is ever one: other processes see them.
+
+use std::path::Path;
+
+use driftless_contract::{Config, ConfigValue, Operation, RunSpec};
+use serde_json::json;
+
+/// Longer values are given on standard input: Linux takes 128 KiB for one argument.
+const MAX_ARGUMENT_BYTES: usize = 32 << 10;
+
+/// A call of pulumi: its arguments, and what it reads.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub arguments: Vec<String>,
+    /// May be secret.
+    pub input: String,
+}
+
+impl Call {
+    pub(crate) fn new<S: Into<String>>(arguments: impl IntoIterator<Item = S>, stack: Option<&str>) -> Self {
+        let mut arguments: Vec<String> = arguments.into_iter().map(Into::into).collect();
+        arguments.push("--non-interactive".into());
+        arguments.extend(stack.map(|stack| format!("--stack={stack}")));
+        Self { arguments, input: String::new() }
+    }
+}
+
+/// Selects the stack, and creates it if that is asked for.
+pub(crate) fn select(spec: &RunSpec) -> Call {
+    let mut arguments = vec!["stack".to_owned(), "select".into()];
+    if spec.create {
+        arguments.push("--create".into());
+        arguments.extend(spec.secrets_provider.as_ref().map(|provider| format!("--secrets-provider={provider}")));
+    }
+    Call::new(arguments, Some(&spec.stack))
+}
+
+/// Writes the stack's configuration: plain values in as few calls as pulumi allows, a secret in a call of its own, on its standard
+/// input. A path goes over what is set before it.
+pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
+    let stack = Some(spec.stack.as_str());
+    let on_input = |config: &Config| config.secret || text(config).len() > MAX_ARGUMENT_BYTES;
+    let (single, together): (Vec<&Config>, Vec<&Config>) = spec.config.iter().partition(|config| on_input(config));
+    let is_json = |config: &Config| matches!(config.value, ConfigValue::Json(_));
+    let plain = |path: bool| {
+        let chosen = together.iter().filter(move |config| config.path == path && !is_json(config));
+        chosen.map(|config| format!("--plaintext={}={}", config.key, text(config))).collect::<Vec<_>>()
+    };
+    let mut calls = Vec::new();
+    let mut set_all = |flags: &[&str], values: Vec<String>| {
+        if !values.is_empty() {
+            let start = ["config", "set-all"].iter().chain(flags).map(|part| (*part).to_owned());
+            calls.push(Call::new(start.chain(values), stack));
+        }
+    };
+    set_all(&[], plain(false));
+    let structured: serde_json::Map<_, _> = together
+        .iter()
+        .filter_map(|config| match &config.value {
+            ConfigValue::Json(value) => Some((config.key.clone(), json!({ "value": text(config), "objectValue": value }))),
+            ConfigValue::String(_) => None,
+        })
+        .collect();
+    let document = (!structured.is_empty()).then(|| format!("--json={}", serde_json::Value::Object(structured)));
+    set_all(&[], document.into_iter().collect());
+    set_all(&["--path"], plain(true));
+    for config in single {
+        let kind = if config.secret { "--secret" } else { "--plaintext" };
+        let path = config.path.then_some("--path");
+        let arguments = ["config", "set", "--raw", kind].into_iter().chain(path);
+        let mut call = Call::new(arguments, stack);
+        call.arguments.extend(["--".into(), config.key.clone()]);
+        call.input = text(config);
+        calls.push(call);
+    }
+    calls
+}
+
+fn text(config: &Config) -> String {
+    match &config.value {
+        ConfigValue::String(text) => text.clone(),
+        ConfigValue::Json(serde_json::Value::String(text)) => text.clone(),
+        ConfigValue::Json(value) => value.to_string(),
+    }
+}
+
+/// Imports the Pulumi ESC environments, if there are any.
+pub(crate) fn environments(spec: &RunSpec) -> Option<Call> {
+    let start = ["config", "env", "add", "--yes"].into_iter().map(str::to_owned);
+    (!spec.environments.is_empty()).then(|| Call::new(start.chain(spec.environments.iter().cloned()), Some(&spec.stack)))
+}
+
+/// The operation. What an operation has no flag for is left out, as PKO does.
+pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
+    use Operation::{Destroy, Preview, Refresh, Up};
+    let of = |operations: &[Operation]| operations.contains(&spec.operation);
+    let mut arguments = vec![spec.operation.as_str().to_owned(), "--suppress-progress".into(), "--color=never".into()];
+    arguments.push(format!("--event-log={}", event_log.display()));
+    let mut flag = |set: bool, operations: &[Operation], flag: &str| {
+        if set && of(operations) {
+            arguments.push(flag.to_owned());
+        }
+    };
+    flag(true, &[Up, Refresh, Destroy], "--yes");
+    flag(true, &[Up, Refresh, Destroy], "--skip-preview");
+    flag(true, &[Up, Preview], "--diff");
+    flag(spec.expect_no_changes, &[Up, Preview, Refresh], "--expect-no-changes");
+    flag(spec.refresh, &[Up, Preview, Destroy], "--refresh");
+    flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
+    flag(spec.continue_on_error, &[Up, Destroy], "--continue-on-error");
+    flag(spec.run_program, &[Refresh, Destroy], "--run-program");
+    flag(spec.remove, &[Destroy], "--remove");
+    arguments.extend(spec.message.as_ref().map(|message| format!("--message={message}")));
+    arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
+    arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));
+    if of(&[Up, Preview]) {
+        arguments.extend(spec.replace.iter().map(|urn| format!("--replace={urn}")));
+    }
+    Call::new(arguments, Some(&spec.stack))
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_contract::{ObjectKey, RunId};
+
+    use super::*;
+
+    fn spec(operation: Operation) -> RunSpec {
+        let key = |kind: &str| ObjectKey {
+            cluster: "c".into(),
+            api_version: "auto.pulumi.com/v1alpha1".into(),
+            kind: kind.into(),
+            namespace: "n".into(),
+            name: "u".into(),
+        };
+        RunSpec {
+            version: 1,
+            run: RunId { update: key("Update"), uid: "uid".into(), claim: "claim-1".into() },
+            operation,
+            stack: "dev".into(),
+            create: true,
+            secrets_provider: Some("passphrase".into()),
+            dir: String::new(),
+            manifest_sha256: String::new(),
+            env: vec![],
+            config: vec![],
+            environments: vec![],
+            message: Some("-m is for message".into()),
+            parallel: Some(3),
+            expect_no_changes: true,
+            refresh: true,
+            targets: vec!["urn:a".into()],
+            target_dependents: true,
+            replace: vec!["urn:b".into()],
+            continue_on_error: true,
+            remove: true,
+            run_program: true,
+            stale_lock: None,
+        }
+    }
+
+    #[test]
+    fn each_operation_gets_the_flags_that_it_has() {
+        let all = |operation| operation_line(&spec(operation));
+        let head = |op: &str| format!("{op} --suppress-progress --color=never --event-log=/e");
+        let tail = "--message=-m is for message --parallel=3 --target=urn:a";
+        assert_eq!(
+            all(Operation::Up),
+            format!(
+                "{} --yes --skip-preview --diff --expect-no-changes --refresh --target-dependents --continue-on-error {tail} \
+                 --replace=urn:b --non-interactive --stack=dev",
+                head("up")
+            )
+        );
+        assert_eq!(
+            all(Operation::Preview),
+            format!(
+                "{} --diff --expect-no-changes --refresh --target-dependents {tail} --replace=urn:b --non-interactive --stack=dev",
+                head("preview")
+            )
+        );
+        assert_eq!(
+            all(Operation::Refresh),
+            format!(
+                "{} --yes --skip-preview --expect-no-changes --run-program {tail} --non-interactive --stack=dev",
+                head("refresh")
+            )
+        );
+        assert_eq!(
+            all(Operation::Destroy),
+            format!(
+                "{} --yes --skip-preview --refresh --target-dependents --continue-on-error --run-program --remove {tail} \
+                 --non-interactive --stack=dev",
+                head("destroy")
+            )
+        );
+    }
+
+    fn operation_line(spec: &RunSpec) -> String {
+        operation(spec, Path::new("/e")).arguments.join(" ")
+    }
+
+    #[test]
+    fn a_stack_is_created_only_where_that_is_asked_for() {
+        let mut spec = spec(Operation::Up);
+        assert_eq!(
+            select(&spec).arguments.join(" "),
+            "stack select --create --secrets-provider=passphrase --non-interactive --stack=dev"
+        );
+        spec.create = false;
+        assert_eq!(select(&spec).arguments.join(" "), "stack select --non-interactive --stack=dev");
+    }
+
+    #[test]
+    fn no_secret_value_is_an_argument() {
+        let entry = |key: &str, value: ConfigValue, secret: bool, path: bool| Config { key: key.into(), path, value, secret };
+        let string = |text: &str| ConfigValue::String(text.to_owned());
+        let long = "x".repeat(MAX_ARGUMENT_BYTES + 1);
+        let mut spec = spec(Operation::Up);
+        spec.config = vec![
+            entry("a", string("1"), false, false),
+            entry("aws:region", string("eu=1"), false, false),
+            entry("list[0]", string("x"), false, true),
+            entry("deep", ConfigValue::Json(json!({ "n": 1 })), false, false),
+            entry("token", string("canary\n"), true, false),
+            entry("tree.leaf", string("canary"), true, true),
+            entry("all", ConfigValue::Json(json!({ "k": "canary" })), true, false),
+            entry("long", string(&long), false, false),
+        ];
+        let calls: Vec<(String, String)> = config(&spec).into_iter().map(|call| (call.arguments.join(" "), call.input)).collect();
+        let calls: Vec<(&str, &str)> = calls.iter().map(|(line, input)| (line.as_str(), input.as_str())).collect();
+        let end = "--non-interactive --stack=dev";
+        assert_eq!(
+            calls,
+            [
+                (&*format!("config set-all --plaintext=a=1 --plaintext=aws:region=eu=1 {end}"), ""),
+                (&*format!(r#"config set-all --json={{"deep":{{"objectValue":{{"n":1}},"value":"{{\"n\":1}}"}}}} {end}"#), ""),
+                (&*format!("config set-all --path --plaintext=list[0]=x {end}"), ""),
+                (&*format!("config set --raw --secret {end} -- token"), "canary\n"),
+                (&*format!("config set --raw --secret --path {end} -- tree.leaf"), "canary"),
+                (&*format!("config set --raw --secret {end} -- all"), r#"{"k":"canary"}"#),
+                (&*format!("config set --raw --plaintext {end} -- long"), &*long),
+            ]
+        );
+    }
+}

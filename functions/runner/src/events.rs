@@ -1,0 +1,177 @@
+//! pulumi's engine events: one JSON object per line of a file that pulumi writes while it runs.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, BufRead, BufReader},
+    path::Path,
+};
+
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::mask::Mask;
+
+/// An event that is longer is not looked at: it is a resource with a huge state, and only its kind would be counted.
+const MAX_LINE_BYTES: usize = 8 << 20;
+
+/// As much of pulumi's error messages as is kept, in bytes.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 10;
+
+/// What the events have told so far.
+#[derive(Default)]
+pub(crate) struct Events {
+    /// Resource steps begun.
+    pub started: u32,
+    /// Resource steps ended.
+    pub done: u32,
+    /// Resource changes by operation, once the operation is over.
+    pub changes: BTreeMap<String, u64>,
+    errors: Vec<String>,
+    reader: Option<BufReader<File>>,
+    line: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Event {
+    resource_pre_event: Option<IgnoredAny>,
+    res_outputs_event: Option<IgnoredAny>,
+    res_op_failed_event: Option<IgnoredAny>,
+    diagnostic_event: Option<Diagnostic>,
+    summary_event: Option<Summary>,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    #[serde(default)]
+    urn: String,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    severity: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary {
+    #[serde(default)]
+    resource_changes: BTreeMap<String, u64>,
+}
+
+impl Events {
+    /// Takes in what was added to the file since the last time. A file that is not there yet has nothing.
+    pub(crate) fn read(&mut self, path: &Path, mask: &Mask) -> io::Result<()> {
+        if self.reader.is_none() {
+            match File::open(path) {
+                Ok(file) => self.reader = Some(BufReader::new(file)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        while let Some(reader) = &mut self.reader {
+            let piece = reader.fill_buf()?;
+            if piece.is_empty() {
+                break;
+            }
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            let used = end.map_or(piece.len(), |end| end + 1);
+            if self.line.len() <= MAX_LINE_BYTES {
+                self.line.extend_from_slice(&piece[..used]);
+            }
+            reader.consume(used);
+            if end.is_some() {
+                let line = std::mem::take(&mut self.line);
+                self.take(&line, mask);
+            }
+        }
+        Ok(())
+    }
+
+    /// One line. What is no event that we know is passed over: new kinds come with new versions of pulumi.
+    fn take(&mut self, line: &[u8], mask: &Mask) {
+        let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+        self.started += u32::from(event.resource_pre_event.is_some());
+        self.done += u32::from(event.res_outputs_event.is_some() || event.res_op_failed_event.is_some());
+        if let Some(summary) = event.summary_event {
+            self.changes = summary.resource_changes;
+        }
+        if let Some(diagnostic) = event.diagnostic_event.filter(|diagnostic| diagnostic.severity == "error") {
+            self.add_error(&mask.apply(&diagnostic.urn), &mask.apply(diagnostic.message.trim()));
+        }
+    }
+
+    fn add_error(&mut self, urn: &str, message: &str) {
+        let error = if urn.is_empty() { message.to_owned() } else { format!("{urn}: {message}") };
+        let kept: usize = self.errors.iter().map(String::len).sum();
+        if kept < MAX_MESSAGE_BYTES && !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
+    /// What went wrong, in pulumi's words with secrets masked; what names a resource comes first. Empty if no event tells.
+    pub(crate) fn errors(&self) -> String {
+        let (of_resources, others): (Vec<&String>, Vec<&String>) = self.errors.iter().partition(|error| error.starts_with("urn:"));
+        let all: Vec<&str> = of_resources.into_iter().chain(others).map(String::as_str).collect();
+        cut(&all.join("\n"), MAX_MESSAGE_BYTES)
+    }
+}
+
+/// The text, or as much of its beginning as `limit` bytes hold and a sign that there was more.
+pub(crate) fn cut(text: &str, limit: usize) -> String {
+    if text.len() <= limit { text.to_owned() } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn events(lines: &[&str]) -> Events {
+        let mut events = Events::default();
+        lines.iter().for_each(|line| events.take(line.as_bytes(), &Mask::default()));
+        events
+    }
+
+    #[test]
+    fn a_failed_update_is_counted_and_its_errors_name_the_resource_first() {
+        let found = events(&[
+            r#"{"sequence":0,"preludeEvent":{"config":{}}}"#,
+            r#"{"sequence":1,"resourcePreEvent":{"metadata":{"op":"update"}}}"#,
+            r#"{"sequence":2,"diagnosticEvent":{"message":"Registering\n","severity":"debug"}}"#,
+            r#"{"sequence":3,"diagnosticEvent":{"message":"update failed\n","severity":"error"}}"#,
+            r#"{"sequence":4,"diagnosticEvent":{"urn":"urn:pulumi:dev::p::t::n","message":"disk full\n","severity":"error"}}"#,
+            r#"{"sequence":5,"resOpFailedEvent":{"metadata":{},"status":2,"steps":2}}"#,
+            r#"{"sequence":6,"summaryEvent":{"durationSeconds":1,"resourceChanges":{"same":2},"result":"failed"}}"#,
+            r#"{"sequence":7,"eventOfTomorrow":{}}"#,
+            "not json",
+        ]);
+        assert_eq!((found.started, found.done), (1, 1));
+        assert_eq!(found.changes, BTreeMap::from([("same".to_owned(), 2)]));
+        assert_eq!(found.errors(), "urn:pulumi:dev::p::t::n: disk full\nupdate failed");
+    }
+
+    #[test]
+    fn the_errors_of_a_thousand_resources_are_cut() {
+        let lines: Vec<String> = (0..1000)
+            .map(|i| format!(r#"{{"diagnosticEvent":{{"urn":"urn:{i}","message":"{}","severity":"error"}}}}"#, "é".repeat(100)))
+            .collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let errors = events(&lines).errors();
+        assert!(errors.len() <= MAX_MESSAGE_BYTES && errors.ends_with('…'), "{}", errors.len());
+    }
+
+    #[test]
+    fn a_line_that_is_written_in_pieces_is_read_when_it_is_whole() {
+        let path = std::env::temp_dir().join(format!("driftless-events-{}", std::process::id()));
+        let mut events = Events::default();
+        events.read(&path, &Mask::default()).unwrap();
+        let mut file = File::create(&path).unwrap();
+        for (piece, started) in [(r#"{"resourcePre"#, 0), ("Event\":{}}\n{\"resour", 1), ("cePreEvent\":{}}\n", 2)] {
+            file.write_all(piece.as_bytes()).unwrap();
+            events.read(&path, &Mask::default()).unwrap();
+            assert_eq!(events.started, started);
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}

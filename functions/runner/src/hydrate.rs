@@ -1,0 +1,104 @@
+//! Puts the tree of the run into place.
+
+use std::{io, io::Write, path::Path};
+
+use cap_std::{
+    ambient_authority,
+    fs::{Dir, OpenOptions, OpenOptionsExt},
+};
+use driftless_contract::RunSpec;
+use driftless_source::{Digest, DigestMismatch, InvalidManifest, Manifest, Verifier};
+
+use crate::s3::{Folder, StoreError};
+
+/// Why the tree is not in place.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HydrateError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the tree's pack broke off")]
+    Pack(#[from] reqwest::Error),
+    #[error("the tree's pack is shorter than its manifest says")]
+    Short,
+    #[error("the tree is not the one that this run is for")]
+    OtherTree,
+    #[error(transparent)]
+    Manifest(#[from] InvalidManifest),
+    #[error("the file {path:?}: {error}")]
+    Content { path: String, error: DigestMismatch },
+    #[error("the source has no directory {0:?}")]
+    NoDirectory(String),
+    #[error("cannot write {path:?}: {error}")]
+    Write { path: String, error: io::Error },
+}
+
+impl HydrateError {
+    /// Another try may succeed.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Store(error) => error.passes(),
+            Self::Pack(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Writes the whole tree below `root`, which is made new; a program may refer to what is beside its directory. Every file is
+/// verified as it is written. Links come last, so that nothing is written through one.
+pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Result<(), HydrateError> {
+    let bytes = folder.get("in/manifest").await?.bytes().await?;
+    if Digest::sha256(&bytes).hex() != spec.manifest_sha256 {
+        return Err(HydrateError::OtherTree);
+    }
+    let manifest = Manifest::parse(&bytes)?;
+    if manifest.directory(&spec.dir).is_none() {
+        return Err(HydrateError::NoDirectory(spec.dir.clone()));
+    }
+    let dir = fresh(root).map_err(written("."))?;
+    let mut pack = folder.get("in/pack").await?;
+    let mut piece = Default::default();
+    for (path, file) in &manifest.files {
+        let mut out = create(&dir, path, file.executable).map_err(written(path))?;
+        let mut verifier = Verifier::new(file.digest.clone());
+        let mut left = file.size;
+        while left > 0 {
+            if piece == "" {
+                piece = pack.chunk().await?.ok_or(HydrateError::Short)?;
+            }
+            let length = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
+            let content = piece.split_to(length);
+            out.write_all(&content).map_err(written(path))?;
+            verifier.update(&content);
+            left -= length as u64;
+        }
+        verifier.finish().map_err(|error| HydrateError::Content { path: path.clone(), error })?;
+    }
+    for (path, target) in &manifest.links {
+        make_parent(&dir, path).and_then(|()| dir.symlink(target, path)).map_err(written(path))?;
+    }
+    Ok(())
+}
+
+fn written(path: &str) -> impl FnOnce(io::Error) -> HydrateError {
+    let path = path.to_owned();
+    move |error| HydrateError::Write { path, error }
+}
+
+/// An empty directory; what an earlier try left is removed.
+fn fresh(root: &Path) -> io::Result<Dir> {
+    match std::fs::remove_dir_all(root) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => std::fs::create_dir_all(root)?,
+    }
+    Dir::open_ambient_dir(root, ambient_authority())
+}
+
+fn create(dir: &Dir, path: &str, executable: bool) -> io::Result<cap_std::fs::File> {
+    make_parent(dir, path)?;
+    let mode = if executable { 0o755 } else { 0o644 };
+    dir.open_with(path, OpenOptions::new().write(true).create_new(true).mode(mode))
+}
+
+fn make_parent(dir: &Dir, path: &str) -> io::Result<()> {
+    path.rsplit_once('/').map_or(Ok(()), |(parent, _)| dir.create_dir_all(parent))
+}

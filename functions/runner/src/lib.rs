@@ -1,0 +1,194 @@
+//! The program inside the task: waits for its run folder, puts the tree into place, runs `pulumi`, tells how far it is, stores the
+//! result.
+//!
+//! All it knows of the outside is its own folder in the bucket; all it may do there is to read `in/` and to write `out/`. A task that
+//! does not own its run never gets a spec, and ends. What pulumi says goes to standard output, line by line, with every secret of the
+//! run masked; the task's own credentials do not reach pulumi.
+
+mod arguments;
+mod credentials;
+mod environment;
+mod events;
+mod hydrate;
+mod lock;
+mod mask;
+mod pulumi;
+mod s3;
+mod session;
+
+use std::{cell::Cell, convert::Infallible, ffi::OsString, os::unix::fs::DirBuilderExt, path::PathBuf, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable};
+pub use credentials::CredentialsEndpoint;
+use driftless_contract::{InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use jiff::Timestamp;
+pub use s3::{BucketEndpoint, StoreError};
+use serde::Deserialize;
+use session::{Failure, Gauge, Session, Told};
+use tokio::sync::watch;
+
+/// The launcher writes the spec seconds after it started the task. Later than this, nobody will.
+const SPEC_WITHIN: Duration = Duration::from_secs(600);
+
+/// Progress is written this often, whether there is any or not: silence means that the task is gone.
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+
+/// A result that cannot be stored in this time is lost, and the run is found dead.
+const RESULT_WITHIN: Duration = Duration::from_secs(600);
+
+/// What a task knows when it starts.
+#[derive(Clone)]
+pub struct Settings {
+    /// The bucket.
+    pub bucket: BucketEndpoint,
+    /// The id of the task role: the first part of the folder's name.
+    pub role_id: String,
+    /// Where the task's own credentials come from.
+    pub credentials: CredentialsEndpoint,
+    /// ECS's metadata endpoint of this container.
+    pub metadata: String,
+    /// More certificate authorities, as PEM.
+    pub certificates: Option<PathBuf>,
+    /// The container's environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where a directory for this run is made; it is removed when the result is stored.
+    pub scratch: PathBuf,
+    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard input
+    /// and becomes PROGRAM, with the same process id.
+    pub runner: PathBuf,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+}
+
+/// Why no result was stored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another task owns the run, or it was given up.
+    #[error("no run was given to this task within 10 minutes: it belongs to nobody")]
+    NoRun,
+    /// The task was told to stop before it had a run.
+    #[error("told to stop before a run was given to this task")]
+    Stopped,
+    /// ECS does not say which task this is.
+    #[error("cannot read the task's metadata")]
+    Metadata(#[source] reqwest::Error),
+    /// The bucket or the credentials for it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The container has no place to write.
+    #[error("cannot write to {path:?}")]
+    Scratch {
+        /// The directory.
+        path: PathBuf,
+        /// What went wrong.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is
+/// interrupted and the result is stored then.
+pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+    let client = s3::client(settings.certificates.as_deref())?;
+    let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
+    let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
+    let prefix = keys::task(&settings.role_id, &task);
+    let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
+    let spec = tokio::select! {
+        spec = spec(&folder) => spec?,
+        () = pulumi::stopped(&mut stop) => return Err(Error::Stopped),
+    };
+    let scratch = Scratch::new(settings.scratch.join(format!("driftless-{task}")))?;
+    let gauge = Gauge {
+        phase: Cell::new(Phase::Fetch),
+        started: Cell::default(),
+        done: Cell::default(),
+        began: Cell::new((settings.now)()),
+    };
+    let mut told = Told::default();
+    let steps = async {
+        let spec = spec.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?;
+        let session = Session::new(settings, &scratch.0, &spec, &folder, &gauge, stop.clone());
+        session.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?.run(&mut told).await
+    };
+    let ended = tokio::select! {
+        ended = steps => ended,
+        never = report(&folder, &gauge, settings.now) => match never {},
+    };
+    let result = to_json(&result(ended, told, &gauge, (settings.now)()));
+    let put = || folder.put("out/result", result.clone(), true);
+    let back_off = ExponentialBuilder::default().without_max_times().with_total_delay(Some(RESULT_WITHIN));
+    Ok(put.retry(back_off).when(StoreError::passes).await?)
+}
+
+/// A new directory that goes away with the run: pulumi's events in it may hold what nobody else should see.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(path: PathBuf) -> Result<Self, Error> {
+        match std::fs::DirBuilder::new().mode(0o700).recursive(false).create(&path) {
+            Ok(()) => Ok(Self(path)),
+            Err(source) => Err(Error::Scratch { path, source }),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed goes away with the task.
+        let _: std::io::Result<()> = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn task_id(client: &reqwest::Client, metadata: &str) -> Result<String, reqwest::Error> {
+    #[derive(Deserialize)]
+    struct Task {
+        #[serde(rename = "TaskARN")]
+        arn: String,
+    }
+    let once = || async { client.get(format!("{metadata}/task")).send().await?.error_for_status()?.json::<Task>().await };
+    let task = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
+    Ok(keys::task_id(&task.arn).to_owned())
+}
+
+/// Waits for the spec, the last object that the launcher writes.
+async fn spec(folder: &s3::Folder) -> Result<Result<RunSpec, InvalidMessage>, Error> {
+    let once = || async { Ok(folder.get("in/spec").await?.bytes().await?) };
+    let back_off = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(100))
+        .with_factor(1.3)
+        .with_max_delay(Duration::from_secs(2))
+        .without_max_times()
+        .with_total_delay(Some(SPEC_WITHIN));
+    let read = once.retry(back_off).when(|error: &StoreError| error.is_absent() || error.passes()).await;
+    match read {
+        Ok(bytes) => Ok(from_json("run spec", &bytes)),
+        Err(error) if error.is_absent() => Err(Error::NoRun),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> Infallible {
+    let mut beat = tokio::time::interval(PROGRESS_EVERY);
+    beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        beat.tick().await;
+        let (started, done) = (gauge.started.get(), gauge.done.get());
+        let progress = Progress { version: VERSION, at: now(), phase: gauge.phase.get(), started, done };
+        if let Err(error) = folder.put("out/progress", to_json(&progress), false).await {
+            pulumi::say(&format!("driftless: cannot write the progress: {error}"));
+        }
+    }
+}
+
+fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp) -> RunResult {
+    let verdict = match ended {
+        Ok(()) => Verdict::Succeeded {},
+        Err(Failure { reason, message }) => {
+            pulumi::say(&format!("driftless: failed: {message}"));
+            Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
+        }
+    };
+    let Told { outputs, project, permalink, changes } = told;
+    RunResult { version: VERSION, verdict, outputs, project, permalink, changes, started_at: gauge.began.get(), ended_at: now }
+}

@@ -1,0 +1,137 @@
+//! Keeps the secrets that this run knows out of everything that leaves it.
+
+use driftless_contract::{ConfigValue, RunSpec};
+use serde_json::Value;
+
+/// What stands where a secret stood.
+const MASK: &str = "[secret]";
+
+/// Shorter values are not masked: they are in every other word, and tell little.
+const MIN_BYTES: usize = 4;
+
+/// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
+/// (Go writes `<`, `>` and `&` in its own way), and the parts of a structured one.
+#[derive(Clone, Default)]
+pub(crate) struct Mask {
+    forms: Vec<String>,
+}
+
+impl Mask {
+    /// The secrets that a spec brings.
+    pub(crate) fn of(spec: &RunSpec) -> Self {
+        let mut mask = Self::default();
+        for env in spec.env.iter().filter(|env| env.secret) {
+            mask.add_text(&env.value);
+        }
+        for config in spec.config.iter().filter(|config| config.secret) {
+            match &config.value {
+                ConfigValue::String(text) => mask.add_text(text),
+                ConfigValue::Json(value) => mask.add_value(value),
+            }
+        }
+        mask.forms.sort();
+        mask.forms.dedup();
+        mask
+    }
+
+    pub(crate) fn add_text(&mut self, text: &str) {
+        self.add_forms(text);
+        if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
+            self.add_value(&value);
+        }
+    }
+
+    fn add_value(&mut self, value: &Value) {
+        match value {
+            Value::Null | Value::Bool(_) => {}
+            Value::Number(number) => self.add_forms(&number.to_string()),
+            Value::String(text) => self.add_forms(text),
+            Value::Array(values) => values.iter().for_each(|value| self.add_value(value)),
+            Value::Object(fields) => fields.values().for_each(|value| self.add_value(value)),
+        }
+    }
+
+    fn add_forms(&mut self, text: &str) {
+        for part in std::iter::once(text).chain(text.lines()) {
+            let part = part.trim();
+            let quoted = Value::from(part).to_string();
+            let json = quoted[1..quoted.len() - 1].to_owned();
+            let go = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+            self.forms.extend([part.to_owned(), json, go].into_iter().filter(|form| form.len() >= MIN_BYTES));
+        }
+    }
+
+    /// The text with every secret in it replaced; secrets that overlap are replaced as one.
+    pub(crate) fn apply(&self, text: &str) -> String {
+        let mut hits: Vec<(usize, usize)> = self.forms.iter().flat_map(|form| occurrences(text, form)).collect();
+        hits.sort_unstable();
+        let mut masked = String::with_capacity(text.len());
+        let mut end = 0;
+        for (from, to) in hits {
+            if from >= end {
+                masked.push_str(&text[end..from]);
+                masked.push_str(MASK);
+            }
+            end = end.max(to);
+        }
+        masked.push_str(&text[end..]);
+        masked
+    }
+}
+
+/// Where `form` stands in `text`, overlapping places included.
+fn occurrences<'a>(text: &'a str, form: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let step = form.chars().next().map_or(1, char::len_utf8);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let from = at + text.get(at..)?.find(form)?;
+        at = from + step;
+        Some((from, from + form.len()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn mask(secrets: &[&str]) -> Mask {
+        let mut mask = Mask::default();
+        secrets.iter().for_each(|secret| mask.add_text(secret));
+        mask
+    }
+
+    #[test]
+    fn a_secret_is_masked_in_every_form_it_takes_in_a_log() {
+        let mask = mask(&["-----BEGIN KEY-----\nMIIcanary\n", "pa\"ss<word", r#"{"user":{"token":"tok-canary"},"pin":123456}"#]);
+        assert_eq!(mask.apply("  MIIcanary|"), "  [secret]|");
+        assert_eq!(mask.apply(r#"{"p":"pa\"ss<word"}"#), r#"{"p":"[secret]"}"#);
+        assert_eq!(mask.apply(r#"{"p":"pa\"ss\u003cword"}"#), r#"{"p":"[secret]"}"#);
+        assert_eq!(mask.apply(r"-----BEGIN KEY-----\nMIIcanary"), "[secret]");
+        assert_eq!(mask.apply("token tok-canary, pin 123456"), "token [secret], pin [secret]");
+    }
+
+    #[test]
+    fn secrets_that_overlap_leave_nothing_of_either() {
+        let mask = mask(&["abcdef", "defghi", "anana"]);
+        assert_eq!(mask.apply("xabcdefghix"), "x[secret]x");
+        assert_eq!(mask.apply("bananana."), "b[secret].");
+    }
+
+    #[test]
+    fn what_is_too_short_to_be_a_secret_stays() {
+        assert_eq!(mask(&["", "a", "yes", "true", "\n\n"]).apply("a yes is true"), "a yes is [secret]");
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_survives(secrets in proptest::collection::vec("[a-cé]{4,6}", 1..4), text in "[a-cé]{0,40}") {
+            let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
+            let masked = mask(&secrets).apply(&text);
+            for secret in secrets {
+                prop_assert!(!masked.contains(secret), "{secret} in {masked}");
+            }
+        }
+    }
+}

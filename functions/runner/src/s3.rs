@@ -1,0 +1,181 @@
+//! The task's own folder in the bucket: plain signed GETs and PUTs.
+
+use std::{path::Path, sync::Arc, time::Duration, time::SystemTime};
+
+use aws_sigv4::{
+    http_request::{
+        PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode, sign,
+    },
+    sign::v4,
+};
+use http::{Method, StatusCode};
+use jiff::Timestamp;
+use reqwest::{Client, Response};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+
+use crate::credentials::Provider;
+
+/// Where the bucket is.
+#[derive(Clone, Debug)]
+pub struct BucketEndpoint {
+    /// The scheme and host, without a path.
+    pub url: String,
+    /// The region that requests are signed for.
+    pub region: String,
+    /// The bucket's name: the first part of the path.
+    pub bucket: String,
+}
+
+/// Why an object was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The service answered, and not well.
+    #[error("{method} of {name} answered {status}")]
+    Status {
+        /// GET or PUT.
+        method: Method,
+        /// The object, within the task's folder.
+        name: String,
+        /// The answer.
+        status: StatusCode,
+    },
+    /// The service cannot be reached, or the connection broke.
+    #[error("cannot reach the bucket")]
+    Transport(#[from] reqwest::Error),
+    /// There is nothing to sign with.
+    #[error("cannot get the task's credentials")]
+    Credentials(#[source] reqwest::Error),
+    /// The request could not be made: a setting is wrong.
+    #[error("cannot make a request to the bucket: {0}")]
+    Request(String),
+}
+
+/// A client that trusts the usual authorities whatever the image holds, and the given file's where there is one. It uses no proxy:
+/// the task's credentials and its bucket are near.
+pub(crate) fn client(certificates: Option<&Path>) -> Result<Client, StoreError> {
+    let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
+    let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = certificates {
+        let of_file = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
+        roots.add_parsable_certificates(of_file.flatten());
+    }
+    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| wrong(&error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let client = Client::builder().tls_backend_preconfigured(tls).no_proxy();
+    Ok(client.connect_timeout(Duration::from_secs(5)).read_timeout(Duration::from_secs(30)).build()?)
+}
+
+/// The folder of this task.
+pub(crate) struct Folder {
+    client: Client,
+    credentials: Provider,
+    endpoint: BucketEndpoint,
+    /// With a slash at the end.
+    prefix: String,
+    now: fn() -> Timestamp,
+}
+
+impl Folder {
+    pub(crate) fn new(client: Client, credentials: Provider, endpoint: BucketEndpoint, prefix: String, now: fn() -> Timestamp) -> Self {
+        Self { client, credentials, endpoint, prefix, now }
+    }
+
+    /// An object that must be there.
+    pub(crate) async fn get(&self, name: &str) -> Result<Response, StoreError> {
+        self.send(Method::GET, name, Vec::new(), false).await
+    }
+
+    /// Writes an object. One that is written `once` is never overwritten: that it is there already is success, as a try whose
+    /// answer was lost is the only one who can have written it.
+    pub(crate) async fn put(&self, name: &str, body: String, once: bool) -> Result<(), StoreError> {
+        match self.send(Method::PUT, name, body.into_bytes(), once).await {
+            Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) if once => Ok(()),
+            sent => sent.map(drop),
+        }
+    }
+
+    async fn send(&self, method: Method, name: &str, body: Vec<u8>, once: bool) -> Result<Response, StoreError> {
+        let now = (self.now)();
+        let key = encoded(&format!("{}{name}", self.prefix));
+        let url = format!("{}/{}/{key}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket);
+        let mut request = http::Request::builder().method(&method).uri(url);
+        if once {
+            request = request.header(http::header::IF_NONE_MATCH, "*");
+        }
+        let mut request = request.body(body).map_err(|error| StoreError::Request(error.to_string()))?;
+        self.sign(&mut request, now).await?;
+        let response = self.client.execute(request.try_into()?).await?;
+        match response.status() {
+            status if status.is_success() => Ok(response),
+            status => Err(StoreError::Status { method, name: name.to_owned(), status }),
+        }
+    }
+
+    async fn sign(&self, request: &mut http::Request<Vec<u8>>, now: Timestamp) -> Result<(), StoreError> {
+        let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
+        let mut settings = SigningSettings::default();
+        // S3 has its own ways: keys are encoded once, and a checksum of the body is signed too.
+        settings.percent_encoding_mode = PercentEncodingMode::Single;
+        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        let identity = self.credentials.get(now).await.map_err(StoreError::Credentials)?.into();
+        let params = v4::SigningParams::builder()
+            .identity(&identity)
+            .region(&self.endpoint.region)
+            .name("s3")
+            .time(SystemTime::from(now))
+            .settings(settings)
+            .build()
+            .map_err(|error| wrong(&error))?
+            .into();
+        let headers = request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
+        let uri = request.uri().to_string();
+        let body = SignableBody::Bytes(request.body());
+        let signable = SignableRequest::new(request.method().as_str(), &uri, headers, body).map_err(|error| wrong(&error))?;
+        let (instructions, _) = sign(signable, &params).map_err(|error| wrong(&error))?.into_parts();
+        instructions.apply_to_request_http1x(request);
+        Ok(())
+    }
+}
+
+impl StoreError {
+    /// Another try may succeed. A condition that lost a race (409) is one of those.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Status { status, .. } => status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 429),
+            Self::Transport(_) | Self::Credentials(_) => true,
+            Self::Request(_) => false,
+        }
+    }
+
+    /// The object is not there. Who may not list a bucket is told 403.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Status { status: StatusCode::NOT_FOUND | StatusCode::FORBIDDEN, .. })
+    }
+}
+
+/// A key as S3 signs it: all but unreserved characters and slashes percent-encoded.
+fn encoded(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => out.push(byte.into()),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_encoded_as_s3_signs_it() {
+        assert_eq!(encoded("tasks/AROA1:abc/in/spec"), "tasks/AROA1%3Aabc/in/spec");
+        assert_eq!(encoded("a b+é~"), "a%20b%2B%C3%A9~");
+    }
+}

@@ -1,0 +1,317 @@
+//! The run itself, step by step.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fmt::Display,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use backon::{ExponentialBuilder, Retryable};
+use driftless_contract::{Lock, Operation, OutputValue, Phase, ProjectInfo, RunSpec, VERSION, to_json};
+use futures::future::try_join;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::{
+    Settings,
+    arguments::{self, Call},
+    environment::environment,
+    events::Events,
+    hydrate::{HydrateError, hydrate},
+    lock,
+    mask::Mask,
+    pulumi::{Ended, Pulumi, say, stopped},
+    s3::Folder,
+};
+
+/// How often the engine's events are looked at.
+const EVENTS_EVERY: Duration = Duration::from_secs(1);
+
+/// What pulumi's outputs show for a value that was not computed, because of `--target`.
+const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+
+/// How far the run is, for those who watch it.
+pub(crate) struct Gauge {
+    pub phase: Cell<Phase>,
+    pub started: Cell<u32>,
+    pub done: Cell<u32>,
+    /// When the operation began; before that, when the run did.
+    pub began: Cell<Timestamp>,
+}
+
+/// What a run has to tell when it is over, whatever its end.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub outputs: Option<BTreeMap<String, OutputValue>>,
+    pub project: Option<ProjectInfo>,
+    pub permalink: Option<String>,
+    pub changes: BTreeMap<String, u64>,
+}
+
+/// Why a run failed: the condition's reason, and pulumi's own words with secrets masked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Failure {
+    fn unknown(message: impl Display) -> Self {
+        Self { reason: "Unknown", message: message.to_string() }
+    }
+
+    /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
+    fn of_pulumi(words: &str) -> Self {
+        let reason = if lock::is_locked(words) || words.contains("Conflict: Another update is currently in progress") {
+            "UpdateConflict"
+        } else if words.contains("invalid access token") {
+            "InvalidAccessToken"
+        } else {
+            "Unknown"
+        };
+        Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
+    }
+
+    fn interrupted(words: &str) -> Self {
+        let message = "interrupted: the task was told to stop";
+        let message = if words.is_empty() { message.to_owned() } else { format!("{message}; pulumi's last words:\n{words}") };
+        Self { reason: "Interrupted", message }
+    }
+}
+
+/// One run of pulumi.
+pub(crate) struct Session<'a> {
+    spec: &'a RunSpec,
+    folder: &'a Folder,
+    gauge: &'a Gauge,
+    now: fn() -> Timestamp,
+    tree: PathBuf,
+    /// Each attempt adds its number.
+    event_logs: PathBuf,
+    pulumi: Pulumi,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        settings: &Settings,
+        scratch: &Path,
+        spec: &'a RunSpec,
+        folder: &'a Folder,
+        gauge: &'a Gauge,
+        stop: watch::Receiver<bool>,
+    ) -> io::Result<Self> {
+        let tree = scratch.join("tree");
+        let environment = environment(settings.environment.iter().cloned(), &spec.env, scratch)?;
+        let dir = tree.join(&spec.dir);
+        let pulumi = Pulumi { runner: settings.runner.clone(), environment, dir, mask: Mask::of(spec), stop };
+        Ok(Self { spec, folder, gauge, now: settings.now, tree, event_logs: scratch.join("events"), pulumi })
+    }
+
+    /// All steps, in order; a failure ends them. What is known by then is in `told`.
+    pub(crate) async fn run(&self, told: &mut Told) -> Result<(), Failure> {
+        let mut stop = self.pulumi.stop.clone();
+        tokio::select! {
+            fetched = self.fetch() => fetched.map_err(Failure::unknown)?,
+            () = stopped(&mut stop) => return Err(Failure::interrupted("")),
+        }
+        told.project = Some(project(&self.pulumi.dir)?);
+
+        self.gauge.phase.set(Phase::Install);
+        self.call(&Call::new(["install"], None)).await?;
+
+        self.gauge.phase.set(Phase::Init);
+        self.call(&arguments::select(self.spec)).await?;
+        for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
+            self.call(&call).await?;
+        }
+
+        self.gauge.phase.set(Phase::Run);
+        self.gauge.began.set((self.now)());
+        self.operation(told).await?;
+        if self.spec.operation == Operation::Up {
+            told.outputs = Some(self.outputs().await?);
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self) -> Result<(), HydrateError> {
+        let once = || hydrate(self.folder, self.spec, &self.tree);
+        once.retry(ExponentialBuilder::default().with_max_times(4)).when(HydrateError::passes).await
+    }
+
+    async fn call(&self, call: &Call) -> Result<(), Failure> {
+        self.check_stop()?;
+        self.judge(self.pulumi.run(call).await.map_err(not_run)?)
+    }
+
+    fn check_stop(&self) -> Result<(), Failure> {
+        if *self.pulumi.stop.borrow() { Err(Failure::interrupted("")) } else { Ok(()) }
+    }
+
+    fn judge(&self, ended: Ended) -> Result<(), Failure> {
+        match ended {
+            Ended { success: true, .. } => Ok(()),
+            Ended { words, .. } if *self.pulumi.stop.borrow() => Err(Failure::interrupted(&words)),
+            Ended { words, .. } => Err(Failure::of_pulumi(&words)),
+        }
+    }
+
+    /// The operation; once more if nothing but the lock of a run that is known to be dead was in its way.
+    async fn operation(&self, told: &mut Told) -> Result<(), Failure> {
+        let first = self.attempt(told, "1").await?;
+        let held = if first.success { None } else { lock::only_lock(&first.words) };
+        let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
+        if !is_stale {
+            return self.judge(first);
+        }
+        say("driftless: the lock is of a run that is known to be dead; removing it");
+        self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
+        let second = self.attempt(told, "2").await?;
+        self.judge(second)
+    }
+
+    async fn attempt(&self, told: &mut Told, number: &str) -> Result<Ended, Failure> {
+        self.check_stop()?;
+        let event_log = self.event_logs.with_extension(number);
+        let held = self.pulumi.hold(&arguments::operation(self.spec, &event_log)).map_err(not_run)?;
+        self.announce(held.id()).await.map_err(Failure::unknown)?;
+        let mut events = Events::default();
+        let mut look = tokio::time::interval(EVENTS_EVERY);
+        let running = self.pulumi.release(held);
+        tokio::pin!(running);
+        let mut ended = loop {
+            tokio::select! {
+                ended = &mut running => break ended.map_err(not_run)?,
+                _ = look.tick() => self.observe(&mut events, &event_log),
+            }
+        };
+        self.observe(&mut events, &event_log);
+        let errors = events.errors();
+        if !errors.is_empty() {
+            ended.words = errors;
+        }
+        told.changes = events.changes;
+        told.permalink = ended.permalink.take();
+        Ok(ended)
+    }
+
+    /// Writes down what pulumi will write into its lock, before it can.
+    async fn announce(&self, pid: Option<u32>) -> Result<(), crate::StoreError> {
+        let Some(pid) = pid else { return Ok(()) };
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let document = to_json(&Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None });
+        let put = || self.folder.put("out/lock", document.clone(), false);
+        put.retry(ExponentialBuilder::default()).when(crate::StoreError::passes).await
+    }
+
+    fn observe(&self, events: &mut Events, event_log: &Path) {
+        if let Err(error) = events.read(event_log, &self.pulumi.mask) {
+            say(&format!("driftless: cannot read pulumi's events: {error}"));
+        }
+        self.gauge.started.set(events.started);
+        self.gauge.done.set(events.done);
+    }
+
+    /// The stack's outputs. One that has a secret anywhere in it is secret as a whole.
+    async fn outputs(&self) -> Result<BTreeMap<String, OutputValue>, Failure> {
+        let call = |more: Option<&str>| Call::new(["stack", "output", "--json"].into_iter().chain(more), Some(&self.spec.stack));
+        let ask = async |call: Call| {
+            let (success, answer, words) = self.pulumi.ask(&call).await.map_err(not_run)?;
+            if !success {
+                return Err(Failure::unknown(format!("the update succeeded, but its outputs cannot be read: {words}")));
+            }
+            let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
+            serde_json::from_slice::<Map<String, Value>>(&answer).map_err(unreadable)
+        };
+        let (masked, clear) = try_join(ask(call(None)), ask(call(Some("--show-secrets")))).await?;
+        let known = clear.into_iter().filter(|(_, value)| !has_unknown(value));
+        Ok(known
+            .map(|(name, value)| {
+                let secret = masked.get(&name) != Some(&value);
+                (name, OutputValue { value, secret })
+            })
+            .collect())
+    }
+}
+
+fn not_run(error: io::Error) -> Failure {
+    Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
+}
+
+fn has_unknown(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text == UNKNOWN,
+        Value::Array(values) => values.iter().any(has_unknown),
+        Value::Object(fields) => fields.values().any(has_unknown),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Reads the project's name and runtime.
+fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
+    #[derive(Deserialize)]
+    struct Project {
+        name: String,
+        runtime: Runtime,
+    }
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Runtime {
+        Name(String),
+        Options { name: String },
+    }
+    for file in ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"] {
+        let text = match std::fs::read_to_string(dir.join(file)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            text => text.map_err(|error| Failure::unknown(format!("cannot read {file}: {error}")))?,
+        };
+        let invalid = |error| Failure::unknown(format!("{file} is not a Pulumi project: {error}"));
+        let Project { name, runtime: Runtime::Name(runtime) | Runtime::Options { name: runtime } } =
+            serde_saphyr::from_str(&text).map_err(invalid)?;
+        return Ok(ProjectInfo { name, runtime });
+    }
+    Err(Failure::unknown("the directory has no Pulumi.yaml"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_project_is_read_in_both_forms_of_its_runtime() {
+        let dir = std::env::temp_dir().join(format!("driftless-project-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert_eq!(project(&dir).unwrap_err().message, "the directory has no Pulumi.yaml");
+        let read = |text: &str| {
+            std::fs::write(dir.join("Pulumi.yaml"), text).unwrap();
+            project(&dir).map_err(|failure| failure.message)
+        };
+        let found = |runtime: &str| Ok(ProjectInfo { name: "p".into(), runtime: runtime.into() });
+        assert_eq!(read("name: p\nruntime: yaml\nresources: {}\n"), found("yaml"));
+        assert_eq!(read("name: p\nruntime:\n  name: nodejs\n  options: {a: 1}\n"), found("nodejs"));
+        assert!(read("name: p\n").is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn the_reason_of_a_failure_is_pkos() {
+        let reason = |words: &str| Failure::of_pulumi(words).reason;
+        assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
+        assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
+        assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
+        assert_eq!(reason("error: update failed"), "Unknown");
+    }
+
+    #[test]
+    fn an_output_that_was_not_computed_is_seen_at_any_depth() {
+        assert!(has_unknown(&json!({ "a": [1, { "b": UNKNOWN }] })));
+        assert!(!has_unknown(&json!({ "a": [1, { "b": "known" }, null] })));
+    }
+}

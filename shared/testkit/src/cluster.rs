@@ -1,0 +1,291 @@
+use driftless_contract::ObjectKey;
+use driftless_kubernetes::{Cluster, Error, EventType, Object, Result};
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use crate::{State, World};
+
+/// The name of the one cluster.
+pub const CLUSTER: &str = "sim";
+
+impl World {
+    /// Writes an object as it is given, status included: what a user, Flux or another controller does. Its uid and generation are
+    /// given by the world where it has none; finalizers and versions are not respected.
+    pub fn insert(&self, mut object: Value) {
+        let mut state = self.state();
+        let metadata = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        let key =
+            ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace: metadata("namespace"), name: metadata("name") };
+        state.fill_in(&mut object);
+        state.commit(key, object);
+    }
+
+    /// The keys of the objects that were written or removed since it was last asked, in order: what a watch shows.
+    #[must_use]
+    pub fn written(&self) -> Vec<ObjectKey> {
+        self.state().written.drain(..).collect()
+    }
+
+    /// Begins the end of a namespace: nothing can be created in it, and all that is in it is deleted.
+    pub fn terminate_namespace(&self, namespace: &str) {
+        let mut state = self.state();
+        state.terminating.insert(namespace.into());
+        let keys: Vec<_> = state.cluster.keys().filter(|key| key.namespace == namespace).cloned().collect();
+        for key in &keys {
+            state.delete(key);
+        }
+    }
+
+    /// Every object of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> Vec<Value> {
+        self.state().cluster.values().cloned().collect()
+    }
+
+    /// Every Event that was published: `<kind> <namespace>/<name> <type> <reason>: <note>`.
+    #[must_use]
+    pub fn events(&self) -> Vec<String> {
+        self.state().events.clone()
+    }
+
+    /// One call, on behalf of `verb` and an object.
+    async fn kubernetes<T>(&self, verb: &str, key: &ObjectKey, effect: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let call = || format!("{verb} {} {}/{}", key.kind, key.namespace, key.name);
+        let lost = || Err(Error::Transient { call: call(), message: "a fault of the simulation".into() });
+        self.call(effect).await.unwrap_or_else(lost)
+    }
+}
+
+impl State {
+    /// What the API server gives every new object.
+    fn fill_in(&mut self, object: &mut Value) {
+        let uid = format!("00000000-0000-0000-0000-{:012x}", self.number());
+        let given = [("uid", json!(uid)), ("generation", json!(1)), ("creationTimestamp", json!(self.now.to_string()))];
+        for (field, value) in given {
+            let field = &mut object["metadata"][field];
+            if field.is_null() {
+                *field = value;
+            }
+        }
+    }
+
+    /// Stores an object under a new version; removes it if it is deleted and has no finalizer.
+    fn commit(&mut self, key: ObjectKey, mut object: Value) -> Value {
+        object["metadata"]["resourceVersion"] = json!(self.number().to_string());
+        let metadata = &object["metadata"];
+        let finalized = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
+        if metadata["deletionTimestamp"].is_null() || !finalized {
+            self.cluster.insert(key.clone(), object.clone());
+        } else {
+            self.cluster.remove(&key);
+        }
+        self.written.push_back(key);
+        object
+    }
+
+    fn create(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+        let call = format!("create {} {}/{}", key.kind, key.namespace, key.name);
+        if self.terminating.contains(&key.namespace) {
+            return Err(Error::NamespaceTerminating { call, message: "the namespace is terminating".into() });
+        }
+        if self.cluster.contains_key(&key) {
+            return Err(Error::Conflict { call, message: "already exists".into() });
+        }
+        if has_status(&key) {
+            fields(&mut object).remove("status");
+        }
+        fields(&mut object["metadata"]).retain(|field, _| !["uid", "generation", "creationTimestamp"].contains(&field.as_str()));
+        self.fill_in(&mut object);
+        Ok(self.commit(key, object))
+    }
+
+    /// The stored object, if it is still of the version that `object` was read at.
+    fn current(&self, key: &ObjectKey, object: &Value) -> Result<Value> {
+        let conflict = |message: &str| Error::Conflict {
+            call: format!("write {} {}/{}", key.kind, key.namespace, key.name),
+            message: message.into(),
+        };
+        let current = self.cluster.get(key).ok_or_else(|| conflict("not found"))?;
+        let differs =
+            |field: &str| !object["metadata"][field].is_null() && object["metadata"][field] != current["metadata"][field];
+        if differs("resourceVersion") || differs("uid") {
+            Err(conflict("the object has been modified"))
+        } else {
+            Ok(current.clone())
+        }
+    }
+
+    /// Everything but the status, which has its own way where it is a subresource.
+    fn replace(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+        let current = self.current(&key, &object)?;
+        for field in ["uid", "generation", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
+            let field_of_current = &current["metadata"][field];
+            if field_of_current.is_null() {
+                fields(&mut object["metadata"]).remove(field);
+            } else {
+                object["metadata"][field] = field_of_current.clone();
+            }
+        }
+        if has_status(&key) {
+            fields(&mut object).remove("status");
+            current.get("status").cloned().into_iter().for_each(|status| object["status"] = status);
+        }
+        if object == current {
+            return Ok(object);
+        }
+        if object["spec"] != current["spec"] {
+            object["metadata"]["generation"] = json!(current["metadata"]["generation"].as_u64().unwrap_or_default() + 1);
+        }
+        Ok(self.commit(key, object))
+    }
+
+    fn replace_status(&mut self, key: ObjectKey, object: &Value) -> Result<Value> {
+        let current = self.current(&key, object)?;
+        let mut next = current.clone();
+        next["status"] = object["status"].clone();
+        Ok(if next == current { current } else { self.commit(key, next) })
+    }
+
+    fn delete(&mut self, key: &ObjectKey) {
+        if let Some(mut object) = self.cluster.get(key).cloned()
+            && object["metadata"]["deletionTimestamp"].is_null()
+        {
+            object["metadata"]["deletionTimestamp"] = json!(self.now.to_string());
+            self.commit(key.clone(), object);
+        }
+    }
+}
+
+impl Cluster for World {
+    async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
+        let key = key::<K>(namespace, name);
+        self.kubernetes("get", &key, |state| state.cluster.get(&key).map(read).transpose()).await
+    }
+
+    async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
+        self.kubernetes("get", key, |state| state.cluster.get(key).map(read).transpose()).await
+    }
+
+    async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
+        let kind = key::<K>("", "");
+        let list = |state: &mut State| {
+            let of_kind =
+                state.cluster.iter().filter(|(key, _)| (&key.api_version, &key.kind) == (&kind.api_version, &kind.kind));
+            let in_namespace = of_kind.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace));
+            in_namespace.filter(|(_, object)| is_selected(object, field_selector)).map(|(_, object)| read(object)).collect()
+        };
+        self.kubernetes("list", &kind, list).await
+    }
+
+    async fn create<K: Object>(&self, object: &K) -> Result<K> {
+        let (key, object) = write(object)?;
+        read(&self.kubernetes("create", &key, |state| state.create(key.clone(), object)).await?)
+    }
+
+    async fn replace<K: Object>(&self, object: &K) -> Result<K> {
+        let (key, object) = write(object)?;
+        read(&self.kubernetes("replace", &key, |state| state.replace(key.clone(), object)).await?)
+    }
+
+    async fn replace_status<K: Object>(&self, object: &K) -> Result<K> {
+        let (key, object) = write(object)?;
+        read(&self.kubernetes("replace status of", &key, |state| state.replace_status(key.clone(), &object)).await?)
+    }
+
+    async fn apply<K: Object>(&self, object: &K) -> Result<K> {
+        let (key, object) = write(object)?;
+        let apply = |state: &mut State| match state.cluster.get(&key).cloned() {
+            Some(mut merged) => {
+                merge(&mut merged, object);
+                state.replace(key.clone(), merged)
+            }
+            None => state.create(key.clone(), object),
+        };
+        read(&self.kubernetes("apply", &key, apply).await?)
+    }
+
+    async fn delete<K: Object>(&self, object: &K) -> Result<()> {
+        let (key, object) = write(object)?;
+        let delete = |state: &mut State| {
+            if state.cluster.contains_key(&key) {
+                state.current(&key, &object)?;
+                state.delete(&key);
+            }
+            Ok(())
+        };
+        self.kubernetes("delete", &key, delete).await
+    }
+
+    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, _at: Timestamp) {
+        let meta = regarding.meta();
+        let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+        self.state().events.push(format!("{} {namespace}/{name} {event_type:?} {reason}: {note}", K::kind(&())));
+    }
+}
+
+fn key<K: Object>(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: CLUSTER.into(),
+        api_version: K::api_version(&()).into(),
+        kind: K::kind(&()).into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn write<K: Object>(object: &K) -> Result<(ObjectKey, Value)> {
+    let meta = object.meta();
+    let key = key::<K>(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    Ok((key, serde_json::to_value(object).map_err(malformed)?))
+}
+
+fn read<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T> {
+    T::deserialize(object).map_err(malformed)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
+fn malformed(error: serde_json::Error) -> Error {
+    Error::Permanent { call: "read or write an object".into(), message: error.to_string() }
+}
+
+/// Our kinds have the status as a subresource; those of Kubernetes that we write have none.
+fn has_status(key: &ObjectKey) -> bool {
+    key.group().ends_with("pulumi.com")
+}
+
+/// `a.b=c,d.e!=f`; a field that is absent is empty.
+fn is_selected(object: &Value, selector: Option<&str>) -> bool {
+    selector.into_iter().flat_map(|selector| selector.split(',')).all(|term| {
+        let (path, expected) = term.split_once('=').unwrap_or((term, ""));
+        let (path, equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
+        let found = object.pointer(&format!("/{}", path.replace('.', "/")));
+        let found = found.map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), Into::into));
+        (found == expected) == equal
+    })
+}
+
+/// Server-side apply, simplified: objects are merged, everything else is replaced, and nothing is taken away.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (field, value) in from {
+                merge(into.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// The fields of a value that is an object, or is made one.
+fn fields(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(fields) => fields,
+        _ => unreachable!("it was made an object"),
+    }
+}

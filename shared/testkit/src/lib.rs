@@ -1,0 +1,221 @@
+//! The ports in memory, for tests and the simulation: one [`World`] with a bucket, queues, tasks and a cluster, a clock that moves
+//! when it is told to, and faults that follow from a seed alone.
+
+mod cluster;
+mod objects;
+mod queues;
+mod tasks;
+
+use std::{
+    cell::{RefCell, RefMut},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    future::pending,
+    mem,
+    pin::pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+pub use cluster::CLUSTER;
+use driftless_contract::ObjectKey;
+use jiff::{SignedDuration, Timestamp};
+pub use queues::Message;
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng as _, SeedableRng as _},
+};
+pub use tasks::LiveTask;
+
+/// A process that only awaits ports is done after one poll; more are for joins, which wake themselves.
+const MAX_POLLS: u32 = 10_000;
+
+/// How often, in a thousand, something goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// The process ends before a call.
+    pub crash: u32,
+    /// A call fails as one that may succeed later, and has no effect.
+    pub transient: u32,
+    /// A call has its effect, and fails as one that may succeed later.
+    pub lost_answer: u32,
+    /// A message is delivered once more.
+    pub duplicate: u32,
+    /// A message is never delivered.
+    pub drop: u32,
+}
+
+impl Faults {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self { crash: 0, transient: 0, lost_answer: 0, duplicate: 0, drop: 0 };
+}
+
+/// All ports at once. A clone is another handle on the same world.
+#[derive(Clone)]
+pub struct World {
+    state: Rc<RefCell<State>>,
+    calm: bool,
+}
+
+struct State {
+    now: Timestamp,
+    rng: ChaCha8Rng,
+    faults: Faults,
+    calls_until_crash: Option<u32>,
+    crashed: bool,
+    /// The last number given to an object's version or uid, a message or a task.
+    last: u64,
+    objects: BTreeMap<String, Vec<u8>>,
+    queue: Vec<queues::Queued>,
+    sent: Vec<Message>,
+    deduplications: BTreeMap<String, Timestamp>,
+    tasks: BTreeMap<String, tasks::Task>,
+    cluster: BTreeMap<ObjectKey, serde_json::Value>,
+    written: VecDeque<ObjectKey>,
+    terminating: BTreeSet<String>,
+    events: Vec<String>,
+}
+
+impl World {
+    /// An empty world. The same seed and the same calls give the same faults.
+    #[must_use]
+    pub fn new(seed: u64, faults: Faults) -> Self {
+        let state = State {
+            now: Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * 365 * 50),
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            faults,
+            calls_until_crash: None,
+            crashed: false,
+            last: 0,
+            objects: BTreeMap::new(),
+            queue: Vec::new(),
+            sent: Vec::new(),
+            deduplications: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            cluster: BTreeMap::new(),
+            written: VecDeque::new(),
+            terminating: BTreeSet::new(),
+            events: Vec::new(),
+        };
+        Self { state: Rc::new(RefCell::new(state)), calm: false }
+    }
+
+    /// A handle whose calls never fail: for users, AWS and whoever looks on.
+    #[must_use]
+    pub fn calm(&self) -> Self {
+        Self { state: Rc::clone(&self.state), calm: true }
+    }
+
+    /// Runs a process to its end. `None` if it crashed: what it did until then stays done.
+    ///
+    /// # Panics
+    /// If the process waits for anything but ports.
+    #[expect(clippy::panic, reason = "a mistake of the test")]
+    pub fn drive<T>(&self, process: impl Future<Output = T>) -> Option<T> {
+        let mut process = pin!(process);
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..MAX_POLLS {
+            if let Poll::Ready(output) = process.as_mut().poll(&mut context) {
+                return Some(output);
+            }
+            if mem::take(&mut self.state().crashed) {
+                return None;
+            }
+        }
+        panic!("the process waits for something that is not of this world");
+    }
+
+    /// Crashes the process that runs next before its `n`-th call, counted from 0, if it makes as many.
+    pub fn crash_before_call(&self, n: u32) {
+        self.state().calls_until_crash = Some(n);
+    }
+
+    /// From now on this may go wrong.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.state().now
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, by: SignedDuration) {
+        self.state().now += by;
+    }
+
+    /// A number from 0 to `below`, exclusive; 0 if `below` is 0. From the seed, as the faults are.
+    #[must_use]
+    pub fn random(&self, below: u32) -> u32 {
+        self.state().random(below)
+    }
+
+    fn state(&self) -> RefMut<'_, State> {
+        self.state.borrow_mut()
+    }
+
+    /// One call of a port: `None` if its caller shall believe that it failed.
+    async fn call<T>(&self, effect: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let fault = if self.calm { None } else { self.state().fault() };
+        match fault {
+            None => Some(effect(&mut self.state())),
+            Some(Fault::Transient) => None,
+            Some(Fault::LostAnswer) => {
+                effect(&mut self.state());
+                None
+            }
+            Some(Fault::Crash) => {
+                self.state().crashed = true;
+                pending().await
+            }
+        }
+    }
+}
+
+enum Fault {
+    Crash,
+    Transient,
+    LostAnswer,
+}
+
+impl State {
+    fn random(&mut self, below: u32) -> u32 {
+        self.rng.next_u32().checked_rem(below).unwrap_or(0)
+    }
+
+    fn chance(&mut self, per_mille: u32) -> bool {
+        self.random(1000) < per_mille
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn fault(&mut self) -> Option<Fault> {
+        match &mut self.calls_until_crash {
+            Some(0) => {
+                self.calls_until_crash = None;
+                return Some(Fault::Crash);
+            }
+            Some(calls) => *calls -= 1,
+            None => {}
+        }
+        let Faults { crash, transient, lost_answer, .. } = self.faults;
+        match self.random(1000) {
+            n if n < crash => Some(Fault::Crash),
+            n if n < crash + transient => Some(Fault::Transient),
+            n if n < crash + transient + lost_answer => Some(Fault::LostAnswer),
+            _ => None,
+        }
+    }
+}
+
+/// The failure of a call to AWS that was made to fail.
+fn lost(call: &str) -> driftless_aws::Error {
+    driftless_aws::Error::Transient { call: call.into(), message: "a fault of the simulation".into() }
+}
+
+#[cfg(test)]
+mod tests;

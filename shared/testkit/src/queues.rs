@@ -1,0 +1,133 @@
+use driftless_aws::{Error, Queues, Result};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, keys};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{State, World, lost};
+
+/// SQS's longest delay.
+const MAX_DELAY_SECONDS: u16 = 900;
+/// For how long SQS swallows a message of the same deduplication id.
+const DEDUPLICATION: SignedDuration = SignedDuration::from_mins(5);
+/// When a message that was not handled is delivered again.
+const VISIBILITY: SignedDuration = SignedDuration::from_secs(30);
+
+/// A message of any queue.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// Of `hints`.
+    Hint(Hint),
+    /// Of `launches`.
+    Launch(LaunchHint),
+    /// Of `runs`: ours, the bucket's or ECS's.
+    Run(RunMessage),
+    /// Of `sources.fifo`.
+    Fetch(FetchRequest),
+}
+
+#[derive(Clone)]
+pub(crate) struct Queued {
+    due: Timestamp,
+    /// The place in its FIFO group.
+    place: u64,
+    message: Message,
+}
+
+impl Queued {
+    fn group(&self) -> Option<String> {
+        match &self.message {
+            Message::Fetch(request) => Some(keys::fetch(&request.source)),
+            _ => None,
+        }
+    }
+}
+
+impl World {
+    /// Takes one of the messages that are due, any but a later one of a FIFO group.
+    #[must_use]
+    pub fn receive(&self) -> Option<Message> {
+        let mut state = self.state();
+        loop {
+            let queue = &state.queue;
+            let is_first = |queued: &Queued| {
+                let blocks = |other: &Queued| other.place < queued.place && other.group() == queued.group();
+                queued.group().is_none() || !queue.iter().any(blocks)
+            };
+            let receivable = queue.iter().enumerate().filter(|(_, queued)| queued.due <= state.now && is_first(queued));
+            let receivable: Vec<_> = receivable.map(|(index, _)| index).collect();
+            let choice = state.random(u32::try_from(receivable.len()).unwrap_or(u32::MAX));
+            let index = *receivable.get(choice as usize)?;
+            let queued = state.queue.remove(index);
+            let faults = state.faults;
+            if state.chance(faults.duplicate) {
+                let due = state.now + VISIBILITY;
+                state.queue.push(Queued { due, ..queued.clone() });
+            }
+            if !state.chance(faults.drop) {
+                return Some(queued.message);
+            }
+        }
+    }
+
+    /// Delivers a message again, later: its handler crashed or reported it as failed.
+    pub fn put_back(&self, message: Message) {
+        let mut state = self.state();
+        // Numbers are given from 1 on, so that nothing of its group comes before it.
+        let queued = Queued { due: state.now + VISIBILITY, place: 0, message };
+        state.queue.push(queued);
+    }
+
+    /// When the next message is due that is not due yet.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Timestamp> {
+        let state = self.state();
+        state.queue.iter().map(|queued| queued.due).filter(|due| *due > state.now).min()
+    }
+
+    /// Every message that was ever sent.
+    #[must_use]
+    pub fn sent(&self) -> Vec<Message> {
+        self.state().sent.clone()
+    }
+
+    async fn send(&self, queue: &str, message: Message, delay_seconds: u16, deduplication: Option<&str>) -> Result<()> {
+        let call = format!("sqs:SendMessage {queue}");
+        if delay_seconds > MAX_DELAY_SECONDS {
+            return Err(Error::Permanent { call, message: format!("a delay of {delay_seconds} s") });
+        }
+        self.call(|state| state.enqueue(message, delay_seconds, deduplication)).await.ok_or_else(|| lost(&call))
+    }
+}
+
+impl State {
+    pub(crate) fn enqueue(&mut self, message: Message, delay_seconds: u16, deduplication: Option<&str>) {
+        self.sent.push(message.clone());
+        if let Some(id) = deduplication {
+            let now = self.now;
+            self.deduplications.retain(|_, sent| now.duration_since(*sent) < DEDUPLICATION);
+            if self.deduplications.insert(id.into(), now).is_some() {
+                return;
+            }
+        }
+        let due = self.now + SignedDuration::from_secs(delay_seconds.into());
+        let place = self.number();
+        self.queue.push(Queued { due, place, message });
+    }
+}
+
+impl Queues for World {
+    async fn hint(&self, hint: &Hint, delay_seconds: u16) -> Result<()> {
+        self.send("hints", Message::Hint(hint.clone()), delay_seconds, None).await
+    }
+
+    async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> Result<()> {
+        self.send("launches", Message::Launch(hint.clone()), delay_seconds, None).await
+    }
+
+    async fn run(&self, hint: &RunHint, delay_seconds: u16) -> Result<()> {
+        self.send("runs", Message::Run(RunMessage::Hint(hint.clone())), delay_seconds, None).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> Result<()> {
+        self.send("sources", Message::Fetch(request.clone()), 0, Some(deduplication)).await
+    }
+}

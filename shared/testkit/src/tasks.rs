@@ -1,0 +1,94 @@
+use driftless_aws::{Result, TaskState, Tasks};
+use driftless_contract::{Launch, RunId, RunMessage, keys};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{Message, World, lost};
+
+/// For how long ECS remembers a stopped task, and with it its client token.
+const MEMORY: SignedDuration = SignedDuration::from_hours(1);
+
+pub(crate) struct Task {
+    run: RunId,
+    client_token: String,
+    stopping: bool,
+    stopped: Option<(Timestamp, String)>,
+}
+
+impl Task {
+    fn is_forgotten(&self, now: Timestamp) -> bool {
+        self.stopped.as_ref().is_some_and(|(at, _)| now.duration_since(*at) > MEMORY)
+    }
+}
+
+/// A task that has not stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveTask {
+    /// Its ARN.
+    pub arn: String,
+    /// The run that it was started for.
+    pub run: RunId,
+    /// It was asked to stop.
+    pub stopping: bool,
+}
+
+impl World {
+    /// The tasks that have not stopped, oldest first. What they do is the test's business.
+    #[must_use]
+    pub fn live_tasks(&self) -> Vec<LiveTask> {
+        let state = self.state();
+        let live = state.tasks.iter().filter(|(_, task)| task.stopped.is_none());
+        live.map(|(arn, task)| LiveTask { arn: arn.clone(), run: task.run.clone(), stopping: task.stopping }).collect()
+    }
+
+    /// Stops a task for good, whatever the reason, and notifies of it as ECS does.
+    pub fn end_task(&self, arn: &str, why: &str) {
+        let mut state = self.state();
+        let now = state.now;
+        if let Some(task) = state.tasks.get_mut(arn) {
+            task.stopped.get_or_insert_with(|| (now, why.into()));
+            state.enqueue(Message::Run(RunMessage::Task { arn: arn.into() }), 0, None);
+        }
+    }
+}
+
+impl Tasks for World {
+    async fn definition(&self, image: &str) -> Result<String> {
+        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task-definition/driftless-{:.20}:1", keys::hash(&[image]));
+        self.call(|_| arn).await.ok_or_else(|| lost("ecs:DescribeTaskDefinition"))
+    }
+
+    async fn run(&self, launch: &Launch) -> Result<String> {
+        let run = self.call(|state| {
+            let now = state.now;
+            let holds = |task: &Task| task.client_token == launch.client_token && !task.is_forgotten(now);
+            if let Some((arn, _)) = state.tasks.iter().find(|(_, task)| holds(task)) {
+                return arn.clone();
+            }
+            let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
+            let task =
+                Task { run: launch.run.clone(), client_token: launch.client_token.clone(), stopping: false, stopped: None };
+            state.tasks.insert(arn.clone(), task);
+            arn
+        });
+        run.await.ok_or_else(|| lost("ecs:RunTask"))
+    }
+
+    async fn state(&self, arn: &str) -> Result<TaskState> {
+        let describe = self.call(|state| match state.tasks.get(arn) {
+            Some(task) if !task.is_forgotten(state.now) => {
+                task.stopped.as_ref().map_or(TaskState::Alive, |(_, why)| TaskState::Stopped { why: why.clone() })
+            }
+            _ => TaskState::Missing,
+        });
+        describe.await.ok_or_else(|| lost("ecs:DescribeTasks"))
+    }
+
+    async fn stop(&self, arn: &str, _reason: &str) -> Result<()> {
+        let stop = self.call(|state| {
+            if let Some(task) = state.tasks.get_mut(arn) {
+                task.stopping = true;
+            }
+        });
+        stop.await.ok_or_else(|| lost("ecs:StopTask"))
+    }
+}

@@ -1,0 +1,243 @@
+//! Test hooks. The world is another process than the tests, so that they reach it over HTTP; functions and tasks do not know it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use anyhow::{Result, bail};
+use axum::{
+    Json, Router,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::{
+    fargate::Fargate, gate::http_client, lambda::Lambda, poller::Mappings, schedule::Schedules, site::Site, url::FunctionUrl,
+};
+pub use super::{identity::Credentials, poller::Switches};
+
+/// What the hooks act on.
+pub(super) struct Parts {
+    pub lambda: Arc<Lambda>,
+    pub mappings: Mappings,
+    pub schedules: Arc<Schedules>,
+    pub function_url: Arc<FunctionUrl>,
+    pub fargate: Arc<Fargate>,
+}
+
+struct Control {
+    site: Arc<Site>,
+    parts: Parts,
+}
+
+/// What the AWS half of the world has done so far.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Status {
+    /// By function: `delivered`, `failed`, `dropped` and `hidden` messages, batches `inFlight`.
+    pub mappings: BTreeMap<String, Value>,
+    /// By function: `invocations`, `failures` by kind.
+    pub functions: BTreeMap<String, Value>,
+    /// Every task as `DescribeTasks` shows it, forgotten ones too.
+    pub tasks: Vec<Value>,
+    /// What must not happen and did: crashes, time-outs, functions that do not start.
+    pub alarms: Vec<String>,
+}
+
+/// How an invocation ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Invoked {
+    /// The function's answer.
+    Answer(Value),
+    /// Why there is none.
+    Failure(String),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Session {
+    role: String,
+    session: String,
+}
+
+/// Serves the hooks.
+pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
+    let router = Router::new()
+        .route("/control/status", get(status))
+        .route("/control/mappings/{function}", put(switch))
+        .route("/control/mappings/{function}/expire", post(expire))
+        .route("/control/schedule/paused", put(pause))
+        .route("/control/schedule/{function}/trigger", post(trigger))
+        .route("/control/url/disabled", put(disable))
+        .route("/control/functions/{function}/invoke", post(invoke))
+        .route("/control/functions/{function}/chill", post(chill))
+        .route("/control/tasks/refuse", put(refuse))
+        .route("/control/tasks/forget", post(forget))
+        .route("/control/credentials", post(credentials))
+        .with_state(Arc::new(Control { site: Arc::clone(site), parts }));
+    site.tasks.spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the control endpoint ended");
+        }
+    });
+}
+
+type Shared = State<Arc<Control>>;
+
+/// An error's words with status 400.
+struct Refused(String);
+
+impl<E: Into<anyhow::Error>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self(format!("{:#}", error.into()))
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (StatusCode::BAD_REQUEST, self.0).into_response()
+    }
+}
+
+type Answer<T> = Result<Json<T>, Refused>;
+
+async fn status(State(control): Shared) -> Answer<Value> {
+    let Parts { lambda, mappings, fargate, .. } = &control.parts;
+    Ok(Json(json!({
+        "mappings": mappings.status(), "functions": lambda.status(), "tasks": fargate.tasks(), "alarms": control.site.alarms(),
+    })))
+}
+
+async fn switch(State(control): Shared, Path(function): Path<String>, Json(switches): Json<Switches>) -> Answer<()> {
+    Ok(Json(control.parts.mappings.switch(&function, switches)?))
+}
+
+async fn expire(State(control): Shared, Path(function): Path<String>) -> Answer<usize> {
+    Ok(Json(control.parts.mappings.expire(&function).await?))
+}
+
+async fn pause(State(control): Shared, Json(paused): Json<bool>) -> Answer<()> {
+    control.parts.schedules.pause(paused);
+    Ok(Json(()))
+}
+
+async fn trigger(State(control): Shared, Path(function): Path<String>) -> Answer<()> {
+    Ok(Json(control.parts.schedules.trigger(&function)?))
+}
+
+async fn disable(State(control): Shared, Json(disabled): Json<bool>) -> Answer<()> {
+    control.parts.function_url.disabled.store(disabled, Ordering::Relaxed);
+    Ok(Json(()))
+}
+
+async fn invoke(State(control): Shared, Path(function): Path<String>, Json(event): Json<Value>) -> Answer<Invoked> {
+    Ok(Json(match control.parts.lambda.invoke(&function, &event).await {
+        Ok(answer) => Invoked::Answer(serde_json::from_slice(&answer)?),
+        Err(failure) => Invoked::Failure(failure.to_string()),
+    }))
+}
+
+async fn chill(State(control): Shared, Path(function): Path<String>) -> Answer<()> {
+    Ok(Json(control.parts.lambda.chill(&function)?))
+}
+
+async fn refuse(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
+    control.parts.fargate.refuse(count);
+    Ok(Json(()))
+}
+
+async fn forget(State(control): Shared) -> Answer<()> {
+    control.parts.fargate.forget();
+    Ok(Json(()))
+}
+
+async fn credentials(State(control): Shared, Json(wanted): Json<Session>) -> Answer<Credentials> {
+    let site = &control.site;
+    Ok(Json(site.identities.session(&site.template, &wanted.role, &wanted.session, None)?))
+}
+
+/// Reaches the hooks of a running world.
+pub struct Client {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl Client {
+    /// For a world whose control endpoint is at `url`, as [`super::Aws::control`] has it.
+    pub fn new(url: &str) -> Result<Self> {
+        Ok(Self { http: http_client()?, url: url.trim_end_matches('/').into() })
+    }
+
+    /// What happened so far.
+    pub async fn status(&self) -> Result<Status> {
+        self.call(reqwest::Method::GET, "status", &()).await
+    }
+
+    /// Sets the switches of the mapping that feeds a function.
+    pub async fn switch(&self, function: &str, switches: &Switches) -> Result<()> {
+        self.call(reqwest::Method::PUT, &format!("mappings/{function}"), switches).await
+    }
+
+    /// Makes the visibility timeout of a function's failed messages pass now; how many there were.
+    pub async fn expire(&self, function: &str) -> Result<usize> {
+        self.call(reqwest::Method::POST, &format!("mappings/{function}/expire"), &()).await
+    }
+
+    /// Stops the ticks of every schedule, or lets them go on.
+    pub async fn pause_schedule(&self, paused: bool) -> Result<()> {
+        self.call(reqwest::Method::PUT, "schedule/paused", &paused).await
+    }
+
+    /// Lets the schedule of a function tick now. The function may not have run yet when this returns.
+    pub async fn trigger(&self, function: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, &format!("schedule/{function}/trigger"), &()).await
+    }
+
+    /// Answers every call of the function URL with 503, or serves it again.
+    pub async fn disable_url(&self, disabled: bool) -> Result<()> {
+        self.call(reqwest::Method::PUT, "url/disabled", &disabled).await
+    }
+
+    /// Invokes a function and waits for its answer.
+    pub async fn invoke(&self, function: &str, event: &Value) -> Result<Invoked> {
+        self.call(reqwest::Method::POST, &format!("functions/{function}/invoke"), event).await
+    }
+
+    /// Ends the idle instances of a function, so that the next invocation is a cold start.
+    pub async fn chill(&self, function: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, &format!("functions/{function}/chill"), &()).await
+    }
+
+    /// Lets the next `count` calls of `RunTask` find no capacity.
+    pub async fn refuse_tasks(&self, count: u32) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/refuse", &count).await
+    }
+
+    /// Makes ECS forget the stopped tasks and their client tokens, as it does after an hour.
+    pub async fn forget_tasks(&self) -> Result<()> {
+        self.call(reqwest::Method::POST, "tasks/forget", &()).await
+    }
+
+    /// Keys of a session of a role, such as `TaskRole` with a made-up task id: what would somebody with these be refused?
+    pub async fn credentials(&self, role: &str, session: &str) -> Result<Credentials> {
+        let wanted = Session { role: role.into(), session: session.into() };
+        self.call(reqwest::Method::POST, "credentials", &wanted).await
+    }
+
+    async fn call<T: DeserializeOwned>(&self, method: reqwest::Method, path: &str, body: &impl Serialize) -> Result<T> {
+        let request =
+            self.http.request(method, format!("{}/control/{path}", self.url)).header("content-type", "application/json");
+        let answer = request.body(serde_json::to_vec(body)?).send().await?;
+        let (status, body) = (answer.status(), answer.bytes().await?);
+        if !status.is_success() {
+            bail!("{path}: {status}: {}", String::from_utf8_lossy(&body));
+        }
+        Ok(serde_json::from_slice(&body)?)
+    }
+}

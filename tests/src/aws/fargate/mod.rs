@@ -1,0 +1,276 @@
+//! ECS with Fargate on one machine: the API as botocore's model has it, and tasks that are processes.
+//!
+//! A task starts the runner in place of its main container, in a folder of its own and with only the environment that a task would
+//! have. Its init container is taken as done: it would have put the runner on the volume.
+
+mod definition;
+mod metadata;
+mod run;
+mod task;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch};
+
+use super::{Credentials, now, policy::Demand, site::Site};
+
+/// For how long ECS remembers a stopped task, and its client token.
+const REMEMBERED: SignedDuration = SignedDuration::from_hours(1);
+/// ECS lists and describes so many tasks in one call.
+const PAGE: usize = 100;
+
+/// An error of the API.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Such as `ClientException`.
+    pub code: &'static str,
+    message: String,
+    /// The tasks that hold a client token.
+    resources: Vec<String>,
+}
+
+impl Fault {
+    fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), resources: Vec::new() }
+    }
+
+    fn client(message: impl Into<String>) -> Self {
+        Self::new("ClientException", message)
+    }
+
+    fn parameter(message: impl Into<String>) -> Self {
+        Self::new("InvalidParameterException", message)
+    }
+
+    /// The body of the answer.
+    pub fn into_json(self) -> Value {
+        match self.resources.as_slice() {
+            [] => json!({ "__type": self.code, "message": self.message }),
+            resources => json!({ "__type": self.code, "message": self.message, "resourceIds": resources }),
+        }
+    }
+}
+
+/// The service.
+pub struct Fargate {
+    site: Arc<Site>,
+    runner: PathBuf,
+    image: BTreeMap<String, String>,
+    /// Where tasks find their metadata and credentials.
+    endpoint: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Revisions by family; revision n is at n - 1.
+    definitions: BTreeMap<String, Vec<Value>>,
+    /// By ARN.
+    tasks: BTreeMap<String, Task>,
+    tokens: HashMap<String, run::Ticket>,
+    /// So many calls of RunTask find no capacity.
+    refusals: u32,
+}
+
+struct Task {
+    /// As `DescribeTasks` shows it.
+    wire: Value,
+    stopped: Option<Timestamp>,
+    /// Stopped so long ago that ECS does not know it any more.
+    forgotten: bool,
+    stop: watch::Sender<bool>,
+    /// The unguessable part of its endpoints' paths.
+    secret: String,
+    /// The logical id of its role.
+    role: String,
+    credentials: (Credentials, Timestamp),
+}
+
+impl Task {
+    fn is_known(&self, now: Timestamp) -> bool {
+        !self.forgotten && self.stopped.is_none_or(|stopped| now.duration_since(stopped) < REMEMBERED)
+    }
+}
+
+impl Fargate {
+    /// Serves metadata and credentials on `listener`; the API is behind the gate.
+    pub fn start(site: Arc<Site>, listener: TcpListener, runner: PathBuf, image: BTreeMap<String, String>) -> Result<Arc<Self>> {
+        let endpoint = super::address(&listener)?;
+        let fargate = Arc::new(Self { site, runner, image, endpoint, state: Mutex::default() });
+        metadata::serve(&fargate, listener);
+        Ok(fargate)
+    }
+
+    /// What a caller must be allowed for this call.
+    pub fn demands(&self, operation: &str, input: &Value) -> Result<Vec<Demand>, Fault> {
+        let action = format!("ecs:{operation}");
+        let mut demands = match operation {
+            "RegisterTaskDefinition" => {
+                let family = input["family"].as_str().unwrap_or_default();
+                let mut demands = vec![Demand::new(action, self.arn(&format!("task-definition/{family}:*")))];
+                demands.extend(pass_roles(input));
+                demands
+            }
+            "DescribeTaskDefinition" => vec![Demand::new(action, "*")],
+            "RunTask" => {
+                let definition = self.definition(input["taskDefinition"].as_str().unwrap_or_default())?;
+                let arn = definition["taskDefinitionArn"].as_str().unwrap_or_default();
+                let mut demands = vec![Demand::new(action, arn).with("ecs:cluster", self.cluster(input)?)];
+                demands.extend(pass_roles(&definition));
+                demands.extend(pass_roles(&input["overrides"]));
+                demands
+            }
+            "ListTasks" => vec![Demand::new(action, "*").with("ecs:cluster", self.cluster(input)?)],
+            "DescribeTasks" | "StopTask" => {
+                let cluster = self.cluster(input)?;
+                let one = input["task"].as_str().into_iter();
+                let tasks = one.chain(input["tasks"].as_array().into_iter().flatten().filter_map(Value::as_str));
+                tasks.map(|task| Demand::new(&action, self.task_arn(task)).with("ecs:cluster", &cluster)).collect()
+            }
+            other => return Err(Fault::new("UnsupportedFeatureException", format!("this world's ECS has no {other}"))),
+        };
+        if input["tags"].as_array().is_some_and(|tags| !tags.is_empty()) {
+            demands.push(Demand::new("ecs:TagResource", "*").with("ecs:CreateAction", operation));
+        }
+        Ok(demands)
+    }
+
+    /// Carries a call out that was allowed.
+    pub fn call(self: &Arc<Self>, operation: &str, input: Value) -> Result<Value, Fault> {
+        match operation {
+            "RegisterTaskDefinition" => self.register(input),
+            "DescribeTaskDefinition" => {
+                let definition = self.definition(input["taskDefinition"].as_str().unwrap_or_default());
+                let definition = definition.map_err(|_| Fault::client("Unable to describe task definition."))?;
+                Ok(json!({ "taskDefinition": definition, "tags": [] }))
+            }
+            "RunTask" => self.run(input),
+            "DescribeTasks" => self.describe(&input),
+            "ListTasks" => self.list(&input),
+            "StopTask" => self.stop(&input),
+            other => Err(Fault::new("UnsupportedFeatureException", format!("this world's ECS has no {other}"))),
+        }
+    }
+
+    /// Every task, as `DescribeTasks` shows it, those that ECS has forgotten too.
+    pub fn tasks(&self) -> Vec<Value> {
+        self.state().tasks.values().map(|task| task.wire.clone()).collect()
+    }
+
+    /// Lets the next `count` calls of `RunTask` find no capacity.
+    pub fn refuse(&self, count: u32) {
+        self.state().refusals = count;
+    }
+
+    /// Makes an hour pass for all stopped tasks: ECS does not know them any more, nor their client tokens.
+    pub fn forget(&self) {
+        for task in self.state().tasks.values_mut().filter(|task| task.stopped.is_some()) {
+            task.forgotten = true;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn arn(&self, resource: &str) -> String {
+        format!("arn:aws:ecs:{}:{}:{resource}", self.site.template.region, self.site.template.account)
+    }
+
+    fn task_arn(&self, task: &str) -> String {
+        if task.starts_with("arn:") { task.into() } else { self.arn(&format!("task/{}/{task}", self.site.template.cluster)) }
+    }
+
+    /// The ARN of the cluster that a call names: there is one.
+    fn cluster(&self, input: &Value) -> Result<String, Fault> {
+        let name = &self.site.template.cluster;
+        let arn = self.arn(&format!("cluster/{name}"));
+        let wanted = input["cluster"].as_str().unwrap_or("default");
+        if wanted == name || wanted == arn { Ok(arn) } else { Err(Fault::new("ClusterNotFoundException", "Cluster not found.")) }
+    }
+
+    fn describe(&self, input: &Value) -> Result<Value, Fault> {
+        self.cluster(input)?;
+        let wanted: Vec<_> = input["tasks"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        if wanted.is_empty() || wanted.len() > PAGE {
+            return Err(Fault::parameter("Tasks must be between 1 and 100."));
+        }
+        let (state, now) = (self.state(), now());
+        let (mut tasks, mut failures) = (Vec::new(), Vec::new());
+        for task in wanted {
+            let arn = self.task_arn(task);
+            match state.tasks.get(&arn).filter(|task| task.is_known(now)) {
+                Some(task) => tasks.push(task.wire.clone()),
+                None => failures.push(json!({ "arn": arn, "reason": "MISSING" })),
+            }
+        }
+        Ok(json!({ "tasks": tasks, "failures": failures }))
+    }
+
+    fn list(&self, input: &Value) -> Result<Value, Fault> {
+        self.cluster(input)?;
+        let filter = |name: &str| input[name].as_str();
+        let (started_by, family) = (filter("startedBy"), filter("family"));
+        if started_by.is_some() && (family.is_some() || filter("serviceName").is_some() || filter("containerInstance").is_some())
+        {
+            return Err(Fault::parameter("The startedBy filter must be the only one."));
+        }
+        let desired = filter("desiredStatus").unwrap_or("RUNNING");
+        let now = now();
+        let state = self.state();
+        let matching = state.tasks.iter().filter(|(_, task)| {
+            let group = family.map(|family| format!("family:{family}"));
+            task.is_known(now)
+                && task.wire["desiredStatus"] == desired
+                && started_by.is_none_or(|started_by| task.wire["startedBy"] == started_by)
+                && group.is_none_or(|group| task.wire["group"] == group)
+        });
+        let start: usize = filter("nextToken").and_then(|token| token.parse().ok()).unwrap_or(0);
+        let size = input["maxResults"].as_u64().and_then(|size| usize::try_from(size).ok()).unwrap_or(PAGE).clamp(1, PAGE);
+        let arns: Vec<_> = matching.map(|(arn, _)| arn.clone()).skip(start).take(size + 1).collect();
+        let next = (arns.len() > size).then(|| (start + size).to_string());
+        let mut answer = json!({ "taskArns": arns[..arns.len().min(size)] });
+        if let Some(next) = next {
+            answer["nextToken"] = next.into();
+        }
+        Ok(answer)
+    }
+
+    fn stop(&self, input: &Value) -> Result<Value, Fault> {
+        self.cluster(input)?;
+        let arn = self.task_arn(input["task"].as_str().unwrap_or_default());
+        let (now, mut state) = (now(), self.state());
+        let task = state.tasks.get_mut(&arn).filter(|task| task.is_known(now));
+        let task = task.ok_or_else(|| Fault::parameter("The referenced task was not found."))?;
+        if task.stopped.is_none() && task.wire["desiredStatus"] != "STOPPED" {
+            let reason = input["reason"].as_str().unwrap_or("Task stopped by user");
+            task.wire["desiredStatus"] = "STOPPED".into();
+            task.wire["stopCode"] = "UserInitiated".into();
+            task.wire["stoppedReason"] = reason.into();
+            task.wire["stoppingAt"] = epoch(now);
+            task.stop.send_replace(true);
+        }
+        // StopTask deletes the task's tags.
+        task.wire["tags"] = json!([]);
+        Ok(json!({ "task": task.wire }))
+    }
+}
+
+/// The API's times: seconds since 1970.
+#[expect(clippy::cast_precision_loss, reason = "the API has milliseconds")]
+fn epoch(at: Timestamp) -> Value {
+    json!(at.as_millisecond() as f64 / 1000.0)
+}
+
+/// `iam:PassRole` for the roles that a definition or an override names.
+fn pass_roles(input: &Value) -> Vec<Demand> {
+    let roles = ["taskRoleArn", "executionRoleArn"].into_iter().filter_map(|role| input[role].as_str());
+    roles.map(|role| Demand::new("iam:PassRole", role).with("iam:PassedToService", "ecs-tasks.amazonaws.com")).collect()
+}

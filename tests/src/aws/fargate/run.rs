@@ -1,0 +1,214 @@
+//! `RunTask`: what it refuses, and what a client token means.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{
+    Fargate, Fault, State, Task,
+    definition::{is_essential, list},
+    epoch, task,
+};
+use crate::aws::{
+    now,
+    policy::{self, Demand, Who},
+    random_hex,
+};
+
+/// The characters of a call's overrides, JSON syntax included.
+const OVERRIDES: usize = 8192;
+/// A client token is forgotten after this at the latest.
+const TOKEN_LIFE: SignedDuration = SignedDuration::from_hours(24);
+/// How long a task's credentials are good; new ones are to be had before.
+pub(super) const SESSION: SignedDuration = SignedDuration::from_hours(6);
+
+/// What a client token stands for.
+pub(super) struct Ticket {
+    input: Value,
+    task: Option<String>,
+    failures: Value,
+    at: Timestamp,
+}
+
+impl Fargate {
+    pub(super) fn run(self: &Arc<Self>, input: Value) -> Result<Value, Fault> {
+        let cluster = self.cluster(&input)?;
+        let definition = self.definition(input["taskDefinition"].as_str().unwrap_or_default())?;
+        check(&input, &definition)?;
+        let token = input["clientToken"].as_str().map(ToOwned::to_owned);
+        // Held to the end: of two calls with one token, one starts a task.
+        let mut state = self.state();
+        if let Some(answer) = earlier(&state, &input)? {
+            return Ok(answer);
+        }
+        let refused = state.refusals > 0;
+        state.refusals = state.refusals.saturating_sub(1);
+        let (task, tasks, failures) = if refused {
+            let reason = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
+            (None, json!([]), json!([{ "reason": reason }]))
+        } else {
+            let (arn, task) = self.create(&cluster, &input, &definition)?;
+            let wire = task.wire.clone();
+            state.tasks.insert(arn.clone(), task);
+            self.site.tasks.spawn(task::live(Arc::clone(self), arn.clone(), definition));
+            (Some(arn), json!([wire]), json!([]))
+        };
+        if let Some(token) = token {
+            state.tokens.insert(token, Ticket { input, task, failures: failures.clone(), at: now() });
+        }
+        Ok(json!({ "tasks": tasks, "failures": failures }))
+    }
+
+    fn create(&self, cluster: &str, input: &Value, definition: &Value) -> Result<(String, Task), Fault> {
+        let broken = |error: anyhow::Error| Fault::new("ServerException", error.to_string());
+        let id = random_hex(16).map_err(broken)?;
+        let arn = self.task_arn(&id);
+        let role = input["overrides"]["taskRoleArn"].as_str().or(definition["taskRoleArn"].as_str()).unwrap_or_default();
+        let (role, details) = self.site.template.role(role).map_err(|error| Fault::client(error.to_string()))?;
+        let assume = Demand::new("sts:AssumeRole", &details.arn).with("aws:SourceAccount", &self.site.template.account);
+        if !policy::allows(&details.trust, Who::Service("ecs-tasks.amazonaws.com"), &assume.with("aws:SourceArn", &arn)) {
+            return Err(Fault::client(format!(
+                "ECS was unable to assume the role '{}' that was provided for this task.",
+                details.arn
+            )));
+        }
+        let expires = now() + SESSION;
+        let credentials = self.site.identities.session(&self.site.template, role, &id, Some(expires)).map_err(broken)?;
+        let containers = list(&definition["containerDefinitions"]).iter().map(|container| {
+            let container_arn = self.arn(&format!("container/{}/{id}/{}", self.site.template.cluster, container["name"].as_str().unwrap_or_default()));
+            json!({
+                "containerArn": container_arn, "taskArn": arn, "name": container["name"], "image": container["image"], "lastStatus": "PENDING",
+                "networkInterfaces": [], "cpu": "0",
+            })
+        });
+        let wire = json!({
+            "taskArn": arn, "clusterArn": cluster, "taskDefinitionArn": definition["taskDefinitionArn"],
+            "group": format!("family:{}", definition["family"].as_str().unwrap_or_default()), "startedBy": input["startedBy"],
+            "lastStatus": "PROVISIONING", "desiredStatus": "RUNNING", "launchType": "FARGATE", "platformVersion": "1.4.0", "platformFamily": "Linux",
+            "availabilityZone": format!("{}a", self.site.template.region), "connectivity": "CONNECTED", "createdAt": epoch(now()),
+            "cpu": definition["cpu"], "memory": definition["memory"], "overrides": input.get("overrides").cloned().unwrap_or_else(|| json!({})),
+            "containers": containers.collect::<Vec<_>>(), "attachments": [], "attributes": [], "version": 1, "tags": input.get("tags").cloned().unwrap_or_else(|| json!([])),
+        });
+        let secret = random_hex(16).map_err(broken)?;
+        Ok((
+            arn,
+            Task {
+                wire,
+                stopped: None,
+                forgotten: false,
+                stop: watch::Sender::new(false),
+                secret,
+                role: role.into(),
+                credentials: (credentials, expires),
+            },
+        ))
+    }
+}
+
+/// What this call was answered before, if its token is still known: 24 hours, or one hour after its task stopped.
+fn earlier(state: &State, input: &Value) -> Result<Option<Value>, Fault> {
+    let now = now();
+    let Some(ticket) = input["clientToken"].as_str().and_then(|token| state.tokens.get(token)) else { return Ok(None) };
+    let task = ticket.task.as_ref().and_then(|arn| state.tasks.get(arn));
+    if now.duration_since(ticket.at) >= TOKEN_LIFE || task.is_some_and(|task| !task.is_known(now)) {
+        return Ok(None);
+    }
+    if ticket.input != *input {
+        let message = "The client token was used before, with other parameters.";
+        return Err(Fault { resources: ticket.task.clone().into_iter().collect(), ..Fault::new("ConflictException", message) });
+    }
+    let tasks = task.map(|task| match task.stopped {
+        None => task.wire.clone(),
+        Some(_) => {
+            json!({ "taskArn": ticket.task, "lastStatus": task.wire["lastStatus"], "desiredStatus": task.wire["desiredStatus"] })
+        }
+    });
+    Ok(Some(json!({ "tasks": tasks.into_iter().collect::<Vec<_>>(), "failures": ticket.failures })))
+}
+
+/// The rules of `RunTask` that ours can break.
+fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
+    const KNOWN: [&str; 16] = [
+        "capacityProviderStrategy",
+        "cluster",
+        "clientToken",
+        "count",
+        "enableECSManagedTags",
+        "enableExecuteCommand",
+        "group",
+        "launchType",
+        "networkConfiguration",
+        "overrides",
+        "platformVersion",
+        "propagateTags",
+        "referenceId",
+        "startedBy",
+        "tags",
+        "taskDefinition",
+    ];
+    if let Some(other) = input.as_object().and_then(|fields| fields.keys().find(|name| !KNOWN.contains(&name.as_str()))) {
+        return Err(Fault::parameter(format!("{other} is no parameter of RunTask on Fargate")));
+    }
+    let bounded = |name: &str, limit: usize, allowed: &dyn Fn(char) -> bool| {
+        input[name].as_str().is_none_or(|text| text.len() <= limit && text.chars().all(allowed))
+    };
+    if !bounded("clientToken", 64, &|char| char.is_ascii_graphic()) {
+        return Err(Fault::parameter("clientToken must be at most 64 printable characters."));
+    }
+    if !bounded("startedBy", 128, &|char| char.is_ascii_alphanumeric() || "-_/".contains(char)) {
+        return Err(Fault::parameter("startedBy must be at most 128 letters, digits, hyphens, underscores and slashes."));
+    }
+    if input["count"].as_u64().unwrap_or(1) != 1 {
+        return Err(Fault::parameter("this world starts one task per call"));
+    }
+    if (input["launchType"] == "FARGATE") == !list(&input["capacityProviderStrategy"]).is_empty() {
+        return Err(Fault::parameter("Give the launch type FARGATE or a capacity provider strategy, and not both."));
+    }
+    if input["propagateTags"] == "SERVICE" {
+        return Err(Fault::parameter("SERVICE is not supported for propagateTags in RunTask."));
+    }
+    let vpc = &input["networkConfiguration"]["awsvpcConfiguration"];
+    if !(1..=16).contains(&list(&vpc["subnets"]).len()) || list(&vpc["securityGroups"]).len() > 5 {
+        return Err(Fault::parameter(
+            "Network Configuration must be provided when networkMode 'awsvpc' is specified: 1 to 16 subnets, up to 5 security groups.",
+        ));
+    }
+    check_overrides(&input["overrides"], definition)
+}
+
+fn check_overrides(overrides: &Value, definition: &Value) -> Result<(), Fault> {
+    const KNOWN: [&str; 6] = ["taskRoleArn", "executionRoleArn", "cpu", "memory", "ephemeralStorage", "containerOverrides"];
+    const CONTAINER: [&str; 8] =
+        ["name", "command", "environment", "environmentFiles", "cpu", "memory", "memoryReservation", "resourceRequirements"];
+    let other = |value: &Value, known: &[&str]| {
+        value.as_object().and_then(|fields| fields.keys().find(|name| !known.contains(&name.as_str())).cloned())
+    };
+    if overrides.is_null() {
+        return Ok(());
+    }
+    if overrides.to_string().chars().count() > OVERRIDES {
+        return Err(Fault::parameter(format!("Container Overrides length must be at most {OVERRIDES}")));
+    }
+    if let Some(other) = other(overrides, &KNOWN) {
+        return Err(Fault::parameter(format!("{other} cannot be overridden")));
+    }
+    for container in list(&overrides["containerOverrides"]) {
+        if let Some(other) = other(container, &CONTAINER) {
+            return Err(Fault::parameter(format!("{other} of a container cannot be overridden")));
+        }
+        if !list(&definition["containerDefinitions"]).iter().any(|defined| defined["name"] == container["name"]) {
+            let name = container["name"].as_str().unwrap_or_default();
+            return Err(Fault::parameter(format!(
+                "Override for container named {name} is not a container in the TaskDefinition."
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The container that the runner stands for: the essential one.
+pub(super) fn main_container(definition: &Value) -> &Value {
+    list(&definition["containerDefinitions"]).iter().find(|container| is_essential(container)).unwrap_or(&Value::Null)
+}

@@ -1,0 +1,282 @@
+//! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role, and
+//! passes it to moto or to the local Fargate. Signatures are not verified: a key id is as good as its secret here.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use axum::{
+    Router,
+    body::{Body, Bytes, to_bytes},
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::Mutex};
+
+use super::{fargate::Fargate, identity::Caller, now, policy::Demand, s3, site::Site};
+
+/// As much as SQS takes in one call, with room for its JSON.
+const MESSAGE_BYTES: usize = 2 << 20;
+
+struct Gate {
+    site: Arc<Site>,
+    fargate: Arc<Fargate>,
+    client: reqwest::Client,
+    /// Held during a conditional write: moto looks and writes in two steps, and S3 in one.
+    conditional: Mutex<()>,
+}
+
+/// Serves until the world ends.
+pub fn serve(site: Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> Result<()> {
+    let gate = Arc::new(Gate { site: Arc::clone(&site), fargate, client: http_client()?, conditional: Mutex::default() });
+    let router = Router::new().fallback(handle).layer(DefaultBodyLimit::disable()).with_state(gate);
+    site.tasks.spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the AWS endpoint ended");
+        }
+    });
+    Ok(())
+}
+
+/// A client for plain HTTP on this machine: no proxy, no redirects, no roots to trust.
+pub(super) fn http_client() -> Result<reqwest::Client> {
+    let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).tls_backend_preconfigured(tls);
+    Ok(client.build()?)
+}
+
+/// A refusal, before it has a service's form.
+struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    fn denied(caller: &Caller, demand: &Demand) -> Self {
+        let message =
+            format!("User: {} is not authorized to perform: {} on resource: {}", caller.arn, demand.action, demand.resource);
+        Self::new(StatusCode::FORBIDDEN, "AccessDenied", message)
+    }
+
+    fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplemented", what)
+    }
+
+    fn broken(error: impl std::fmt::Display) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", error.to_string())
+    }
+
+    fn into_response(self, service: &str) -> Response {
+        let Self { status, code, message } = self;
+        match service {
+            "sqs" => {
+                let code = if code == "AccessDenied" { "AccessDeniedException" } else { code };
+                let body = json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": message });
+                (
+                    status,
+                    [("content-type", "application/x-amz-json-1.0"), ("x-amzn-query-error", "AccessDenied;Sender")],
+                    body.to_string(),
+                )
+                    .into_response()
+            }
+            // ECS says no with 400.
+            "ecs" if code == "AccessDenied" => {
+                aws_json(StatusCode::BAD_REQUEST, &json!({ "__type": "AccessDeniedException", "message": message }))
+            }
+            "ecs" => aws_json(status, &json!({ "__type": code, "message": message })),
+            _ => {
+                let message = message.replace('&', "&amp;").replace('<', "&lt;");
+                let body = format!(
+                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+                );
+                (status, [("content-type", "application/xml")], body).into_response()
+            }
+        }
+    }
+}
+
+fn aws_json(status: StatusCode, body: &Value) -> Response {
+    (status, [("content-type", "application/x-amz-json-1.1")], body.to_string()).into_response()
+}
+
+async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Response {
+    let (parts, body) = request.into_parts();
+    let (key, service) = credential(&parts.headers).unwrap_or_default();
+    let mut entry =
+        json!({ "at": now().to_string(), "service": service, "method": parts.method.as_str(), "path": parts.uri.path() });
+    let answer = match gate.site.identities.caller(&key, now()) {
+        Some(caller) => {
+            entry["caller"] = caller.arn.clone().into();
+            match service.as_str() {
+                "s3" => gate.s3(&caller, &parts, body, &mut entry).await,
+                "sqs" => gate.sqs(&caller, &parts, body, &mut entry).await,
+                "ecs" => gate.ecs(&caller, &parts, body, &mut entry).await,
+                "sts" => gate.sts(&caller, body, &mut entry).await,
+                other => Err(Refusal::unsupported(format!("this world has no service {other}"))),
+            }
+        }
+        None if key.is_empty() => Err(Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied")),
+        None => Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "InvalidAccessKeyId",
+            "The AWS Access Key Id you provided does not exist in our records.",
+        )),
+    };
+    let response = answer.unwrap_or_else(|refusal| {
+        entry["refused"] = refusal.code.into();
+        if refusal.status.is_server_error() {
+            gate.site.alarm(format!("the AWS endpoint: {} {}: {}", parts.method, parts.uri.path(), refusal.message));
+        }
+        refusal.into_response(&service)
+    });
+    entry["status"] = response.status().as_u16().into();
+    gate.site.calls.write(&entry);
+    response
+}
+
+/// The access key id and the service from a header `AWS4-HMAC-SHA256 Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
+fn credential(headers: &HeaderMap) -> Option<(String, String)> {
+    let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let scope = header.split_once("Credential=")?.1.split([',', ' ']).next()?;
+    let mut parts = scope.split('/');
+    Some((parts.next()?.into(), parts.nth(2)?.into()))
+}
+
+impl Gate {
+    /// Refuses unless the caller may do all of it. `entry` is told what was asked for.
+    fn check(&self, caller: &Caller, demands: Vec<Demand>, entry: &mut Value) -> Result<(), Refusal> {
+        entry["demands"] = demands.iter().map(|demand| json!([demand.action, demand.resource])).collect();
+        let denied = demands.into_iter().find(|demand| !self.may(caller, demand));
+        entry["allowed"] = denied.is_none().into();
+        denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
+    }
+
+    fn may(&self, caller: &Caller, demand: &Demand) -> bool {
+        let Some(role) = &caller.role else { return true };
+        let template = &self.site.template;
+        let demand = demand.clone().with("aws:userid", &caller.userid).with("aws:PrincipalArn", &template.roles[role].arn);
+        // This endpoint stands for AWS's, which is TLS.
+        template.allows(role, &demand.with("aws:PrincipalAccount", &template.account).with("aws:SecureTransport", "true"))
+    }
+
+    async fn s3(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let request = s3::Request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default(), &parts.headers);
+        let Some(request) = request else {
+            // The administrator inspects; it needs no policy, so that no words for it are needed either.
+            return if caller.role.is_none() {
+                self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await
+            } else {
+                Err(Refusal::unsupported("this S3 call is not known here"))
+            };
+        };
+        self.check(caller, request.demands, entry)?;
+        let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
+        let response = self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await?;
+        let listing = Demand::new("s3:ListBucket", request.bucket);
+        if response.status() == StatusCode::NOT_FOUND && request.reads && !self.may(caller, &listing) {
+            return Err(Refusal::denied(caller, &listing));
+        }
+        Ok(response)
+    }
+
+    async fn sqs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let operation = operation(&parts.headers)?;
+        let (bytes, input) = json_body(body).await?;
+        let queue = input["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).or(input["QueueName"].as_str());
+        let (region, account) = (&self.site.template.region, &self.site.template.account);
+        let resource = queue.map_or_else(|| "*".into(), |queue| format!("arn:aws:sqs:{region}:{account}:{queue}"));
+        if operation.starts_with("SendMessage") {
+            // Nothing secret may be in a message: the tests search this log for what is.
+            entry["input"] = input;
+        }
+        let action = operation.strip_suffix("Batch").unwrap_or(&operation);
+        self.check(caller, vec![Demand::new(format!("sqs:{action}"), resource)], entry)?;
+        self.forward(parts, bytes.into()).await
+    }
+
+    async fn ecs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let operation = operation(&parts.headers)?;
+        let (_, input) = json_body(body).await?;
+        entry["operation"] = operation.clone().into();
+        // Overrides and definitions are for many to see: nothing secret may be in them.
+        entry["input"] = input.clone();
+        let answer = match self.fargate.demands(&operation, &input) {
+            Ok(demands) => {
+                self.check(caller, demands, entry)?;
+                self.fargate.call(&operation, input)
+            }
+            Err(fault) => Err(fault),
+        };
+        Ok(match answer {
+            Ok(output) => aws_json(StatusCode::OK, &output),
+            Err(fault) => {
+                entry["fault"] = fault.code.into();
+                aws_json(StatusCode::BAD_REQUEST, &fault.into_json())
+            }
+        })
+    }
+
+    /// The one call that needs no permission.
+    async fn sts(&self, caller: &Caller, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+        let form = String::from_utf8_lossy(&body);
+        if !form.split('&').any(|pair| pair == "Action=GetCallerIdentity") {
+            return Err(Refusal::unsupported("this STS call is not known here"));
+        }
+        entry["operation"] = "GetCallerIdentity".into();
+        let Caller { arn, userid, .. } = caller;
+        let body = format!(
+            "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult><Arn>{arn}</Arn>\
+             <UserId>{userid}</UserId><Account>{}</Account></GetCallerIdentityResult><ResponseMetadata><RequestId>world</RequestId>\
+             </ResponseMetadata></GetCallerIdentityResponse>",
+            self.site.template.account
+        );
+        Ok(([("content-type", "text/xml")], body).into_response())
+    }
+
+    async fn forward(&self, parts: &Parts, body: reqwest::Body) -> Result<Response, Refusal> {
+        let url = format!("{}{}", self.site.moto, parts.uri.path_and_query().map_or("/", |path| path.as_str()));
+        let mut request = self.client.request(parts.method.clone(), url).headers(end_to_end(&parts.headers));
+        // Without this, what has no body would be sent on as an empty one in chunks.
+        if parts.headers.contains_key(header::CONTENT_LENGTH) || parts.headers.contains_key(header::TRANSFER_ENCODING) {
+            request = request.body(body);
+        }
+        let answer = request.send().await.map_err(Refusal::broken)?;
+        let (status, headers) = (answer.status(), end_to_end(answer.headers()));
+        let mut response = Body::from_stream(answer.bytes_stream()).into_response();
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Ok(response)
+    }
+}
+
+/// The headers that are for the far end: what concerns one connection only stays behind.
+fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let hop =
+        [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::EXPECT, HeaderName::from_static("keep-alive")];
+    let headers = headers.iter().filter(|(name, _)| !hop.contains(name));
+    headers.map(|(name, value): (&HeaderName, &HeaderValue)| (name.clone(), value.clone())).collect()
+}
+
+/// The operation of the JSON protocols: `X-Amz-Target: <service>.<operation>`.
+fn operation(headers: &HeaderMap) -> Result<String, Refusal> {
+    let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok());
+    let operation = target.and_then(|target| target.split_once('.')).map(|(_, operation)| operation.into());
+    operation.ok_or_else(|| Refusal::unsupported("only the JSON protocol is served"))
+}
+
+async fn json_body(body: Body) -> Result<(Bytes, Value), Refusal> {
+    let bytes = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+    let value = serde_json::from_slice(&bytes);
+    let value = value.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "SerializationException", error.to_string()))?;
+    Ok((bytes, value))
+}

@@ -1,0 +1,75 @@
+//! Who calls: every role session has a key pair of its own.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, RwLock},
+};
+
+use anyhow::{Result, anyhow};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{random_hex, template::Template};
+
+/// A key pair with its session's token. Has no `Debug`.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Credentials {
+    /// `AWS_ACCESS_KEY_ID`
+    pub access_key_id: String,
+    /// `AWS_SECRET_ACCESS_KEY`
+    pub secret_access_key: String,
+    /// `AWS_SESSION_TOKEN`; long-lived keys have none.
+    pub session_token: Option<String>,
+}
+
+/// The holder of a key pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// `arn:aws:sts::…:assumed-role/<role>/<session>`, or the administrator's.
+    pub arn: String,
+    /// `aws:userid`: `<role id>:<session>`.
+    pub userid: String,
+    /// The logical id of the role; the administrator has none and may do everything.
+    pub role: Option<String>,
+    /// When the keys stop working.
+    pub expires: Option<Timestamp>,
+}
+
+/// All key pairs that were given out.
+#[derive(Default)]
+pub struct Identities(RwLock<HashMap<String, Arc<Caller>>>);
+
+impl Identities {
+    /// Keys of somebody who may do everything.
+    pub fn administrator(&self, account: &str) -> Result<Credentials> {
+        let caller = Caller {
+            arn: format!("arn:aws:iam::{account}:user/administrator"),
+            userid: "AIDAADMINISTRATOR".into(),
+            role: None,
+            expires: None,
+        };
+        self.give("AKIA", caller)
+    }
+
+    /// Keys of a session of the role with that logical id.
+    pub fn session(&self, template: &Template, role: &str, session: &str, expires: Option<Timestamp>) -> Result<Credentials> {
+        let details = template.roles.get(role).ok_or_else(|| anyhow!("the template has no role {role}"))?;
+        let name = details.arn.rsplit('/').next().unwrap_or_default();
+        let arn = format!("arn:aws:sts::{}:assumed-role/{name}/{session}", template.account);
+        let caller = Caller { arn, userid: format!("{}:{session}", details.id), role: Some(role.into()), expires };
+        self.give("ASIA", caller)
+    }
+
+    fn give(&self, prefix: &str, caller: Caller) -> Result<Credentials> {
+        let access_key_id = format!("{prefix}{}", random_hex(8)?.to_uppercase());
+        let session_token = if prefix == "ASIA" { Some(random_hex(64)?) } else { None };
+        self.0.write().map_err(|_| anyhow!("the identities are poisoned"))?.insert(access_key_id.clone(), Arc::new(caller));
+        Ok(Credentials { access_key_id, secret_access_key: random_hex(20)?, session_token })
+    }
+
+    /// Who holds the key pair, if its time is not over.
+    pub fn caller(&self, access_key_id: &str, now: Timestamp) -> Option<Arc<Caller>> {
+        let caller = self.0.read().ok()?.get(access_key_id).cloned()?;
+        caller.expires.is_none_or(|expires| now < expires).then_some(caller)
+    }
+}

@@ -1,0 +1,282 @@
+//! Lambda: the real function binaries behind the Runtime API, started on demand and kept, as many at once as the template and the
+//! machine allow.
+
+mod instance;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use axum::body::Bytes;
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, TryAcquireError};
+
+use self::instance::Instance;
+use super::{identity::Credentials, now, random_hex, site::Site, template::Function};
+
+/// Lambda gives an environment so long to ask for its first event.
+const INIT: Duration = Duration::from_secs(10);
+/// The keys of an environment last this long here; it is not kept longer.
+const SESSION: SignedDuration = SignedDuration::from_hours(12);
+
+/// Why an invocation has no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// The function said so.
+    #[error("{kind}: {message}")]
+    Function {
+        /// `errorType`
+        kind: String,
+        /// `errorMessage`
+        message: String,
+    },
+    /// It took longer than the template allows, and was killed.
+    #[error("Task timed out after {} seconds", .0.as_secs())]
+    TimedOut(Duration),
+    /// Its process ended.
+    #[error("Runtime exited: {0}")]
+    Crashed(String),
+    /// It never asked for an event.
+    #[error("Runtime failed to start: {0}")]
+    Init(String),
+    /// All of its reserved concurrency is taken.
+    #[error("Rate exceeded")]
+    Throttled,
+}
+
+impl Failure {
+    /// For counters and the journal.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Function { .. } => "error",
+            Self::TimedOut(_) => "timeout",
+            Self::Crashed(_) => "crash",
+            Self::Init(_) => "init",
+            Self::Throttled => "throttle",
+        }
+    }
+}
+
+/// All functions of the template.
+pub struct Lambda {
+    hosts: BTreeMap<String, Host>,
+}
+
+/// One function.
+struct Host {
+    site: Arc<Site>,
+    id: String,
+    environment: BTreeMap<String, String>,
+    /// One permit per instance that may run.
+    running: Semaphore,
+    idle: Mutex<Vec<Instance>>,
+    /// The numbers of the instances, of which each has one: they name logs and pid files.
+    numbers: Arc<Mutex<Vec<usize>>>,
+    invocations: AtomicU64,
+    failures: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Lambda {
+    /// Starts nothing yet. `instances` bounds every function.
+    pub fn new(site: &Arc<Site>, kubeconfigs: &BTreeMap<String, PathBuf>, instances: usize) -> Result<Self> {
+        let hosts = site.template.functions.iter().map(|(id, function)| {
+            let host = Host {
+                site: Arc::clone(site),
+                id: id.clone(),
+                environment: environment(site, id, function, kubeconfigs)?,
+                running: Semaphore::new(function.reserved_concurrency.unwrap_or(instances).min(instances)),
+                idle: Mutex::default(),
+                numbers: Arc::new(Mutex::new((1..=instances).rev().collect())),
+                invocations: AtomicU64::new(0),
+                failures: Mutex::default(),
+            };
+            Ok((id.clone(), host))
+        });
+        Ok(Self { hosts: hosts.collect::<Result<_>>()? })
+    }
+
+    /// Invokes a function and waits for its answer, and before that for an instance to be free.
+    pub async fn invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
+        let host = self.host(function)?;
+        let _permit = host.running.acquire().await.map_err(|_| Failure::Init("the world ends".into()))?;
+        host.invoke(event).await
+    }
+
+    /// The same, for callers who are refused when all instances are busy.
+    pub async fn try_invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
+        let host = self.host(function)?;
+        let _permit = host.running.try_acquire().map_err(|error| match error {
+            TryAcquireError::NoPermits => Failure::Throttled,
+            TryAcquireError::Closed => Failure::Init("the world ends".into()),
+        })?;
+        host.invoke(event).await
+    }
+
+    fn host(&self, function: &str) -> Result<&Host, Failure> {
+        self.hosts.get(function).ok_or_else(|| Failure::Init(format!("there is no function {function}")))
+    }
+
+    /// Ends the idle instances of a function: its next invocation is a cold start.
+    pub fn chill(&self, function: &str) -> Result<(), Failure> {
+        lock(&self.host(function)?.idle).clear();
+        Ok(())
+    }
+
+    /// How often each function was invoked, and how that failed.
+    pub fn status(&self) -> Value {
+        let status = self.hosts.iter().map(|(id, host)| {
+            let (invocations, failures) = (host.invocations.load(Ordering::Relaxed), lock(&host.failures).clone());
+            (id.clone(), json!({ "invocations": invocations, "failures": failures, "idle": lock(&host.idle).len() }))
+        });
+        Value::Object(status.collect())
+    }
+}
+
+impl Host {
+    /// The caller holds a permit.
+    async fn invoke(&self, event: &Value) -> Result<Bytes, Failure> {
+        let request = random_hex(16).map_err(|error| Failure::Init(error.to_string()))?;
+        let started = Instant::now();
+        let (mut cold, mut peak) = (None, None);
+        let result = async {
+            let mut instance = match self.warm() {
+                Some(instance) => instance,
+                None => self.start().await.inspect(|instance| cold = Some(instance.init))?,
+            };
+            let timeout = self.site.template.functions[&self.id].timeout;
+            let result = instance.invoke(&request, Bytes::from(event.to_string()), timeout).await;
+            peak = instance.peak_memory_kib();
+            if matches!(result, Ok(_) | Err(Failure::Function { .. })) {
+                lock(&self.idle).push(instance);
+            }
+            result
+        }
+        .await;
+        self.record(&request, started.elapsed(), cold, peak, result.as_ref().err());
+        result
+    }
+
+    /// An instance that waits for work and is alive.
+    fn warm(&self) -> Option<Instance> {
+        loop {
+            let mut instance = lock(&self.idle).pop()?;
+            if let Some(status) = instance.ended() {
+                self.site.alarm(format!("{}: an idle instance ended: {status}", self.id));
+            } else if now() < instance.expires {
+                return Some(instance);
+            }
+        }
+    }
+
+    async fn start(&self) -> Result<Instance, Failure> {
+        let number = Number::take(&self.numbers).ok_or_else(|| Failure::Init("more instances than permits".into()))?;
+        let function = &self.site.template.functions[&self.id];
+        let init = |error: anyhow::Error| Failure::Init(format!("{error:#}"));
+        let expires = now() + SESSION;
+        let keys =
+            self.site.identities.session(&self.site.template, &function.role, &function.name, Some(expires)).map_err(init)?;
+        let mut environment = self.environment.clone();
+        let Credentials { access_key_id, secret_access_key, session_token } = keys;
+        environment.extend([
+            ("AWS_ACCESS_KEY_ID".into(), access_key_id),
+            ("AWS_SECRET_ACCESS_KEY".into(), secret_access_key),
+            ("AWS_SESSION_TOKEN".into(), session_token.unwrap_or_default()),
+            (
+                "AWS_LAMBDA_LOG_STREAM_NAME".into(),
+                format!("{}/[$LATEST]{}", now().strftime("%Y/%m/%d"), random_hex(16).map_err(init)?),
+            ),
+        ]);
+        // The folder's name is the package's, which people look for among the logs.
+        let name = function.code.file_name().map_or_else(|| self.id.clone().into(), |name| name.to_string_lossy());
+        Instance::start(
+            &self.site,
+            &format!("{name}-{}", number.value),
+            number,
+            &function.code.join("bootstrap"),
+            &environment,
+            expires,
+        )
+        .await
+    }
+
+    fn record(&self, request: &str, took: Duration, cold: Option<Duration>, peak_kib: Option<u64>, failure: Option<&Failure>) {
+        self.invocations.fetch_add(1, Ordering::Relaxed);
+        let millis = |duration: Duration| (duration.as_secs_f64() * 1_000_000.0).round() / 1000.0;
+        self.site.invocations.write(&json!({
+            "at": now().to_string(), "function": self.id, "request": request, "milliseconds": millis(took), "initMilliseconds": cold.map(millis),
+            "peakKib": peak_kib, "failure": failure.map(Failure::name), "message": failure.map(ToString::to_string),
+        }));
+        if let Some(failure) = failure {
+            *lock(&self.failures).entry(failure.name()).or_default() += 1;
+            if !matches!(failure, Failure::Throttled) {
+                self.site.alarm(format!("{}: {failure} (request {request})", self.id));
+            }
+        }
+    }
+}
+
+/// An instance's number, given back when the instance is gone.
+struct Number {
+    value: usize,
+    pool: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Number {
+    fn take(pool: &Arc<Mutex<Vec<usize>>>) -> Option<Self> {
+        let value = lock(pool).pop()?;
+        Some(Self { value, pool: Arc::clone(pool) })
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        lock(&self.pool).push(self.value);
+    }
+}
+
+/// What Lambda sets, what the template says, and where AWS is.
+fn environment(
+    site: &Site,
+    id: &str,
+    function: &Function,
+    kubeconfigs: &BTreeMap<String, PathBuf>,
+) -> Result<BTreeMap<String, String>> {
+    let mut environment = function.environment.clone();
+    if let Some(path) = environment.get_mut("KUBECONFIG") {
+        // The layer's content differs from function to function here, so that each has its own least identity in the cluster.
+        let kubeconfig =
+            kubeconfigs.get(id).with_context(|| format!("{id} has a kubeconfig in the template and none in this world"))?;
+        *path = kubeconfig.display().to_string();
+    }
+    let region = &site.template.region;
+    let fixed = [
+        ("AWS_DEFAULT_REGION", region.as_str()),
+        ("AWS_ENDPOINT_URL", &site.endpoint),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &function.memory.to_string()),
+        ("AWS_LAMBDA_FUNCTION_NAME", &function.name),
+        ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST"),
+        ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand"),
+        ("AWS_LAMBDA_LOG_GROUP_NAME", &function.log_group),
+        ("AWS_REGION", region),
+        ("LAMBDA_RUNTIME_DIR", "/var/runtime"),
+        ("LAMBDA_TASK_ROOT", &function.code.display().to_string()),
+        ("LANG", "en_US.UTF-8"),
+        ("PATH", "/usr/local/bin:/usr/bin/:/bin:/opt/bin"),
+        ("TZ", ":UTC"),
+        ("_HANDLER", "bootstrap"),
+    ];
+    environment.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    Ok(environment)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

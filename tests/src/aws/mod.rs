@@ -1,0 +1,179 @@
+//! AWS on one machine, wired by `infra/template.yaml`: one endpoint that checks every call against the policies of its caller's role
+//! ([`gate`]), S3 and SQS by moto behind it, ECS by a small [`fargate`], the Lambda runtime in front of the real function binaries
+//! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL.
+//!
+//! Nothing in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
+
+pub mod control;
+mod fargate;
+mod gate;
+mod identity;
+mod lambda;
+pub mod policy;
+mod poller;
+mod provision;
+mod s3;
+mod schedule;
+mod site;
+pub mod template;
+mod url;
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
+
+use anyhow::{Context, Result, ensure};
+use aws_sdk_sqs::config::{BehaviorVersion, Region};
+pub use identity::Credentials;
+use jiff::Timestamp;
+use tokio::net::TcpListener;
+
+use self::{
+    fargate::Fargate, identity::Identities, lambda::Lambda, poller::Mappings, schedule::Schedules, site::Site, template::Template,
+};
+use crate::world::dirs::Dirs;
+
+/// What the world decides about its AWS.
+pub struct Settings {
+    /// `infra/template.yaml`. The functions' binaries are where it says.
+    pub template: PathBuf,
+    /// The template's parameters.
+    pub parameters: BTreeMap<String, String>,
+    /// Secrets Manager's secrets, by name.
+    pub secrets: BTreeMap<String, String>,
+    /// The kubeconfig that a function's layer has in it, by the function's logical id. Only a function that the template gives
+    /// `KUBECONFIG` gets it.
+    pub kubeconfigs: BTreeMap<String, PathBuf>,
+    /// Stands for `/driftless/runner`.
+    pub runner: PathBuf,
+    /// The environment that a task's image would have: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
+    pub image: BTreeMap<String, String>,
+    /// Where moto answers, without a slash at the end.
+    pub moto: String,
+    /// At most so many instances of one function, whatever the template allows: the machine is small.
+    pub instances: usize,
+}
+
+/// The account that moto keeps when it is not told another.
+const ACCOUNT: &str = "123456789012";
+const REGION: &str = "us-east-1";
+const STACK: &str = "driftless";
+
+/// A running AWS. Dropping it ends every function and every task.
+pub struct Aws {
+    /// `AWS_ENDPOINT_URL`: every service, for everybody.
+    pub endpoint: String,
+    /// The webhook's function URL, with a slash at the end as in AWS.
+    pub webhook_url: String,
+    /// Where [`control::Client`] connects to.
+    pub control: String,
+    /// `AWS_REGION`
+    pub region: String,
+    /// The bucket's name.
+    pub bucket: String,
+    /// The queues' URLs by logical id, dead-letter queues included.
+    pub queues: BTreeMap<String, String>,
+    /// Keys that may do everything.
+    pub administrator: Credentials,
+    site: Arc<Site>,
+}
+
+impl Aws {
+    /// Reads the template, makes what it says in moto, and serves. Messages are polled for and the schedule ticks from then on.
+    pub async fn start(dirs: Arc<Dirs>, settings: Settings) -> Result<Self> {
+        let (gate, url, control, tasks) = (listener().await?, listener().await?, listener().await?, listener().await?);
+        let (endpoint, webhook_url) = (address(&gate)?, format!("{}/", address(&url)?));
+        let template = Template::read(
+            &settings.template,
+            &template::Settings {
+                account: ACCOUNT.into(),
+                region: REGION.into(),
+                stack: STACK.into(),
+                endpoint: endpoint.clone(),
+                function_url: webhook_url.clone(),
+                parameters: settings.parameters.clone(),
+                secrets: settings.secrets.clone(),
+            },
+        )?;
+        for (id, function) in &template.functions {
+            let bootstrap = function.code.join("bootstrap");
+            ensure!(bootstrap.is_file(), "{id}: there is no {}: run `cargo lambda build`", bootstrap.display());
+        }
+        let identities = Identities::default();
+        let administrator = identities.administrator(ACCOUNT)?;
+        let config = backend(&settings.moto, &administrator).await;
+        let site = Arc::new(Site::new(
+            dirs,
+            endpoint.clone(),
+            settings.moto.clone(),
+            template,
+            identities,
+            aws_sdk_sqs::Client::new(&config),
+        )?);
+        provision::create(&site, &config).await.context("making the template's resources in moto")?;
+
+        let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
+        gate::serve(Arc::clone(&site), Arc::clone(&fargate), gate)?;
+        let lambda = Arc::new(Lambda::new(&site, &settings.kubeconfigs, settings.instances)?);
+        let mappings = Mappings::start(&site, &lambda, settings.instances)?;
+        let schedules = Schedules::start(&site, &lambda);
+        let function_url = url::serve(&site, &lambda, url)?;
+        let hooks = address(&control)?;
+        control::serve(&site, control::Parts { lambda, mappings, schedules, function_url, fargate }, control);
+
+        let queues = site.template.queues.iter().map(|(id, queue)| (id.clone(), queue.url.clone())).collect();
+        let bucket = site.template.bucket.clone();
+        Ok(Self { endpoint, webhook_url, control: hooks, region: REGION.into(), bucket, queues, administrator, site })
+    }
+
+    /// Keys for a session of the role with that logical id, for a process that is neither a function nor a task.
+    pub fn session(&self, role: &str, name: &str) -> Result<Credentials> {
+        self.site.identities.session(&self.site.template, role, name, None)
+    }
+
+    /// Ends every function and every task.
+    pub async fn stop(self) {
+        self.site.tasks.stop().await;
+    }
+}
+
+impl Drop for Aws {
+    fn drop(&mut self) {
+        // The tasks hold the site, and it them.
+        self.site.tasks.abort();
+    }
+}
+
+async fn listener() -> Result<TcpListener> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?)
+}
+
+fn address(listener: &TcpListener) -> Result<String> {
+    Ok(format!("http://{}", listener.local_addr()?))
+}
+
+/// The configuration of clients that talk to moto itself.
+async fn backend(moto: &str, keys: &Credentials) -> aws_config::SdkConfig {
+    let keys = aws_credential_types::Credentials::new(&keys.access_key_id, &keys.secret_access_key, None, None, "world");
+    aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .region(Region::from_static(REGION))
+        .endpoint_url(moto)
+        .credentials_provider(keys)
+        .load()
+        .await
+}
+
+/// The clock of this half of the world.
+#[expect(clippy::disallowed_methods, reason = "this is the clock adapter")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+/// So many random bytes in hex.
+fn random_hex(bytes: usize) -> Result<String> {
+    use std::io::Read as _;
+    let mut buffer = vec![0; bytes];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut buffer)?;
+    Ok(base16ct::lower::encode_string(&buffer))
+}

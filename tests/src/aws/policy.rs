@@ -1,0 +1,390 @@
+//! IAM's policy evaluation, as far as the template uses it. What it does not know is an error when the template is read, so that
+//! no rule is ever skipped.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// A policy document.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct Policy {
+    /// The language's version; only `2012-10-17` has policy variables.
+    pub version: Version,
+    /// The rules.
+    pub statement: Vec<Statement>,
+}
+
+/// The version of the policy language.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub enum Version {
+    /// The current one.
+    #[serde(rename = "2012-10-17")]
+    Current,
+}
+
+/// One rule of a policy.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct Statement {
+    /// A name, for people.
+    pub sid: Option<String>,
+    /// What follows when the statement matches.
+    pub effect: Effect,
+    /// Who is meant; only in policies of resources and in trust policies.
+    pub principal: Option<Principal>,
+    /// Action patterns.
+    pub action: OneOrMany,
+    /// Resource patterns; absent in a trust policy.
+    pub resource: Option<OneOrMany>,
+    /// All of these must hold.
+    #[serde(default)]
+    pub condition: BTreeMap<Operator, BTreeMap<String, OneOrMany>>,
+}
+
+/// What a matching statement does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Effect {
+    /// Allows, unless another denies.
+    Allow,
+    /// Denies, whatever others allow.
+    Deny,
+}
+
+/// Whom a statement of a resource's policy means.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum Principal {
+    /// `"*"`
+    Anyone(Star),
+    /// `{Service: …}`
+    Service {
+        /// A service's principal, such as `events.amazonaws.com`.
+        #[serde(rename = "Service")]
+        service: OneOrMany,
+    },
+}
+
+/// `"*"`
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub enum Star {
+    /// `"*"`
+    #[serde(rename = "*")]
+    Star,
+}
+
+/// The condition operators that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum Operator {
+    /// Equal, to the letter.
+    StringEquals,
+    /// Equal with `*` and `?`.
+    StringLike,
+    /// The same as [`Operator::ArnLike`], as IAM has it.
+    ArnEquals,
+    /// Equal with `*` and `?`, each part of the ARN for itself.
+    ArnLike,
+    /// `true` or `false`.
+    Bool,
+}
+
+/// A list that may be written as its only element.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum OneOrMany {
+    /// The only element.
+    One(String),
+    /// The list.
+    Many(Vec<String>),
+}
+
+impl OneOrMany {
+    /// The elements.
+    #[must_use]
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// The condition keys of a request, such as `aws:userid`; names are compared without case.
+#[derive(Clone, Debug, Default)]
+pub struct Context(BTreeMap<String, String>);
+
+impl Context {
+    /// The same with one more key.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.0.insert(key.to_lowercase(), value.into());
+        self
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(&key.to_lowercase()).map(String::as_str)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// Such as `s3:GetObject`.
+    pub action: String,
+    /// An ARN, or `*` where the action has no resource.
+    pub resource: String,
+    /// Condition keys beyond the caller's own.
+    pub context: Context,
+}
+
+impl Demand {
+    /// A demand without condition keys.
+    #[must_use]
+    pub fn new(action: impl Into<String>, resource: impl Into<String>) -> Self {
+        Self { action: action.into(), resource: resource.into(), context: Context::default() }
+    }
+
+    /// The same with one more condition key.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.context = self.context.with(key, value);
+        self
+    }
+}
+
+/// Who asks, as the policies of resources see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who<'a> {
+    /// A role's session.
+    Role,
+    /// AWS itself, such as `events.amazonaws.com`.
+    Service(&'a str),
+}
+
+/// Whether these statements, those of the caller's role and of the resource together, allow the demand: one must allow and none
+/// may deny. That is IAM's rule within one account.
+pub fn allows<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<'_>, demand: &Demand) -> bool {
+    let mut allowed = false;
+    for statement in statements.into_iter().filter(|statement| statement.matches(who, demand)) {
+        match statement.effect {
+            Effect::Allow => allowed = true,
+            Effect::Deny => return false,
+        }
+    }
+    allowed
+}
+
+impl Statement {
+    fn matches(&self, who: Who<'_>, demand: &Demand) -> bool {
+        let principal = match (&self.principal, who) {
+            (None, Who::Role) | (Some(Principal::Anyone(_)), _) => true,
+            (Some(Principal::Service { service }), Who::Service(name)) => {
+                service.as_slice().iter().any(|service| service == name)
+            }
+            (None, Who::Service(_)) | (Some(Principal::Service { .. }), Who::Role) => false,
+        };
+        let any = |patterns: &OneOrMany, test: &dyn Fn(&str) -> bool| patterns.as_slice().iter().any(|pattern| test(pattern));
+        let action = demand.action.to_lowercase();
+        principal
+            && any(&self.action, &|pattern| like(&pattern.to_lowercase(), &action, &demand.context))
+            && self
+                .resource
+                .as_ref()
+                .is_none_or(|resource| any(resource, &|pattern| arn_like(pattern, &demand.resource, &demand.context)))
+            && self.condition.iter().all(|(operator, keys)| {
+                keys.iter().all(|(key, values)| {
+                    demand
+                        .context
+                        .get(key)
+                        .is_some_and(|found| any(values, &|value| operator.holds(value, found, &demand.context)))
+                })
+            })
+    }
+}
+
+impl Operator {
+    fn holds(self, wanted: &str, found: &str, context: &Context) -> bool {
+        match self {
+            Self::StringEquals => {
+                tokens(wanted, context).is_some_and(|tokens| tokens.into_iter().map(Token::literally).eq(found.chars()))
+            }
+            Self::StringLike => like(wanted, found, context),
+            Self::ArnEquals | Self::ArnLike => arn_like(wanted, found, context),
+            Self::Bool => wanted.eq_ignore_ascii_case(found),
+        }
+    }
+}
+
+/// Matches the six parts of an ARN each for itself: a `*` does not reach over a colon, except in the last part.
+fn arn_like(pattern: &str, arn: &str, context: &Context) -> bool {
+    if pattern == "*" {
+        return true;
+    }
+    let (patterns, parts): (Vec<_>, Vec<_>) = (pattern.splitn(6, ':').collect(), arn.splitn(6, ':').collect());
+    patterns.len() == parts.len() && patterns.iter().zip(parts).all(|(pattern, part)| like(pattern, part, context))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Literal(char),
+    One,
+    Any,
+}
+
+impl Token {
+    fn literally(self) -> char {
+        match self {
+            Self::Literal(char) => char,
+            Self::One => '?',
+            Self::Any => '*',
+        }
+    }
+}
+
+/// Reads a pattern with its variables replaced; `None` if the request has no value for one. What comes from a variable is never a
+/// wildcard, or a caller could choose its name to reach everything.
+fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
+    let mut tokens = Vec::with_capacity(pattern.len());
+    let mut rest = pattern;
+    while let Some(char) = rest.chars().next() {
+        if let Some((variable, after)) = rest.strip_prefix("${").and_then(|rest| rest.split_once('}')) {
+            let value = if matches!(variable, "*" | "?" | "$") { variable } else { context.get(variable)? };
+            tokens.extend(value.chars().map(Token::Literal));
+            rest = after;
+            continue;
+        }
+        tokens.push(match char {
+            '*' => Token::Any,
+            '?' => Token::One,
+            char => Token::Literal(char),
+        });
+        rest = &rest[char.len_utf8()..];
+    }
+    Some(tokens)
+}
+
+fn like(pattern: &str, text: &str, context: &Context) -> bool {
+    let Some(tokens) = tokens(pattern, context) else { return false };
+    let text: Vec<char> = text.chars().collect();
+    // Where to go on if what follows the last `*` does not fit: that star takes one more character.
+    let mut retry: Option<(usize, usize)> = None;
+    let (mut token, mut at) = (0, 0);
+    while at < text.len() {
+        match tokens.get(token) {
+            Some(Token::Any) => {
+                retry = Some((token, at));
+                token += 1;
+            }
+            Some(Token::One) => (token, at) = (token + 1, at + 1),
+            Some(Token::Literal(char)) if *char == text[at] => (token, at) = (token + 1, at + 1),
+            _ => match retry {
+                Some((star, taken)) => {
+                    retry = Some((star, taken + 1));
+                    (token, at) = (star + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    tokens[token..].iter().all(|token| *token == Token::Any)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const OWN: &str = "arn:aws:s3:::b/tasks/${aws:userid}/in/*";
+
+    fn statements(statements: serde_json::Value) -> Vec<Statement> {
+        let policy: Policy = serde_json::from_value(json!({ "Version": "2012-10-17", "Statement": statements })).unwrap();
+        policy.statement
+    }
+
+    fn get(key: &str, userid: &str) -> Demand {
+        Demand::new("s3:GetObject", format!("arn:aws:s3:::b/{key}")).with("aws:userid", userid)
+    }
+
+    #[test]
+    fn a_task_reads_its_own_folder_and_no_other() {
+        let rules = statements(json!([{ "Effect": "Allow", "Action": "s3:GetObject", "Resource": OWN }]));
+        let read = |key: &str, userid: &str| allows(&rules, Who::Role, &get(key, userid));
+        assert!(read("tasks/AROA1:aa/in/spec", "AROA1:aa"));
+        assert!(!read("tasks/AROA1:ab/in/spec", "AROA1:aa"));
+        assert!(!read("tasks/AROA1:aa/out/result", "AROA1:aa"));
+        assert!(!read("tasks/AROA1:aa/in", "AROA1:aa"));
+    }
+
+    #[test]
+    fn a_wildcard_in_a_session_name_is_no_wildcard() {
+        let rules = statements(json!([{ "Effect": "Allow", "Action": "s3:*", "Resource": OWN }]));
+        assert!(!allows(&rules, Who::Role, &get("tasks/AROA1:aa/in/spec", "*")));
+        assert!(allows(&rules, Who::Role, &get("tasks/*/in/spec", "*")));
+    }
+
+    #[test]
+    fn a_variable_without_a_value_matches_nothing() {
+        let rules = statements(json!([{ "Effect": "Allow", "Action": "*", "Resource": OWN }]));
+        assert!(!allows(&rules, Who::Role, &Demand::new("s3:GetObject", "arn:aws:s3:::b/tasks//in/spec")));
+    }
+
+    #[test]
+    fn a_denial_wins_over_every_permission() {
+        let rules = statements(json!([
+            { "Effect": "Allow", "Action": "*", "Resource": "*" },
+            { "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "Bool": { "aws:SecureTransport": "false" } } },
+        ]));
+        assert!(!allows(&rules, Who::Role, &get("k", "u").with("aws:securetransport", "false")));
+        assert!(allows(&rules, Who::Role, &get("k", "u").with("aws:SecureTransport", "true")));
+        assert!(!allows(&[], Who::Role, &get("k", "u")), "what nothing allows is denied");
+    }
+
+    #[test]
+    fn every_condition_must_hold_and_an_absent_key_does_not() {
+        let rules = statements(json!([{
+            "Effect": "Allow", "Principal": { "Service": "s3.amazonaws.com" }, "Action": "sqs:SendMessage", "Resource": "arn:aws:sqs:r:1:q",
+            "Condition": { "StringEquals": { "aws:SourceAccount": "1" }, "ArnEquals": { "aws:SourceArn": "arn:aws:s3:::b*" } },
+        }]));
+        let send = Demand::new("sqs:SendMessage", "arn:aws:sqs:r:1:q").with("aws:SourceAccount", "1");
+        let service = Who::Service("s3.amazonaws.com");
+        assert!(!allows(&rules, service, &send));
+        assert!(allows(&rules, service, &send.clone().with("aws:SourceArn", "arn:aws:s3:::bucket")));
+        assert!(!allows(&rules, service, &send.clone().with("aws:SourceArn", "arn:aws:s3:::other")));
+        assert!(!allows(&rules, Who::Service("sns.amazonaws.com"), &send.clone().with("aws:SourceArn", "arn:aws:s3:::b")));
+        assert!(!allows(&rules, Who::Role, &send.with("aws:SourceArn", "arn:aws:s3:::b")));
+    }
+
+    #[test]
+    fn wildcards_match_as_iam_says() {
+        let none = Context::default();
+        for (pattern, text, fits) in [
+            ("s3:Get*", "s3:GetObject", true),
+            ("s3:Get?bject", "s3:GetObject", true),
+            ("*a*b", "xaxbxab", true),
+            ("*a*b", "xaxbxa", false),
+            ("a**", "a", true),
+            ("", "a", false),
+            ("${*}", "*", true),
+            ("${*}", "x", false),
+        ] {
+            assert_eq!(like(pattern, text, &none), fits, "{pattern} against {text}");
+        }
+        assert!(
+            !arn_like("arn:aws:ecs:*:task/c/1", "arn:aws:ecs:r:1:task/c/1", &none),
+            "a star stays within its part of the ARN"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_when_it_is_read() {
+        let read = |statement: serde_json::Value| {
+            serde_json::from_value::<Policy>(json!({ "Version": "2012-10-17", "Statement": [statement] })).is_err()
+        };
+        assert!(read(json!({ "Effect": "Allow", "NotAction": "s3:*", "Resource": "*" })));
+        assert!(read(
+            json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Condition": { "DateGreaterThan": { "aws:CurrentTime": "x" } } })
+        ));
+        assert!(read(json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "Federated": "x" } })));
+    }
+}

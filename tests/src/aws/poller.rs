@@ -1,0 +1,246 @@
+//! Event source mappings: what Lambda's pollers do between a queue and a function.
+
+mod event;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::sleep,
+};
+
+use super::{lambda::Lambda, site::Site, template::Mapping};
+
+/// One long poll; short enough that a switch is seen soon.
+const POLL_SECONDS: i32 = 2;
+/// Between polls that fail.
+const AFTER_FAILURE: Duration = Duration::from_millis(500);
+
+/// What a test can make a mapping do that AWS may do at any time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+pub struct Switches {
+    /// Nothing is polled for.
+    pub paused: bool,
+    /// Every event is delivered twice: at once on a standard queue, one after the other on a FIFO queue.
+    pub duplicate: bool,
+    /// The first message about each object is lost.
+    pub drop_first: bool,
+    /// Every so many-th message is lost; 0 loses none.
+    pub drop_every: u64,
+}
+
+/// All mappings, by the logical id of their function.
+pub struct Mappings(BTreeMap<String, Arc<Poller>>);
+
+struct Poller {
+    site: Arc<Site>,
+    lambda: Arc<Lambda>,
+    function: String,
+    mapping: Mapping,
+    url: String,
+    fifo: bool,
+    concurrency: Arc<Semaphore>,
+    switches: watch::Sender<Switches>,
+    progress: Mutex<Progress>,
+    /// Batches that are being delivered.
+    in_flight: AtomicU64,
+    delivered: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// The objects of which a message was lost since the switch was set.
+    lost: HashSet<String>,
+    /// Messages seen since then.
+    seen: u64,
+    /// The receipts of messages that failed and are hidden until their visibility timeout.
+    hidden: Vec<String>,
+}
+
+impl Mappings {
+    /// Starts one poller per mapping of the template. `instances` bounds each, below what the template allows.
+    pub fn start(site: &Arc<Site>, lambda: &Arc<Lambda>, instances: usize) -> Result<Self> {
+        let mut pollers = BTreeMap::new();
+        for (id, function) in &site.template.functions {
+            for mapping in &function.mappings {
+                let queue = site.template.queue(&mapping.queue)?;
+                let poller = Arc::new(Poller {
+                    site: Arc::clone(site),
+                    lambda: Arc::clone(lambda),
+                    function: id.clone(),
+                    mapping: mapping.clone(),
+                    url: queue.url.clone(),
+                    fifo: queue.is_fifo(),
+                    concurrency: Arc::new(Semaphore::new(mapping.concurrency.min(instances))),
+                    switches: watch::Sender::default(),
+                    progress: Mutex::default(),
+                    in_flight: AtomicU64::new(0),
+                    delivered: AtomicU64::new(0),
+                    failed: AtomicU64::new(0),
+                    dropped: AtomicU64::new(0),
+                });
+                site.tasks.spawn(poll(Arc::clone(&poller)));
+                anyhow::ensure!(
+                    pollers.insert(id.clone(), poller).is_none(),
+                    "{id} has two queues: this world knows one per function"
+                );
+            }
+        }
+        Ok(Self(pollers))
+    }
+
+    /// Sets a mapping's switches; what was counted for them starts again.
+    pub fn switch(&self, function: &str, switches: Switches) -> Result<()> {
+        let poller = self.poller(function)?;
+        let mut progress = poller.progress();
+        progress.lost.clear();
+        progress.seen = 0;
+        drop(progress);
+        poller.switches.send_replace(switches);
+        Ok(())
+    }
+
+    /// Makes the visibility timeout of the messages that failed pass now.
+    pub async fn expire(&self, function: &str) -> Result<usize> {
+        let poller = self.poller(function)?;
+        let hidden = std::mem::take(&mut poller.progress().hidden);
+        for receipt in &hidden {
+            let request = poller.site.sqs.change_message_visibility().queue_url(&poller.url).receipt_handle(receipt);
+            request.visibility_timeout(0).send().await.context("showing a failed message")?;
+        }
+        Ok(hidden.len())
+    }
+
+    /// What each mapping has done, and its switches.
+    pub fn status(&self) -> Value {
+        let status = self.0.iter().map(|(function, poller)| {
+            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+            let counts = json!({
+                "queue": poller.mapping.queue, "switches": *poller.switches.borrow(), "delivered": count(&poller.delivered),
+                "failed": count(&poller.failed), "dropped": count(&poller.dropped), "hidden": poller.progress().hidden.len(),
+                "inFlight": count(&poller.in_flight),
+            });
+            (function.clone(), counts)
+        });
+        Value::Object(status.collect())
+    }
+
+    fn poller(&self, function: &str) -> Result<&Arc<Poller>> {
+        self.0.get(function).with_context(|| format!("no queue feeds {function}"))
+    }
+}
+
+async fn poll(poller: Arc<Poller>) {
+    let mut switches = poller.switches.subscribe();
+    loop {
+        let Ok(permit) = Arc::clone(&poller.concurrency).acquire_owned().await else { return };
+        if switches.wait_for(|switches| !switches.paused).await.is_err() {
+            return;
+        }
+        match poller.receive().await {
+            Ok(messages) if messages.is_empty() => {}
+            Ok(messages) => {
+                let (work, poller) = (Arc::clone(&poller), &poller);
+                poller.site.tasks.spawn(async move {
+                    work.in_flight.fetch_add(1, Ordering::Relaxed);
+                    work.handle(messages).await;
+                    work.in_flight.fetch_sub(1, Ordering::Relaxed);
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                poller.site.alarm(format!("{}: polling {} failed: {error:#}", poller.function, poller.mapping.queue));
+                sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+impl Poller {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn receive(&self) -> Result<Vec<Message>> {
+        let request = self.site.sqs.receive_message().queue_url(&self.url).max_number_of_messages(self.mapping.batch_size.into());
+        let request = request.wait_time_seconds(POLL_SECONDS).message_attribute_names("All");
+        let answer = request.message_system_attribute_names(MessageSystemAttributeName::All).send().await?;
+        Ok(answer.messages.unwrap_or_default())
+    }
+
+    /// Delivers a batch, once or twice, and deletes what succeeded.
+    async fn handle(&self, messages: Vec<Message>) {
+        let switches = self.switches.borrow().clone();
+        let (lost, messages): (Vec<_>, Vec<_>) = messages.into_iter().partition(|message| self.loses(&switches, message));
+        self.dropped.fetch_add(lost.len() as u64, Ordering::Relaxed);
+        self.delete(&lost).await;
+        if messages.is_empty() {
+            return;
+        }
+        if switches.duplicate && self.fifo {
+            self.deliver(&messages).await;
+            self.deliver(&messages).await;
+        } else if switches.duplicate {
+            tokio::join!(self.deliver(&messages), self.deliver(&messages));
+        } else {
+            self.deliver(&messages).await;
+        }
+    }
+
+    async fn deliver(&self, messages: &[Message]) {
+        let event = event::sqs(messages, &self.mapping.queue, &self.site.template.region);
+        // The function's failure is an alarm already.
+        let answer = self.lambda.invoke(&self.function, &event).await;
+        let ids: Vec<_> = messages.iter().filter_map(Message::message_id).collect();
+        let failed = match &answer {
+            Ok(answer) if self.mapping.partial => event::failures(answer, &ids),
+            Ok(_) => HashSet::new(),
+            Err(_) => ids.iter().copied().map(ToOwned::to_owned).collect(),
+        };
+        let failed = |message: &Message| message.message_id().is_none_or(|id| failed.contains(id));
+        let (failed, done): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(failed);
+        self.delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
+        self.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
+        self.progress().hidden.extend(failed.into_iter().filter_map(|message| message.receipt_handle));
+        self.delete(&done).await;
+    }
+
+    /// A batch has ten messages at most, as many as one call deletes.
+    async fn delete(&self, messages: &[Message]) {
+        let entries = messages.iter().enumerate().filter_map(|(position, message)| {
+            DeleteMessageBatchRequestEntry::builder()
+                .id(position.to_string())
+                .set_receipt_handle(message.receipt_handle.clone())
+                .build()
+                .ok()
+        });
+        let entries: Vec<_> = entries.collect();
+        if entries.is_empty() {
+            return;
+        }
+        if let Err(error) = self.site.sqs.delete_message_batch().queue_url(&self.url).set_entries(Some(entries)).send().await {
+            self.site.alarm(format!("{}: messages could not be deleted: {error}", self.function));
+        }
+    }
+
+    fn loses(&self, switches: &Switches, message: &Message) -> bool {
+        let mut progress = self.progress();
+        progress.seen += 1;
+        let first = switches.drop_first && progress.lost.insert(event::subject(message.body().unwrap_or_default()));
+        first || (switches.drop_every > 0 && progress.seen.is_multiple_of(switches.drop_every))
+    }
+}

@@ -1,0 +1,137 @@
+//! What a request to S3 asks for, in IAM's words.
+
+use axum::http::{HeaderMap, Method};
+
+use super::policy::Demand;
+
+/// A request to S3.
+pub struct Request {
+    /// What the caller must be allowed, all of it.
+    pub demands: Vec<Demand>,
+    /// The bucket's ARN: whoever may not list it is told 403 instead of 404.
+    pub bucket: String,
+    /// It reads one object.
+    pub reads: bool,
+    /// It succeeds only if the object is, or is not, as the caller says.
+    pub conditional: bool,
+}
+
+impl Request {
+    /// Reads method, path and query; buckets are always in the path. `None` for what nothing in Driftless uses.
+    pub fn parse(method: &Method, path: &str, query: &str, headers: &HeaderMap) -> Option<Self> {
+        let (bucket, key) = path.strip_prefix('/')?.split_once('/').map_or((path.strip_prefix('/')?, ""), |parts| parts);
+        let bucket = format!("arn:aws:s3:::{}", percent_decode(bucket)?);
+        let object = format!("{bucket}/{}", percent_decode(key)?);
+        // The SDKs name the operation once more, in `x-id`.
+        let parameters: Vec<_> = query
+            .split('&')
+            .filter_map(|pair| pair.split('=').next())
+            .filter(|name| !name.is_empty() && *name != "x-id")
+            .collect();
+        let has = |name: &str| parameters.contains(&name);
+        let only = |known: &[&str]| parameters.iter().all(|name| known.contains(name));
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+
+        let demands = if key.is_empty() {
+            let listing =
+                ["list-type", "prefix", "delimiter", "max-keys", "continuation-token", "start-after", "encoding-type", "marker"];
+            match *method {
+                Method::GET | Method::HEAD if only(&listing) => {
+                    let prefix = query.split('&').find_map(|pair| pair.strip_prefix("prefix=")).and_then(percent_decode);
+                    vec![Demand::new("s3:ListBucket", &bucket).with("s3:prefix", prefix.unwrap_or_default())]
+                }
+                _ => return None,
+            }
+        } else {
+            match *method {
+                Method::GET | Method::HEAD if only(&["partNumber"]) => vec![Demand::new("s3:GetObject", &object)],
+                Method::PUT if only(&["partNumber", "uploadId"]) => {
+                    let mut demands = vec![Demand::new("s3:PutObject", &object)];
+                    if let Some(source) = header("x-amz-copy-source") {
+                        let source = percent_decode(source.strip_prefix('/').unwrap_or(source))?;
+                        demands.push(Demand::new("s3:GetObject", format!("arn:aws:s3:::{source}")));
+                    }
+                    if headers.contains_key("x-amz-tagging") {
+                        demands.push(Demand::new("s3:PutObjectTagging", &object));
+                    }
+                    if headers.contains_key("if-match") {
+                        demands.push(Demand::new("s3:GetObject", &object));
+                    }
+                    demands
+                }
+                Method::POST if has("uploads") || has("uploadId") => vec![Demand::new("s3:PutObject", &object)],
+                Method::DELETE if has("uploadId") => vec![Demand::new("s3:AbortMultipartUpload", &object)],
+                Method::DELETE if only(&[]) => vec![Demand::new("s3:DeleteObject", &object)],
+                _ => return None,
+            }
+        };
+        let reads = demands.iter().any(|demand| demand.action == "s3:GetObject");
+        let conditional = headers.contains_key("if-none-match") || headers.contains_key("if-match");
+        Some(Self { demands, bucket, reads, conditional: conditional && *method != Method::GET && *method != Method::HEAD })
+    }
+}
+
+/// Undoes %XX; `None` if that is not UTF-8 or not well-formed.
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        decoded.push(if byte == b'%' {
+            let digits = [bytes.next()?, bytes.next()?];
+            u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+        } else {
+            byte
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn actions(method: Method, target: &str, headers: &[(&'static str, &str)]) -> Option<Vec<(String, String)>> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
+        let request = Request::parse(&method, path, query, &headers)?;
+        Some(request.demands.into_iter().map(|demand| (demand.action, demand.resource.replace("arn:aws:s3:::", ""))).collect())
+    }
+
+    #[test]
+    fn requests_come_out_as_iam_names_them() {
+        let one = |action: &str, resource: &str| Some(vec![(action.to_owned(), resource.to_owned())]);
+        assert_eq!(
+            actions(Method::GET, "/b/tasks/A%3Aa/in/spec?x-id=GetObject", &[]),
+            one("s3:GetObject", "b/tasks/A:a/in/spec")
+        );
+        assert_eq!(actions(Method::HEAD, "/b/k", &[]), one("s3:GetObject", "b/k"));
+        assert_eq!(actions(Method::PUT, "/b/k?x-id=PutObject", &[]), one("s3:PutObject", "b/k"));
+        assert_eq!(actions(Method::POST, "/b/k?uploads", &[]), one("s3:PutObject", "b/k"));
+        assert_eq!(actions(Method::DELETE, "/b/k?x-id=DeleteObject", &[]), one("s3:DeleteObject", "b/k"));
+        assert_eq!(actions(Method::GET, "/b?list-type=2&prefix=tasks%2F", &[]), one("s3:ListBucket", "b"));
+        assert_eq!(actions(Method::GET, "/b/?list-type=2", &[]), one("s3:ListBucket", "b"));
+    }
+
+    #[test]
+    fn a_copy_reads_its_source_and_a_conditional_overwrite_its_target() {
+        let copy = actions(Method::PUT, "/b/to", &[("x-amz-copy-source", "b/from%3A1")]).unwrap();
+        assert_eq!(copy[1], ("s3:GetObject".into(), "b/from:1".into()));
+        let overwrite = actions(Method::PUT, "/b/k", &[("if-match", "\"etag\"")]).unwrap();
+        assert_eq!(overwrite.len(), 2);
+        assert_eq!(actions(Method::PUT, "/b/k", &[("if-none-match", "*")]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_rather_than_taken_for_something_else() {
+        for (method, target) in [
+            (Method::GET, "/b/k?acl"),
+            (Method::PUT, "/b/k?tagging"),
+            (Method::POST, "/b?delete"),
+            (Method::PUT, "/b?policy"),
+            (Method::DELETE, "/b"),
+            (Method::GET, "/b/%zz"),
+        ] {
+            assert_eq!(actions(method, target, &[]), None, "{target}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What every part of the AWS half has in common.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    future::Future,
+    io::Write as _,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use anyhow::Result;
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::{identity::Identities, template::Template};
+use crate::world::dirs::Dirs;
+
+/// How many alarms are kept.
+const ALARMS: usize = 100;
+
+/// The account: where it is, what the template says, who holds which keys.
+pub struct Site {
+    /// The world's folders.
+    pub dirs: Arc<Dirs>,
+    /// The gate's URL.
+    pub endpoint: String,
+    /// moto's URL.
+    pub moto: String,
+    /// The template.
+    pub template: Template,
+    /// Who holds which keys.
+    pub identities: Identities,
+    /// SQS, past the gate.
+    pub sqs: aws_sdk_sqs::Client,
+    /// `logs/aws-calls.jsonl`: every call at the gate.
+    pub calls: Journal,
+    /// `logs/invocations.jsonl`: every invocation of a function.
+    pub invocations: Journal,
+    /// Everything that runs.
+    pub tasks: Tasks,
+    alarms: Mutex<VecDeque<String>>,
+}
+
+impl Site {
+    /// Opens the journals.
+    pub fn new(
+        dirs: Arc<Dirs>,
+        endpoint: String,
+        moto: String,
+        template: Template,
+        identities: Identities,
+        sqs: aws_sdk_sqs::Client,
+    ) -> Result<Self> {
+        let journal = |name: &str| Journal::open(&dirs.logs().join(name));
+        let (calls, invocations) = (journal("aws-calls.jsonl")?, journal("invocations.jsonl")?);
+        let (tasks, alarms) = (Tasks::default(), Mutex::default());
+        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, tasks, alarms })
+    }
+
+    /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.
+    pub fn alarm(&self, text: String) {
+        tracing::error!("{text}");
+        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        if alarms.len() == ALARMS {
+            alarms.pop_front();
+        }
+        alarms.push_back(text);
+    }
+
+    /// The last alarms.
+    pub fn alarms(&self) -> Vec<String> {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// A log of one JSON object per line.
+pub struct Journal(Mutex<File>);
+
+impl Journal {
+    fn open(path: &Path) -> Result<Self> {
+        Ok(Self(Mutex::new(File::options().create(true).append(true).open(path)?)))
+    }
+
+    /// Adds a line.
+    pub fn write(&self, entry: &Value) {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = file.write_all(format!("{entry}\n").as_bytes()) {
+            tracing::error!(%error, "a journal cannot be written");
+        }
+    }
+}
+
+/// The tasks of this half of the world; none outlives it. Each ends by itself or at the world's end.
+#[derive(Default)]
+pub struct Tasks(Mutex<JoinSet<()>>);
+
+impl Tasks {
+    /// Starts one.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(ended) = tasks.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the world ended badly");
+            }
+        }
+        tasks.spawn(task);
+    }
+
+    /// Ends all of them, soon.
+    pub fn abort(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+
+    /// Ends all of them.
+    pub async fn stop(&self) {
+        let mut tasks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        tasks.shutdown().await;
+    }
+}

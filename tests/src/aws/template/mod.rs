@@ -1,0 +1,203 @@
+//! Reads `infra/template.yaml` the way CloudFormation and SAM do, so that the one-machine world is wired by what AWS is deployed from.
+//! A resource, a property or an intrinsic that is not known here is an error, never skipped.
+
+mod resolve;
+mod resources;
+mod shapes;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+pub use resources::{Destination, Function, Mapping, Queue, Role, Rule, Schedule};
+use resources::{Notification, Raw};
+use serde_json::{Map, Value};
+
+use super::policy::{self, Demand, Statement, Who};
+
+/// What is wrong with the template.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct Error {
+    place: String,
+    message: String,
+}
+
+impl Error {
+    pub(crate) fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { place: place.into(), message: message.into() }
+    }
+}
+
+/// Where the stack stands, and what it was given.
+#[derive(Clone, Default)]
+pub struct Settings {
+    /// The account's number.
+    pub account: String,
+    /// The Region.
+    pub region: String,
+    /// The stack's name.
+    pub stack: String,
+    /// The URL before `/<account>/<queue>` in a queue's URL.
+    pub endpoint: String,
+    /// The URL that the webhook has.
+    pub function_url: String,
+    /// Parameters, lists with commas.
+    pub parameters: BTreeMap<String, String>,
+    /// Secrets Manager's secrets by name. Never printed.
+    pub secrets: BTreeMap<String, String>,
+}
+
+/// The template with everything resolved. Maps are by logical id.
+pub struct Template {
+    /// The account's number.
+    pub account: String,
+    /// The Region.
+    pub region: String,
+    /// The functions.
+    pub functions: BTreeMap<String, Function>,
+    /// The queues.
+    pub queues: BTreeMap<String, Queue>,
+    /// The bucket's name.
+    pub bucket: String,
+    /// What the bucket tells whom.
+    pub notifications: Vec<Notification>,
+    /// EventBridge's rules.
+    pub rules: BTreeMap<String, Rule>,
+    /// The roles.
+    pub roles: BTreeMap<String, Role>,
+    /// The ECS cluster's name.
+    pub cluster: String,
+    /// The log groups' names.
+    pub log_groups: Vec<String>,
+    /// The outputs' values.
+    pub outputs: BTreeMap<String, String>,
+    /// The policies that resources have, by the resource's ARN (of a bucket, without the key).
+    resource_policies: BTreeMap<String, Vec<Statement>>,
+}
+
+impl Template {
+    /// Reads a template file. Paths of code are relative to it.
+    pub fn read(path: &Path, settings: &Settings) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| Error::new(path.display().to_string(), error.to_string()))?;
+        Self::parse(&text, path.parent().unwrap_or(Path::new(".")), settings)
+    }
+
+    /// Reads a template's text.
+    pub fn parse(text: &str, folder: &Path, settings: &Settings) -> Result<Self, Error> {
+        let template: Value = serde_saphyr::from_str(text).map_err(|error| Error::new("template", error.to_string()))?;
+        let section = |name: &str| template[name].as_object().cloned().unwrap_or_default();
+        let known = ["AWSTemplateFormatVersion", "Transform", "Description", "Parameters", "Globals", "Resources", "Outputs"];
+        if let Some(other) =
+            template.as_object().and_then(|sections| sections.keys().find(|name| !known.contains(&name.as_str())))
+        {
+            return Err(Error::new(other, "this section is not known here"));
+        }
+        let (parameters, resources) = (section("Parameters"), with_globals(section("Resources"), &template["Globals"])?);
+        let resolver = resolve::Resolver::new(settings, &parameters, &resources)?;
+
+        let mut raw = Raw::default();
+        for (id, resource) in &resources {
+            let other = resource
+                .as_object()
+                .and_then(|fields| fields.keys().find(|name| !["Type", "Properties", "DependsOn"].contains(&name.as_str())));
+            if let Some(other) = other {
+                return Err(Error::new(id, format!("{other} is not known here")));
+            }
+            let attribute = |attribute: &str| resolver.resolve(id, &serde_json::json!({ "Fn::GetAtt": [id, attribute] }));
+            let reference = || resolver.resolve(id, &serde_json::json!({ "Ref": id }));
+            raw.add(
+                id,
+                resource["Type"].as_str().unwrap_or_default(),
+                resolver.resolve(id, &resource["Properties"])?,
+                &reference,
+                &attribute,
+            )?;
+        }
+        let outputs = section("Outputs").into_iter().map(|(name, output)| {
+            let value = resolver.resolve(&name, &output["Value"])?;
+            Ok((name, value.as_str().unwrap_or_default().into()))
+        });
+        raw.finish(folder, settings, outputs.collect::<Result<_, Error>>()?)
+    }
+
+    /// The queue of that ARN.
+    pub fn queue(&self, arn: &str) -> Result<&Queue, Error> {
+        self.queues
+            .values()
+            .find(|queue| queue.arn == arn)
+            .ok_or_else(|| Error::new(arn, "no queue of the template has this ARN"))
+    }
+
+    /// The role of that ARN, with its logical id.
+    pub fn role(&self, arn: &str) -> Result<(&str, &Role), Error> {
+        let mut roles = self.roles.iter().map(|(id, role)| (id.as_str(), role));
+        roles.find(|(_, role)| role.arn == arn).ok_or_else(|| Error::new(arn, "no role of the template has this ARN"))
+    }
+
+    /// Whether a session of the role may do this. `role` is a logical id.
+    #[must_use]
+    pub fn allows(&self, role: &str, demand: &Demand) -> bool {
+        let own = self.roles.get(role).map_or(&[][..], |role| &role.policies);
+        policy::allows(own.iter().chain(self.policy_of(&demand.resource)), Who::Role, demand)
+    }
+
+    /// Whether a service of AWS may do this by the policy of the resource alone.
+    #[must_use]
+    pub fn allows_service(&self, service: &str, demand: &Demand) -> bool {
+        policy::allows(self.policy_of(&demand.resource), Who::Service(service), demand)
+    }
+
+    fn policy_of(&self, arn: &str) -> &[Statement] {
+        let resource = if arn.starts_with("arn:aws:s3:::") { arn.split('/').next().unwrap_or(arn) } else { arn };
+        self.resource_policies.get(resource).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// SAM's Globals: a scalar of the function wins, maps are merged, lists are joined.
+fn with_globals(mut resources: Map<String, Value>, globals: &Value) -> Result<Map<String, Value>, Error> {
+    let Some(globals) = globals.as_object() else { return Ok(resources) };
+    if let Some(other) = globals.keys().find(|kind| *kind != "Function") {
+        return Err(Error::new("Globals", format!("{other} is not known here")));
+    }
+    for resource in resources.values_mut().filter(|resource| resource["Type"] == "AWS::Serverless::Function") {
+        let own = resource["Properties"].take();
+        resource["Properties"] = merged(globals.get("Function").cloned().unwrap_or_default(), own);
+    }
+    Ok(resources)
+}
+
+fn merged(global: Value, own: Value) -> Value {
+    match (global, own) {
+        // An intrinsic is one value, not a map.
+        (Value::Object(mut global), Value::Object(own)) if !own.keys().any(|key| key == "Ref" || key.starts_with("Fn::")) => {
+            for (key, value) in own {
+                let merged = merged(global.remove(&key).unwrap_or_default(), value);
+                global.insert(key, merged);
+            }
+            Value::Object(global)
+        }
+        (Value::Array(mut global), Value::Array(own)) => {
+            global.extend(own);
+            Value::Array(global)
+        }
+        (global, Value::Null) => global,
+        (_, own) => own,
+    }
+}
+
+/// The folder with a function's `bootstrap`.
+fn code(folder: &Path, uri: &str) -> PathBuf {
+    folder.join(uri).components().fold(PathBuf::new(), |mut path, part| {
+        if part.as_os_str() == ".." && path.file_name().is_some() {
+            path.pop();
+        } else {
+            path.push(part);
+        }
+        path
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! CloudFormation's intrinsics, with every resource's name, URL and ARN as it would come out in one account and Region.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use driftless_contract::keys;
+use serde_json::{Map, Value};
+
+use super::{Error, Settings};
+
+/// Replaces intrinsics in a template's sections.
+pub(super) struct Resolver<'a> {
+    settings: &'a Settings,
+    parameters: BTreeMap<&'a str, Value>,
+    resources: &'a Map<String, Value>,
+    /// The resources whose names are being worked out: one that comes up again is a cycle.
+    open: RefCell<Vec<String>>,
+}
+
+impl<'a> Resolver<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        declared: &'a Map<String, Value>,
+        resources: &'a Map<String, Value>,
+    ) -> Result<Self, Error> {
+        if let Some(unknown) = settings.parameters.keys().find(|name| !declared.contains_key(*name)) {
+            return Err(Error::new("Parameters", format!("{unknown} is given and not declared")));
+        }
+        let parameters = declared.iter().map(|(name, declaration)| {
+            let default = match &declaration["Default"] {
+                Value::String(text) => Some(text.clone()),
+                Value::Number(number) => Some(number.to_string()),
+                _ => None,
+            };
+            let value = settings.parameters.get(name).cloned().or(default);
+            let value = value.ok_or_else(|| Error::new("Parameters", format!("{name} has no value")))?;
+            let allowed = declaration["AllowedValues"].as_array();
+            if allowed.is_some_and(|allowed| !allowed.iter().any(|allowed| *allowed == value.as_str())) {
+                return Err(Error::new("Parameters", format!("{name} may not be {value}")));
+            }
+            let list = declaration["Type"].as_str().is_some_and(|kind| kind == "CommaDelimitedList" || kind.starts_with("List<"));
+            let value = if list { value.split(',').map(str::trim).collect() } else { value.into() };
+            Ok((name.as_str(), value))
+        });
+        Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, resources, open: RefCell::default() })
+    }
+
+    /// The value with every intrinsic replaced. `place` is for error messages.
+    pub(super) fn resolve(&self, place: &str, value: &Value) -> Result<Value, Error> {
+        match value {
+            Value::Array(items) => items.iter().map(|item| self.resolve(place, item)).collect(),
+            Value::Object(fields) => match intrinsic(fields) {
+                Some((name, argument)) => self.intrinsic(place, name, argument),
+                None => {
+                    let fields =
+                        fields.iter().map(|(name, value)| Ok((name.clone(), self.resolve(&format!("{place}.{name}"), value)?)));
+                    fields.collect::<Result<Map<_, _>, Error>>().map(Value::Object)
+                }
+            },
+            other => Ok(other.clone()),
+        }
+    }
+
+    fn intrinsic(&self, place: &str, name: &str, argument: &Value) -> Result<Value, Error> {
+        let unreadable = || Error::new(place, format!("{name} of {argument} is not known here"));
+        match (name, argument) {
+            ("Ref", Value::String(id)) => self.reference(place, id),
+            ("Fn::GetAtt", Value::Array(path)) => match path.as_slice() {
+                [Value::String(id), Value::String(attribute)] => self.attribute(place, id, attribute).map(Value::String),
+                _ => Err(unreadable()),
+            },
+            ("Fn::Sub", Value::String(text)) => self.substitute(place, text).map(Value::String),
+            ("Fn::Join", Value::Array(arguments)) => match arguments.as_slice() {
+                [Value::String(separator), list] => {
+                    let list = self.resolve(place, list)?;
+                    let parts = list.as_array().ok_or_else(unreadable)?.iter().map(|part| part.as_str().ok_or_else(unreadable));
+                    Ok(parts.collect::<Result<Vec<_>, _>>()?.join(separator).into())
+                }
+                _ => Err(unreadable()),
+            },
+            _ => Err(unreadable()),
+        }
+    }
+
+    /// `${Id}`, `${Id.Attribute}` and `${!literal}`, then dynamic references.
+    fn substitute(&self, place: &str, text: &str) -> Result<String, Error> {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after.split_once('}').ok_or_else(|| Error::new(place, format!("an open ${{ in {text}")))?;
+            out.push_str(before);
+            match (name.strip_prefix('!'), name.split_once('.')) {
+                (Some(literal), _) => out.extend(["${", literal, "}"]),
+                (None, Some((id, attribute))) => out.push_str(&self.attribute(place, id, attribute)?),
+                (None, None) => {
+                    let value = self.reference(place, name)?;
+                    out.push_str(value.as_str().ok_or_else(|| Error::new(place, format!("{name} is a list")))?);
+                }
+            }
+            rest = after;
+        }
+        out.push_str(rest);
+        match out.strip_prefix("{{resolve:secretsmanager:").and_then(|rest| rest.strip_suffix("}}")) {
+            Some(name) => {
+                let secret = self.settings.secrets.get(name);
+                secret.cloned().ok_or_else(|| Error::new(place, format!("there is no secret {name}")))
+            }
+            None if out.contains("{{resolve:") => Err(Error::new(place, "this dynamic reference is not known here")),
+            None => Ok(out),
+        }
+    }
+
+    fn reference(&self, place: &str, id: &str) -> Result<Value, Error> {
+        let Settings { account, region, stack, .. } = self.settings;
+        if let Some(parameter) = self.parameters.get(id) {
+            return Ok(parameter.clone());
+        }
+        let value = match id {
+            "AWS::AccountId" => account.clone(),
+            "AWS::Region" => region.clone(),
+            "AWS::Partition" => "aws".into(),
+            "AWS::StackName" => stack.clone(),
+            _ => match self.kind(place, id)? {
+                "AWS::SQS::Queue" => format!("{}/{account}/{}", self.settings.endpoint, self.name(id)?),
+                _ => self.name(id)?,
+            },
+        };
+        Ok(value.into())
+    }
+
+    fn attribute(&self, place: &str, id: &str, attribute: &str) -> Result<String, Error> {
+        let Settings { account, region, .. } = self.settings;
+        if let (Some(function), "FunctionUrl") = (id.strip_suffix("Url"), attribute)
+            && self.resources.get(function).is_some_and(|function| function["Properties"]["FunctionUrlConfig"].is_object())
+        {
+            return Ok(self.settings.function_url.clone());
+        }
+        Ok(match (self.kind(place, id)?, attribute) {
+            ("AWS::SQS::Queue", "Arn") => format!("arn:aws:sqs:{region}:{account}:{}", self.name(id)?),
+            ("AWS::S3::Bucket", "Arn") => format!("arn:aws:s3:::{}", self.name(id)?),
+            ("AWS::Serverless::Function", "Arn") => format!("arn:aws:lambda:{region}:{account}:function:{}", self.name(id)?),
+            ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{account}:role/{}", self.name(id)?),
+            // AWS makes it up; what matters is that it is not the name.
+            ("AWS::IAM::Role", "RoleId") => format!("AROA{:.17}", keys::hash(&["role", id])).to_uppercase(),
+            ("AWS::ECS::Cluster", "Arn") => format!("arn:aws:ecs:{region}:{account}:cluster/{}", self.name(id)?),
+            ("AWS::Events::Rule", "Arn") => format!("arn:aws:events:{region}:{account}:rule/{}", self.name(id)?),
+            ("AWS::Logs::LogGroup", "Arn") => format!("arn:aws:logs:{region}:{account}:log-group:{}:*", self.name(id)?),
+            (kind, _) => {
+                return Err(Error::new(place, format!("the attribute {attribute} of {id}, a {kind}, is not known here")));
+            }
+        })
+    }
+
+    fn kind(&self, place: &str, id: &str) -> Result<&'a str, Error> {
+        let kind = self.resources.get(id).and_then(|resource| resource["Type"].as_str());
+        kind.ok_or_else(|| Error::new(place, format!("{id} is neither a parameter nor a resource")))
+    }
+
+    /// The resource's name: the one that the template gives, or one made up as CloudFormation does.
+    fn name(&self, id: &str) -> Result<String, Error> {
+        let property = match self.kind(id, id)? {
+            "AWS::SQS::Queue" => "QueueName",
+            "AWS::S3::Bucket" => "BucketName",
+            "AWS::Serverless::Function" => "FunctionName",
+            "AWS::IAM::Role" => "RoleName",
+            "AWS::ECS::Cluster" => "ClusterName",
+            "AWS::Events::Rule" => "Name",
+            "AWS::Logs::LogGroup" => "LogGroupName",
+            kind => return Err(Error::new(id, format!("a {kind} has no name that is known here"))),
+        };
+        let given = &self.resources[id]["Properties"][property];
+        if given.is_null() {
+            return Ok(format!("{}-{id}", self.settings.stack));
+        }
+        if self.open.borrow().iter().any(|open| open == id) {
+            return Err(Error::new(id, "its name depends on itself"));
+        }
+        self.open.borrow_mut().push(id.into());
+        let name = self.resolve(id, given);
+        self.open.borrow_mut().pop();
+        name?.as_str().map(Into::into).ok_or_else(|| Error::new(id, "its name is not a string"))
+    }
+}
+
+/// The function and its argument, if these are an intrinsic's fields.
+fn intrinsic(fields: &Map<String, Value>) -> Option<(&str, &Value)> {
+    let mut fields = fields.iter();
+    match (fields.next(), fields.next()) {
+        (Some((name, argument)), None)
+            if name == "Ref" || name == "Condition" && argument.is_string() || name.starts_with("Fn::") =>
+        {
+            Some((name, argument))
+        }
+        _ => None,
+    }
+}

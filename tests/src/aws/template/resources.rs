@@ -1,0 +1,419 @@
+//! The resources of the template that are known, property by property.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{Error, Settings, Template, code, shapes as raw};
+use crate::aws::policy::{self, Demand, Statement, Who};
+
+/// A Lambda function.
+pub struct Function {
+    /// Its name in AWS.
+    pub name: String,
+    /// Its ARN.
+    pub arn: String,
+    /// The folder with its `bootstrap`.
+    pub code: PathBuf,
+    /// How long one invocation may take.
+    pub timeout: Duration,
+    /// In MiB.
+    pub memory: u32,
+    /// The template's part of its environment. Has secrets.
+    pub environment: BTreeMap<String, String>,
+    /// The logical id of its role.
+    pub role: String,
+    /// Its log group's name.
+    pub log_group: String,
+    /// At most so many at once, over all that invoke it.
+    pub reserved_concurrency: Option<usize>,
+    /// It has a URL that anyone may call.
+    pub has_url: bool,
+    /// Lambda lets it take part in a cycle of messages.
+    pub recursive: bool,
+    /// The queues that feed it.
+    pub mappings: Vec<Mapping>,
+    /// What ticks for it.
+    pub schedules: Vec<Schedule>,
+}
+
+/// An SQS event source mapping.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The queue's ARN.
+    pub queue: String,
+    /// At most so many messages in one event.
+    pub batch_size: u8,
+    /// The function's answer says which messages failed.
+    pub partial: bool,
+    /// At most so many events at once.
+    pub concurrency: usize,
+}
+
+/// A rule that ticks.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// The rule's name.
+    pub rule: String,
+    /// The time between ticks.
+    pub every: Duration,
+}
+
+/// A queue.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    /// Its name in AWS.
+    pub name: String,
+    /// Its URL.
+    pub url: String,
+    /// Its ARN.
+    pub arn: String,
+    /// As SQS takes them, the redrive policy included.
+    pub attributes: BTreeMap<String, String>,
+}
+
+impl Queue {
+    /// It is first in, first out, within a group.
+    #[must_use]
+    pub fn is_fifo(&self) -> bool {
+        self.attributes.contains_key("FifoQueue")
+    }
+
+    /// For how long a message that was received is hidden.
+    #[must_use]
+    pub fn visibility(&self) -> Duration {
+        let seconds = self.attributes.get("VisibilityTimeout").and_then(|seconds| seconds.parse().ok());
+        Duration::from_secs(seconds.unwrap_or(30))
+    }
+}
+
+/// A role.
+pub struct Role {
+    /// Its ARN.
+    pub arn: String,
+    /// Its unique id, the first half of `aws:userid`.
+    pub id: String,
+    /// What it may do.
+    pub policies: Vec<Statement>,
+    /// Who may assume it.
+    pub trust: Vec<Statement>,
+}
+
+/// An EventBridge rule with a pattern.
+pub struct Rule {
+    /// Its ARN.
+    pub arn: String,
+    /// What events must have: an object of lists of strings.
+    pub pattern: Value,
+    /// Where they go.
+    pub targets: Vec<Destination>,
+}
+
+/// A rule's target: a queue.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct Destination {
+    /// Its name within the rule.
+    pub id: String,
+    /// The queue's ARN.
+    pub arn: String,
+    /// Where undeliverable events go.
+    pub dead_letter_config: Option<DeadLetters>,
+}
+
+/// Where undeliverable events go.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct DeadLetters {
+    /// The queue's ARN.
+    pub arn: String,
+}
+
+/// A notification of the bucket.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct Notification {
+    /// Such as `s3:ObjectCreated:*`.
+    pub event: String,
+    /// The queue's ARN.
+    pub queue: String,
+    /// On which keys.
+    pub filter: Filter,
+}
+
+/// On which keys a notification is sent.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct Filter {
+    /// The key's rules.
+    #[serde(rename = "S3Key")]
+    pub key: FilterKey,
+}
+
+/// The rules on keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct FilterKey {
+    /// `prefix` and `suffix`, each at most once.
+    pub rules: Vec<FilterRule>,
+}
+
+/// A rule on keys.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+pub struct FilterRule {
+    /// `prefix` or `suffix`.
+    pub name: String,
+    /// The text.
+    pub value: String,
+}
+
+/// The environment of a function may have so many bytes, names and values together.
+const ENVIRONMENT_BYTES: usize = 4096;
+
+/// The template's resources while they are read.
+#[derive(Default)]
+pub(super) struct Raw {
+    functions: BTreeMap<String, (String, raw::Function)>,
+    queues: BTreeMap<String, Queue>,
+    bucket: Option<raw::Bucket>,
+    rules: BTreeMap<String, Rule>,
+    roles: BTreeMap<String, Role>,
+    clusters: Vec<String>,
+    log_groups: Vec<String>,
+    queue_policies: Vec<raw::QueuePolicy>,
+    bucket_policies: Vec<raw::BucketPolicy>,
+}
+
+type Resolve<'a> = &'a dyn Fn(&str) -> Result<Value, Error>;
+
+impl Raw {
+    /// Adds a resource. `reference` and `attribute` are the resource's own.
+    pub(super) fn add(
+        &mut self,
+        id: &str,
+        kind: &str,
+        properties: Value,
+        reference: &dyn Fn() -> Result<Value, Error>,
+        attribute: Resolve<'_>,
+    ) -> Result<(), Error> {
+        let text = |value: Value| value.as_str().unwrap_or_default().to_owned();
+        let arn = || attribute("Arn").map(text);
+        match kind {
+            "AWS::Serverless::Function" => {
+                let function = shape(id, properties)?;
+                self.functions.insert(id.into(), (arn()?, function));
+            }
+            "AWS::SQS::Queue" => {
+                let attributes = attributes(id, &properties)?;
+                let (url, arn) = (text(reference()?), arn()?);
+                let name = url.rsplit('/').next().unwrap_or_default().into();
+                self.queues.insert(id.into(), Queue { name, url, arn, attributes });
+            }
+            "AWS::S3::Bucket" if self.bucket.is_none() => self.bucket = Some(shape(id, properties)?),
+            "AWS::IAM::Role" => {
+                let raw::Role { assume_role_policy_document: trust, policies } = shape(id, properties)?;
+                let policies = policies.into_iter().flat_map(|policy| policy.policy_document.statement).collect();
+                let role = Role { arn: arn()?, id: text(attribute("RoleId")?), policies, trust: trust.statement };
+                self.roles.insert(id.into(), role);
+            }
+            "AWS::Events::Rule" => {
+                let raw::Rule { event_pattern: pattern, targets } = shape(id, properties)?;
+                self.rules.insert(id.into(), Rule { arn: arn()?, pattern, targets });
+            }
+            "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
+            "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
+            "AWS::SQS::QueuePolicy" => self.queue_policies.push(shape(id, properties)?),
+            "AWS::S3::BucketPolicy" => self.bucket_policies.push(shape(id, properties)?),
+            kind => return Err(Error::new(id, format!("{kind} is not known here, or not a second one"))),
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self, folder: &Path, settings: &Settings, outputs: BTreeMap<String, String>) -> Result<Template, Error> {
+        let bucket = self.bucket.ok_or_else(|| Error::new("Resources", "there is no bucket"))?;
+        let [cluster] = self.clusters.as_slice() else { return Err(Error::new("Resources", "there must be one ECS cluster")) };
+        let mut template = Template {
+            account: settings.account.clone(),
+            region: settings.region.clone(),
+            functions: BTreeMap::new(),
+            queues: self.queues,
+            bucket: bucket.bucket_name,
+            notifications: bucket.notification_configuration.queue_configurations,
+            rules: self.rules,
+            roles: self.roles,
+            cluster: cluster.clone(),
+            log_groups: self.log_groups,
+            outputs,
+            resource_policies: BTreeMap::new(),
+        };
+        for policy in self.bucket_policies {
+            template.resource_policies.insert(format!("arn:aws:s3:::{}", policy.bucket), policy.policy_document.statement);
+        }
+        for policy in self.queue_policies {
+            for url in &policy.queues {
+                let queue = template.queues.values().find(|queue| queue.url == *url);
+                let queue = queue.ok_or_else(|| Error::new(url, "a policy names this queue and it does not exist"))?;
+                template.resource_policies.insert(queue.arn.clone(), policy.policy_document.statement.clone());
+            }
+        }
+        for (id, (arn, function)) in self.functions {
+            let function = self::function(&id, arn, function, folder, settings, &template)?;
+            template.functions.insert(id, function);
+        }
+        check_deliveries(&template)?;
+        Ok(template)
+    }
+}
+
+/// What S3 and EventBridge deliver must be let in by the queue's policy; AWS refuses the first and drops the second.
+fn check_deliveries(template: &Template) -> Result<(), Error> {
+    let may_send = |service: &str, source: &str, queue: &str| {
+        let demand =
+            Demand::new("sqs:SendMessage", queue).with("aws:SourceArn", source).with("aws:SourceAccount", &template.account);
+        let allowed = template.queue(queue).map(|_| template.allows_service(service, &demand))?;
+        if allowed { Ok(()) } else { Err(Error::new(queue, format!("its policy does not let {service} send for {source}"))) }
+    };
+    for notification in &template.notifications {
+        if template.queue(&notification.queue)?.is_fifo() {
+            return Err(Error::new(&notification.queue, "S3 does not notify FIFO queues"));
+        }
+        may_send("s3.amazonaws.com", &format!("arn:aws:s3:::{}", template.bucket), &notification.queue)?;
+    }
+    for (rule, target) in template.rules.values().flat_map(|rule| rule.targets.iter().map(move |target| (rule, target))) {
+        may_send("events.amazonaws.com", &rule.arn, &target.arn)?;
+        if let Some(dead_letters) = &target.dead_letter_config {
+            may_send("events.amazonaws.com", &rule.arn, &dead_letters.arn)?;
+        }
+    }
+    for queue in template.queues.values() {
+        let redrive = queue.attributes.get("RedrivePolicy").and_then(|policy| serde_json::from_str::<Value>(policy).ok());
+        let Some(target) = redrive.as_ref().and_then(|redrive| redrive["deadLetterTargetArn"].as_str()) else { continue };
+        if template.queue(target)?.is_fifo() != queue.is_fifo() {
+            return Err(Error::new(&queue.name, "a queue and its dead-letter queue must both be FIFO, or neither"));
+        }
+    }
+    Ok(())
+}
+
+fn function(
+    id: &str,
+    arn: String,
+    raw: raw::Function,
+    folder: &Path,
+    settings: &Settings,
+    template: &Template,
+) -> Result<Function, Error> {
+    let environment = raw.environment.variables;
+    let bytes: usize = environment.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > ENVIRONMENT_BYTES {
+        return Err(Error::new(id, format!("its environment has {bytes} bytes, more than Lambda's {ENVIRONMENT_BYTES}")));
+    }
+    if raw.handler != "bootstrap" {
+        return Err(Error::new(id, "a custom runtime's handler is its bootstrap"));
+    }
+    let timeout = Duration::from_secs(raw.timeout);
+    let (role, _) = template.role(&raw.role)?;
+    let service = Demand::new("sts:AssumeRole", raw.role.clone());
+    if !policy::allows(&template.roles[role].trust, Who::Service("lambda.amazonaws.com"), &service) {
+        return Err(Error::new(id, "its role does not trust lambda.amazonaws.com"));
+    }
+    let (mut mappings, mut schedules) = (Vec::new(), Vec::new());
+    for (name, event) in raw.events.unwrap_or_default() {
+        match event {
+            raw::Event::Sqs(sqs) => mappings.push(mapping(id, timeout, role, sqs, template)?),
+            raw::Event::Schedule(raw::Schedule { schedule }) => {
+                schedules.push(Schedule { rule: format!("{}-{id}{name}", settings.stack), every: rate(id, &schedule)? });
+            }
+        }
+    }
+    Ok(Function {
+        name: arn.rsplit(':').next().unwrap_or_default().into(),
+        arn,
+        code: code(folder, &raw.code_uri),
+        timeout,
+        memory: raw.memory_size,
+        environment,
+        role: role.into(),
+        log_group: raw.logging_config.log_group,
+        reserved_concurrency: raw.reserved_concurrent_executions,
+        has_url: raw.function_url_config.is_some(),
+        recursive: matches!(raw.recursive_loop, Some(raw::RecursiveLoop::Allow)),
+        mappings,
+        schedules,
+    })
+}
+
+/// The checks that Lambda makes when a mapping is created.
+fn mapping(id: &str, timeout: Duration, role: &str, sqs: raw::Sqs, template: &Template) -> Result<Mapping, Error> {
+    let queue = template.queue(&sqs.queue)?;
+    if queue.visibility() < timeout {
+        return Err(Error::new(id, format!("messages of {} show again before its time limit is over", queue.name)));
+    }
+    if !(1..=10).contains(&sqs.batch_size) || !(2..=1000).contains(&sqs.scaling_config.maximum_concurrency) {
+        return Err(Error::new(id, "a batch has 1 to 10 messages here, and a mapping a concurrency of 2 to 1000"));
+    }
+    for action in ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"] {
+        if !template.allows(role, &Demand::new(action, &queue.arn)) {
+            return Err(Error::new(
+                id,
+                format!("the execution role does not have permission to call {action} on {}", queue.name),
+            ));
+        }
+    }
+    let concurrency = sqs.scaling_config.maximum_concurrency;
+    Ok(Mapping {
+        queue: sqs.queue,
+        batch_size: sqs.batch_size,
+        partial: sqs.function_response_types.is_some_and(|types| !types.is_empty()),
+        concurrency,
+    })
+}
+
+/// `rate(1 minute)` and its like.
+fn rate(id: &str, text: &str) -> Result<Duration, Error> {
+    let inner = text.strip_prefix("rate(").and_then(|text| text.strip_suffix(')'));
+    let parts = inner.and_then(|inner| inner.split_once(' ')).and_then(|(count, unit)| Some((count.parse::<u64>().ok()?, unit)));
+    let seconds = parts.and_then(|(count, unit)| match (count, unit) {
+        (1, "minute") | (2.., "minutes") => Some(count * 60),
+        (1, "hour") | (2.., "hours") => Some(count * 3600),
+        (1, "day") | (2.., "days") => Some(count * 86400),
+        _ => None,
+    });
+    seconds.map(Duration::from_secs).ok_or_else(|| Error::new(id, format!("{text} is no rate that is known here")))
+}
+
+/// A queue's properties as the attributes that SQS takes: scalars as text, the redrive policy as JSON.
+fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, Error> {
+    const KNOWN: [&str; 7] = [
+        "FifoQueue",
+        "DeduplicationScope",
+        "FifoThroughputLimit",
+        "VisibilityTimeout",
+        "MessageRetentionPeriod",
+        "SqsManagedSseEnabled",
+        "RedrivePolicy",
+    ];
+    let properties = properties.as_object().into_iter().flatten().filter(|(name, _)| *name != "QueueName");
+    let attributes = properties.map(|(name, value)| {
+        if !KNOWN.contains(&name.as_str()) {
+            return Err(Error::new(id, format!("{name} is not known here")));
+        }
+        Ok((name.clone(), value.as_str().map_or_else(|| value.to_string(), Into::into)))
+    });
+    attributes.collect()
+}
+
+fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
+    // The words of serde_json would quote the value, which can be a secret; the name of the resource and the kind of fault tell enough.
+    serde_json::from_value(properties).map_err(|error| {
+        let words = error.to_string();
+        let names_a_field = ["unknown field", "missing field", "unknown variant"].iter().any(|start| words.starts_with(start));
+        Error::new(id, if names_a_field { words } else { "a property is not of its type".into() })
+    })
+}

@@ -1,0 +1,74 @@
+//! The resources' properties as they are written.
+#![expect(dead_code, reason = "a property that this world has no use for is listed so that it is known")]
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::resources::{Destination, Notification};
+use crate::aws::policy::Policy;
+
+macro_rules! shape {
+    ($name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "PascalCase")]
+        pub(super) struct $name { $(pub(super) $field: $type),* }
+    };
+}
+shape!(Function {
+    function_name: Value, code_uri: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
+    timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
+    logging_config: Logging, reserved_concurrent_executions: Option<usize>, function_url_config: Option<Url>,
+    events: Option<BTreeMap<String, Event>>,
+});
+shape!(Environment { variables: BTreeMap<String, String> });
+shape!(Logging { log_group: String });
+shape!(Url { auth_type: AuthType });
+shape!(Sqs { queue: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
+shape!(Scaling { maximum_concurrency: usize });
+shape!(Schedule { schedule: String });
+shape!(Role { assume_role_policy_document: Policy, policies: Vec<Inline> });
+shape!(Inline { policy_name: String, policy_document: Policy });
+shape!(QueuePolicy { queues: Vec<String>, policy_document: Policy });
+shape!(BucketPolicy { bucket: String, policy_document: Policy });
+shape!(Rule { event_pattern: Value, targets: Vec<Destination> });
+shape!(Cluster { cluster_name: String, capacity_providers: Value });
+shape!(LogGroup { log_group_name: String, retention_in_days: Value });
+shape!(Bucket {
+    bucket_name: String,
+    bucket_encryption: Value,
+    public_access_block_configuration: Value,
+    ownership_controls: Value,
+    lifecycle_configuration: Value,
+    notification_configuration: Notifications,
+});
+shape!(Notifications { queue_configurations: Vec<Notification> });
+
+#[derive(Deserialize)]
+#[serde(tag = "Type", content = "Properties")]
+pub(super) enum Event {
+    #[serde(rename = "SQS")]
+    Sqs(Sqs),
+    Schedule(Schedule),
+}
+
+#[derive(Deserialize)]
+pub(super) enum Runtime {
+    #[serde(rename = "provided.al2023")]
+    Provided,
+}
+#[derive(Deserialize)]
+pub(super) enum RecursiveLoop {
+    Allow,
+    Terminate,
+}
+#[derive(Deserialize)]
+pub(super) enum ResponseType {
+    ReportBatchItemFailures,
+}
+#[derive(Deserialize)]
+pub(super) enum AuthType {
+    #[serde(rename = "NONE")]
+    None,
+}

@@ -1,0 +1,102 @@
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_reads_its_own_folder_and_is_refused_anothers() {
+    let world = TestWorld::start("folders").await;
+    let role = &world.aws.site.template.roles["TaskRole"].id;
+    let (own, other) = (format!("tasks/{role}:t1"), format!("tasks/{role}:t2"));
+    let bucket = &world.aws.bucket;
+    let administrator = world.s3(&world.aws.administrator).await;
+    for folder in [&own, &other] {
+        administrator
+            .put_object()
+            .bucket(bucket)
+            .key(format!("{folder}/in/spec"))
+            .body(b"secret".to_vec().into())
+            .send()
+            .await
+            .unwrap();
+    }
+    let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
+    let task = world.s3(&keys).await;
+    let get = async |key: String| match task.get_object().bucket(bucket).key(key).send().await {
+        Ok(object) => Ok(object.body.collect().await.unwrap().into_bytes()),
+        Err(error) => Err(error.code().unwrap_or_default().to_owned()),
+    };
+    assert_eq!(get(format!("{own}/in/spec")).await.unwrap(), "secret");
+    assert_eq!(get(format!("{other}/in/spec")).await.unwrap_err(), "AccessDenied");
+    assert_eq!(get(format!("{own}/in/later")).await.unwrap_err(), "AccessDenied", "404 is for those who may list");
+    let put = async |key: String, content: Vec<u8>| {
+        let put = task.put_object().bucket(bucket).key(key).if_none_match("*").body(content.into()).send().await;
+        put.map(drop).map_err(|error| error.code().unwrap_or_default().to_owned())
+    };
+    let large = vec![7; 3 << 20];
+    put(format!("{own}/out/log"), large.clone()).await.unwrap();
+    let found = administrator.get_object().bucket(bucket).key(format!("{own}/out/log")).send().await.unwrap();
+    assert_eq!(found.body.collect().await.unwrap().into_bytes(), large);
+    assert_eq!(put(format!("{own}/out/log"), Vec::new()).await.unwrap_err(), "PreconditionFailed");
+    assert_eq!(put(format!("{own}/in/spec"), Vec::new()).await.unwrap_err(), "AccessDenied");
+    assert_eq!(put(format!("{other}/out/result"), Vec::new()).await.unwrap_err(), "AccessDenied");
+
+    let launcher = world.s3(&world.hooks.credentials("LauncherRole", "f").await.unwrap()).await;
+    let missing = launcher.get_object().bucket(bucket).key("runs/kind/u/owner").send().await.unwrap_err();
+    assert_eq!(missing.code(), Some("NoSuchKey"));
+    let calls = fs::read_to_string(world.root.join("logs/aws-calls.jsonl")).unwrap();
+    assert!(calls.contains(r#""allowed":false"#) && !calls.contains("secret\""), "the journal has what was asked and no content");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_of_a_task_reaches_the_recorder_after_the_test_event() {
+    let world = TestWorld::start("notification").await;
+    let role = &world.aws.site.template.roles["TaskRole"].id;
+    let task = world.s3(&world.hooks.credentials("TaskRole", "t1").await.unwrap()).await;
+    for name in ["progress", "result"] {
+        let key = format!("tasks/{role}:t1/out/{name}");
+        task.put_object().bucket(&world.aws.bucket).key(key).body(b"{}".to_vec().into()).send().await.unwrap();
+    }
+    let taken =
+        eventually("both are taken", async || world.taken("recorder").into(), |taken| taken.as_array().unwrap().len() >= 2).await;
+    let bodies: Vec<_> = taken
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|body| driftless_contract::parse_run_message(body.as_str().unwrap()).unwrap())
+        .collect();
+    assert!(bodies.contains(&driftless_contract::RunMessage::Test));
+    assert!(bodies.contains(&driftless_contract::RunMessage::Objects(vec![format!("tasks/{role}:t1/out/result")])), "{bodies:?}");
+    assert_eq!(bodies.len(), 2, "nobody is told of progress");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_sends_to_its_own_queues_only_and_strangers_do_nothing() {
+    let world = TestWorld::start("queues").await;
+    let send = async |role: &str, queue: &str| {
+        let sqs = world.sqs(&world.hooks.credentials(role, "f").await.unwrap()).await;
+        let sent = sqs.send_message().queue_url(&world.aws.queues[queue]).message_body("hello").send().await;
+        sent.map(drop).map_err(|error| error.code().unwrap_or_default().to_owned())
+    };
+    assert_eq!(send("WebhookRole", "Hints").await, Ok(()));
+    assert!(send("WebhookRole", "Launches").await.unwrap_err().contains("AccessDenied"));
+    assert!(send("SweeperRole", "Runs").await.unwrap_err().contains("AccessDenied"));
+
+    let stranger = Credentials { access_key_id: "AKIASTRANGER".into(), secret_access_key: "x".into(), session_token: None };
+    let refused = world.s3(&stranger).await.list_objects_v2().bucket(&world.aws.bucket).send().await.unwrap_err();
+    assert_eq!(refused.code(), Some("InvalidAccessKeyId"));
+    assert_eq!(
+        world.http.get(format!("{}/{}", world.aws.endpoint, world.aws.bucket)).send().await.unwrap().status().as_u16(),
+        403
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_who_it_is_is_told() {
+    let world = TestWorld::start("identity").await;
+    let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
+    let credential = format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/sts/aws4_request", keys.access_key_id);
+    let request = world.http.post(&world.aws.endpoint).header("authorization", credential);
+    let answer = request.body("Action=GetCallerIdentity&Version=2011-06-15").send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains("<Arn>arn:aws:sts::123456789012:assumed-role/driftless-TaskRole/t1</Arn>"), "{answer}");
+    assert!(answer.contains(&format!("<UserId>{}:t1</UserId>", world.aws.site.template.roles["TaskRole"].id)), "{answer}");
+}

@@ -1,0 +1,153 @@
+//! The AWS half of the world against the real moto, with functions and a runner that are scripts.
+
+mod calls;
+mod functions;
+mod tasks;
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::{control::Client, *};
+use crate::world::{moto::Moto, process::Supervisor, ready};
+
+const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
+const SOON: std::time::Duration = std::time::Duration::from_secs(20);
+
+/// A world of its own for one test, below `target/tmp`.
+struct TestWorld {
+    aws: Aws,
+    hooks: Client,
+    http: reqwest::Client,
+    root: PathBuf,
+    _moto: Supervisor,
+}
+
+impl TestWorld {
+    async fn start(test: &str) -> Self {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let project = repository.join("target/tmp/aws").join(test);
+        let _ = fs::remove_dir_all(project.join("infra"));
+        fs::create_dir_all(project.join("target")).unwrap();
+        fs::create_dir_all(project.join("infra")).unwrap();
+        if !project.join("target/tools").exists() {
+            symlink(repository.join("target/tools"), project.join("target/tools")).unwrap();
+        }
+        let script = |path: &Path, text: &str| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        for function in FUNCTIONS {
+            script(&project.join("target/lambda").join(function).join("bootstrap"), include_str!("bootstrap.py"));
+        }
+        script(&project.join("runner"), include_str!("runner.sh"));
+        let template = include_str!("../../../../infra/template.yaml");
+        // The webhook's time limit, so that a test of it does not take ten seconds.
+        fs::write(project.join("infra/template.yaml"), template.replace("Timeout: 10\n", "Timeout: 2\n")).unwrap();
+
+        let dirs = Arc::new(Dirs::fresh(&project).unwrap());
+        let supervisor = Supervisor::default();
+        let moto = Moto::start(&dirs, &supervisor).await.unwrap();
+        let parameters = [
+            ("ClusterNames", "kind"),
+            ("KubeconfigLayer", "layer"),
+            ("Subnets", "subnet-1"),
+            ("SecurityGroups", "sg-1"),
+            ("RunnerImage", "runner:1"),
+        ];
+        let kubeconfigs = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"]
+            .map(|id| (id.to_owned(), PathBuf::from("/kubeconfigs").join(id)));
+        let settings = Settings {
+            template: project.join("infra/template.yaml"),
+            parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            secrets: [("driftless/webhook-keys".to_owned(), r#"{"kind":"key"}"#.to_owned())].into(),
+            kubeconfigs: kubeconfigs.into(),
+            runner: project.join("runner"),
+            image: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+            moto: moto.endpoint,
+            instances: 2,
+        };
+        let root = dirs.root().to_owned();
+        let aws = Aws::start(dirs, settings).await.unwrap();
+        let hooks = Client::new(&aws.control).unwrap();
+        hooks.pause_schedule(true).await.unwrap();
+        Self { hooks, aws, http: gate::http_client().unwrap(), root, _moto: supervisor }
+    }
+
+    /// What the function of that name has noted so far.
+    fn notes(&self, function: &str) -> Vec<Value> {
+        let notes = fs::read_to_string(self.root.join(format!("events/driftless-{function}.jsonl"))).unwrap_or_default();
+        notes.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The bodies that the function has taken, in order.
+    fn taken(&self, function: &str) -> Vec<String> {
+        self.notes(function).iter().filter_map(|note| note["end"].as_str().map(Into::into)).collect()
+    }
+
+    async fn config(&self, keys: &Credentials) -> aws_config::SdkConfig {
+        let keys = aws_credential_types::Credentials::new(
+            &keys.access_key_id,
+            &keys.secret_access_key,
+            keys.session_token.clone(),
+            None,
+            "test",
+        );
+        let config = aws_config::defaults(BehaviorVersion::v2026_01_12())
+            .region(Region::from_static(REGION))
+            .endpoint_url(&self.aws.endpoint);
+        config.credentials_provider(keys).load().await
+    }
+
+    async fn sqs(&self, keys: &Credentials) -> aws_sdk_sqs::Client {
+        aws_sdk_sqs::Client::new(&self.config(keys).await)
+    }
+
+    async fn s3(&self, keys: &Credentials) -> aws_sdk_s3::Client {
+        let config = self.config(keys).await;
+        aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(&config).force_path_style(true).build())
+    }
+
+    /// Sends as the administrator, past every mapping's switches.
+    async fn send(&self, queue: &str, body: &str, group: Option<&str>) {
+        let client = self.sqs(&self.aws.administrator).await;
+        let send = client.send_message().queue_url(&self.aws.queues[queue]).message_body(body);
+        let deduplication = group.map(|_| random_hex(8).unwrap());
+        send.set_message_group_id(group.map(Into::into)).set_message_deduplication_id(deduplication).send().await.unwrap();
+    }
+
+    /// How many messages are in a queue, hidden ones included.
+    async fn depth(&self, queue: &str) -> usize {
+        use aws_sdk_sqs::types::QueueAttributeName::{ApproximateNumberOfMessages, ApproximateNumberOfMessagesNotVisible};
+        let client = self.sqs(&self.aws.administrator).await;
+        let request = client.get_queue_attributes().queue_url(&self.aws.queues[queue]);
+        let request = request.attribute_names(ApproximateNumberOfMessages).attribute_names(ApproximateNumberOfMessagesNotVisible);
+        let attributes = request.send().await.unwrap().attributes.unwrap_or_default();
+        attributes.values().map(|value| value.parse::<usize>().unwrap()).sum()
+    }
+
+    /// A call of ECS's JSON API; the status and the body.
+    async fn ecs(&self, keys: &Credentials, operation: &str, input: &Value) -> (u16, Value) {
+        let credential =
+            format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/ecs/aws4_request, Signature=x", keys.access_key_id);
+        let request = self.http.post(&self.aws.endpoint).header("authorization", credential);
+        let request = request.header("x-amz-target", format!("AmazonEC2ContainerServiceV20141113.{operation}"));
+        let answer = request.body(input.to_string()).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+    }
+}
+
+/// Waits until the condition holds, and shows the state if it does not.
+async fn eventually(what: &str, state: impl AsyncFn() -> Value, holds: impl Fn(&Value) -> bool) -> Value {
+    let look = || async {
+        let state = state().await;
+        if holds(&state) { Ok(state) } else { Err(anyhow::anyhow!("{state:#}")) }
+    };
+    ready::until(what, SOON, look).await.unwrap_or_else(|error| panic!("{error:?}"))
+}

@@ -1,0 +1,199 @@
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// A definition as the launcher registers it.
+fn definition(world: &TestWorld) -> Value {
+    let roles = &world.aws.site.template.roles;
+    json!({
+        "family": "driftless-shape", "networkMode": "awsvpc", "requiresCompatibilities": ["FARGATE"], "cpu": "512", "memory": "1024",
+        "taskRoleArn": roles["TaskRole"].arn, "executionRoleArn": roles["ExecutionRole"].arn, "volumes": [{ "name": "driftless" }],
+        "containerDefinitions": [
+            {
+                "name": "runner-init", "image": "runner:1", "essential": false, "command": ["install", "/driftless/runner"],
+                "mountPoints": [{ "sourceVolume": "driftless", "containerPath": "/driftless" }],
+            },
+            {
+                "name": "pulumi", "image": "pulumi/pulumi", "essential": true, "entryPoint": ["/driftless/runner"], "stopTimeout": 2,
+                "dependsOn": [{ "containerName": "runner-init", "condition": "SUCCESS" }],
+                "environment": [{ "name": "DRIFTLESS_BUCKET", "value": "b" }],
+                "mountPoints": [{ "sourceVolume": "driftless", "containerPath": "/driftless", "readOnly": true }],
+            },
+        ],
+    })
+}
+
+/// The launcher with its definition registered; gives the definition's ARN.
+async fn launcher(world: &TestWorld) -> (Credentials, String) {
+    let keys = world.hooks.credentials("LauncherRole", "driftless-launcher").await.unwrap();
+    let (status, answer) = world.ecs(&keys, "RegisterTaskDefinition", &definition(world)).await;
+    assert_eq!(status, 200, "{answer}");
+    (keys, answer["taskDefinition"]["taskDefinitionArn"].as_str().unwrap().into())
+}
+
+fn run(definition: &str, token: &str, command: &[&str]) -> Value {
+    json!({
+        "cluster": "driftless", "taskDefinition": definition, "count": 1, "launchType": "FARGATE", "clientToken": token, "startedBy": "uid-1",
+        "networkConfiguration": { "awsvpcConfiguration": { "subnets": ["subnet-1"], "securityGroups": ["sg-1"] } },
+        "overrides": { "containerOverrides": [{ "name": "pulumi", "command": command }] },
+    })
+}
+
+async fn described(world: &TestWorld, keys: &Credentials, task: &Value) -> Value {
+    let (_, answer) = world.ecs(keys, "DescribeTasks", &json!({ "cluster": "driftless", "tasks": [task] })).await;
+    answer["tasks"].get(0).or(answer["failures"].get(0)).cloned().unwrap_or_default()
+}
+
+async fn until_status(world: &TestWorld, keys: &Credentials, task: &Value, status: &str) -> Value {
+    eventually(&format!("the task is {status}"), async || described(world, keys, task).await, |task| task["lastStatus"] == status)
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_has_the_environment_of_a_task_and_nothing_else() {
+    let world = TestWorld::start("environment").await;
+    let (keys, definition) = launcher(&world).await;
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "t", &["exit", "5"])).await;
+    let arn = &answer["tasks"][0]["taskArn"];
+    let id = driftless_contract::keys::task_id(arn.as_str().unwrap());
+    let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+    assert_eq!((&stopped["stopCode"], &stopped["containers"][1]["exitCode"]), (&json!("EssentialContainerExited"), &json!(5)));
+    let told = fs::read_to_string(world.root.join("tasks").join(id).join("told")).unwrap();
+    let told: BTreeMap<_, _> = told.lines().filter_map(|line| line.split_once('=')).collect();
+    assert_eq!((told["DRIFTLESS_BUCKET"], told["ARGUMENTS"], told["PATH"]), ("b", "exit 5", "/usr/bin:/bin"));
+    let expected = [
+        "ARGUMENTS",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+        "AWS_EXECUTION_ENV",
+        "AWS_REGION",
+        "DRIFTLESS_BUCKET",
+        "ECS_CONTAINER_METADATA_URI_V4",
+        "HOME",
+        "PATH",
+        "PWD",
+        "TMPDIR",
+    ];
+    // The shell adds these two.
+    let names: Vec<_> = told.keys().copied().filter(|name| !["OLDPWD", "_", "SHLVL"].contains(name)).collect();
+    assert_eq!(names, expected);
+    let gone = world.http.get(told["AWS_CONTAINER_CREDENTIALS_FULL_URI"]).send().await.unwrap();
+    assert_eq!(gone.status().as_u16(), 404, "a stopped task gets no credentials");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tasks_credentials_carry_its_id_and_its_metadata_name_it() {
+    let world = TestWorld::start("credentials").await;
+    let (keys, definition) = launcher(&world).await;
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "t", &["wait"])).await;
+    let arn = answer["tasks"][0]["taskArn"].as_str().unwrap();
+    let id = driftless_contract::keys::task_id(arn);
+    let path = world.root.join("tasks").join(id).join("told");
+    let told =
+        eventually("the task tells", async || fs::read_to_string(&path).unwrap_or_default().into(), |told| *told != "").await;
+    let told: BTreeMap<_, _> = told.as_str().unwrap().lines().filter_map(|line| line.split_once('=')).collect();
+    let get = async |url: String| {
+        serde_json::from_slice::<Value>(&world.http.get(url).send().await.unwrap().bytes().await.unwrap()).unwrap()
+    };
+    let task = get(format!("{}/task", told["ECS_CONTAINER_METADATA_URI_V4"])).await;
+    assert_eq!((&task["TaskARN"], &task["Family"]), (&json!(arn), &json!("driftless-shape")));
+    let found = get(told["AWS_CONTAINER_CREDENTIALS_FULL_URI"].into()).await;
+    assert_eq!(found["RoleArn"], world.aws.site.template.roles["TaskRole"].arn.as_str());
+    let caller = world.aws.site.identities.caller(found["AccessKeyId"].as_str().unwrap(), now()).unwrap();
+    assert_eq!(caller.userid, format!("{}:{id}", world.aws.site.template.roles["TaskRole"].id));
+    assert!(world.root.join("pids").join(id).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_token_starts_one_task_until_it_is_forgotten() {
+    let world = TestWorld::start("token").await;
+    let (keys, definition) = launcher(&world).await;
+    let wait = run(&definition, "token", &["wait"]);
+    let (first, second) = tokio::join!(world.ecs(&keys, "RunTask", &wait), world.ecs(&keys, "RunTask", &wait));
+    let arn = &first.1["tasks"][0]["taskArn"];
+    assert!(arn.is_string() && *arn == second.1["tasks"][0]["taskArn"], "{first:?} {second:?}");
+
+    let (status, conflict) = world.ecs(&keys, "RunTask", &run(&definition, "token", &["other"])).await;
+    assert_eq!((status, &conflict["__type"], &conflict["resourceIds"]), (400, &json!("ConflictException"), &json!([arn])));
+
+    until_status(&world, &keys, arn, "RUNNING").await;
+    world.ecs(&keys, "StopTask", &json!({ "cluster": "driftless", "task": arn })).await;
+    until_status(&world, &keys, arn, "STOPPED").await;
+    let (_, again) = world.ecs(&keys, "RunTask", &wait).await;
+    assert_eq!(again["tasks"][0], json!({ "taskArn": arn, "lastStatus": "STOPPED", "desiredStatus": "STOPPED" }));
+
+    world.hooks.forget_tasks().await.unwrap();
+    assert_eq!(described(&world, &keys, arn).await, json!({ "arn": arn, "reason": "MISSING" }));
+    let (_, new) = world.ecs(&keys, "RunTask", &wait).await;
+    assert!(new["tasks"][0]["taskArn"].is_string() && new["tasks"][0]["taskArn"] != *arn, "a second task: {new}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_a_sigterm_and_after_the_stop_timeout_a_sigkill() {
+    let world = TestWorld::start("signals").await;
+    let (keys, definition) = launcher(&world).await;
+    for (token, command, exit) in [("polite", "wait", 7), ("stubborn", "stubborn", 137)] {
+        let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, token, &[command])).await;
+        let arn = &answer["tasks"][0]["taskArn"];
+        let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap())).join("told");
+        eventually("its traps are set", async || told.exists().into(), |told| *told == true).await;
+        let (_, list) = world.ecs(&keys, "ListTasks", &json!({ "cluster": "driftless", "startedBy": "uid-1" })).await;
+        assert_eq!(list["taskArns"], json!([arn]));
+        world.ecs(&keys, "StopTask", &json!({ "cluster": "driftless", "task": arn, "reason": "asked" })).await;
+        let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+        assert_eq!((&stopped["stopCode"], &stopped["stoppedReason"]), (&json!("UserInitiated"), &json!("asked")));
+        assert_eq!(stopped["containers"][1]["exitCode"], exit, "{command}");
+        let event = eventually(
+            "the recorder hears of it",
+            async || world.taken("recorder").last().cloned().into(),
+            |last| last.as_str().is_some_and(|body| body.contains(arn.as_str().unwrap())),
+        );
+        let event: Value = serde_json::from_str(event.await.as_str().unwrap()).unwrap();
+        assert_eq!(
+            (&event["detail"]["lastStatus"], &event["detail"]["containers"][1]["exitCode"]),
+            (&json!("STOPPED"), &json!(exit))
+        );
+        assert!(event["detail"]["stoppedAt"].is_string() && event["detail"]["version"].as_u64() > Some(2), "{event}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ecs_refuses_is_refused() {
+    let world = TestWorld::start("refusals").await;
+    let (keys, definition) = launcher(&world).await;
+    let refused = async |change: &dyn Fn(&mut Value)| {
+        let mut input = run(&definition, "t", &["exit", "0"]);
+        change(&mut input);
+        let (status, answer) = world.ecs(&keys, "RunTask", &input).await;
+        assert_eq!(status, 400, "{answer}");
+        format!("{} {}", answer["__type"].as_str().unwrap(), answer["message"].as_str().unwrap())
+    };
+    let long = "x".repeat(8192);
+    assert!(refused(&|input| input["cluster"] = "other".into()).await.starts_with("ClusterNotFoundException"));
+    assert!(refused(&|input| input["taskDefinition"] = "driftless-none".into()).await.contains("TaskDefinition not found"));
+    assert!(
+        refused(&|input| input["overrides"]["containerOverrides"][0]["name"] = "x".into()).await.contains("is not a container")
+    );
+    assert!(refused(&|input| input["overrides"]["containerOverrides"][0]["image"] = "x".into()).await.contains("image"));
+    assert!(
+        refused(&|input| input["overrides"]["containerOverrides"][0]["command"] = json!([long])).await.contains("at most 8192")
+    );
+    assert!(refused(&|input| input["startedBy"] = "a b".into()).await.contains("startedBy"));
+    assert!(refused(&|input| input["networkConfiguration"] = Value::Null).await.contains("Network Configuration"));
+    let role = world.aws.site.template.roles["LauncherRole"].arn.clone();
+    let passed = refused(&|input| input["overrides"]["taskRoleArn"] = role.clone().into()).await;
+    assert!(passed.starts_with("AccessDeniedException") && passed.contains("iam:PassRole"), "{passed}");
+
+    let recorder = world.hooks.credentials("RecorderRole", "f").await.unwrap();
+    let (status, answer) = world.ecs(&recorder, "RunTask", &run(&definition, "t", &[])).await;
+    assert_eq!((status, &answer["__type"]), (400, &json!("AccessDeniedException")));
+
+    world.hooks.refuse_tasks(1).await.unwrap();
+    let (status, answer) = world.ecs(&keys, "RunTask", &run(&definition, "t", &["exit", "0"])).await;
+    assert_eq!((status, &answer["tasks"]), (200, &json!([])));
+    let (_, again) = world.ecs(&keys, "RunTask", &run(&definition, "t", &["exit", "0"])).await;
+    assert_eq!(again, answer, "the token brings the failure back");
+    let (_, new) = world.ecs(&keys, "RunTask", &run(&definition, "t2", &["exit", "0"])).await;
+    assert!(new["tasks"][0]["taskArn"].is_string());
+}

@@ -1,0 +1,29 @@
+//! `make world`: the one-machine world in the foreground, until SIGINT, SIGTERM or the end of one of its parts.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use driftless_tests::world::start::World;
+use tokio::signal::unix::{SignalKind, signal};
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let world = tokio::select! {
+        world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))) => world?,
+        _ = interrupt.recv() => return Ok(()),
+        _ = terminate.recv() => return Ok(()),
+    };
+    println!("world: ready; source {}", world.env_file().display());
+    let failure = tokio::select! {
+        failure = world.failure() => Some(failure),
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
+    };
+    world.stop().await;
+    match failure {
+        Some(failure) => bail!(failure),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,5 @@
+//! The one-machine world.
+
+pub mod aws;
+pub mod scenario;
+pub mod world;

@@ -1,0 +1,14 @@
+//! The one-machine world: every outside part of the system as a real process on this machine.
+//!
+//! Each part is a module with a `start` that returns as soon as the part is ready for use, so that independent parts start side by
+//! side. [`process::Supervisor`] owns their processes: when one ends by itself, the world ends and says which and why.
+
+pub mod cluster;
+pub mod dirs;
+pub mod flux;
+pub mod git;
+pub mod moto;
+pub mod network;
+pub mod process;
+pub mod ready;
+pub mod start;

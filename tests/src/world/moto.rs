@@ -1,0 +1,30 @@
+//! S3, SQS and STS: moto, the emulator that others maintain.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use super::{
+    dirs::Dirs,
+    network::free_port,
+    process::{Supervisor, command},
+    ready,
+};
+
+/// A running moto server. Its content is in its memory.
+pub struct Moto {
+    /// Where it serves every AWS API, without a slash at the end.
+    pub endpoint: String,
+}
+
+impl Moto {
+    /// Starts it, empty.
+    pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
+        let address = (Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)?);
+        let mut moto = command(dirs, dirs.tool("moto_server")?);
+        moto.args(["--host", "127.0.0.1", "--port", &address.1.to_string()]);
+        supervisor.start(dirs, "moto", moto)?;
+        ready::until("moto answers", ready::START, || ready::answers(address, "/moto-api/")).await?;
+        Ok(Self { endpoint: format!("http://127.0.0.1:{}", address.1) })
+    }
+}

@@ -1,0 +1,216 @@
+//! Child processes: each in a session of its own, with a log and a pid file, and none that outlives the world.
+
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    sync::Mutex,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::{
+    process::{Child, Command},
+    sync::watch,
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::dirs::Dirs;
+
+/// How long a process may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+const LAST_LINES: usize = 20;
+
+/// A command for `program` that knows nothing of this process's environment: whose proxies, credentials and clusters are there is
+/// not the world's business.
+///
+/// It gets a session of its own, in which its descendants can be found, and dies with the thread that starts it: so never start it
+/// from `spawn_blocking`. Both are asked of util-linux, because the calls that would do it here are `unsafe`.
+#[must_use]
+pub fn command(dirs: &Dirs, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("/usr/bin/setsid");
+    command
+        .args(["/usr/bin/setpriv", "--pdeathsig", "KILL", "--"])
+        .arg(program)
+        .current_dir(dirs.root())
+        .env_clear()
+        .env("HOME", dirs.tmp())
+        .env("TMPDIR", dirs.tmp())
+        .env("LANG", "C.UTF-8")
+        .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display()));
+    command
+}
+
+/// A running process. Dropping it kills it and all its descendants.
+pub struct Process {
+    child: Child,
+    session: Pid,
+    root: PathBuf,
+    pid_file: PathBuf,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts what [`command`] made. `name` names its log and its pid file.
+    pub fn start(dirs: &Dirs, name: &str, mut command: Command) -> Result<Self> {
+        let log = dirs.logs().join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let session =
+            child.id().and_then(|id| Pid::from_raw(id.cast_signed())).with_context(|| format!("{name} has ended already"))?;
+        let pid_file = dirs.pids().join(name);
+        fs::write(&pid_file, format!("{}\n", session.as_raw_nonzero()))?;
+        Ok(Self { child, session, root: dirs.root().to_owned(), pid_file, log })
+    }
+
+    /// Waits for its end.
+    pub async fn wait(&mut self) -> Result<ExitStatus> {
+        Ok(self.child.wait().await?)
+    }
+
+    /// Sends `signal` to the process itself, not to its descendants. One that has ended is left alone.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        if self.child.id().is_some() {
+            kill_process(self.session, signal)?;
+        }
+        Ok(())
+    }
+
+    /// The last lines of its log, for an error message.
+    #[must_use]
+    pub fn last_words(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        let mut words = format!("the end of {}:", self.log.display());
+        for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+            let _ = write!(words, "\n  {line}");
+        }
+        words
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be too young to have its session.
+        let _ = self.child.start_kill();
+        kill_session(self.session, &self.root);
+        let _ = fs::remove_file(&self.pid_file);
+    }
+}
+
+/// Keeps the processes that the world needs from its start to its end.
+pub struct Supervisor {
+    parts: Mutex<JoinSet<()>>,
+    failure: watch::Sender<Option<String>>,
+    stopping: watch::Sender<bool>,
+}
+
+impl Default for Supervisor {
+    fn default() -> Self {
+        Self { parts: Mutex::default(), failure: watch::Sender::new(None), stopping: watch::Sender::new(false) }
+    }
+}
+
+impl Supervisor {
+    /// Starts a process that must not end before [`Supervisor::stop`].
+    pub fn start(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
+        let mut process = Process::start(dirs, name, command)?;
+        let (name, failure, mut stopping) = (name.to_owned(), self.failure.clone(), self.stopping.subscribe());
+        let keep = async move {
+            tokio::select! {
+                status = process.wait() => {
+                    let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                    let text = format!("{name} ended unexpectedly: {status}; {}", process.last_words());
+                    failure.send_if_modified(|first| first.is_none() && first.replace(text).is_none());
+                }
+                _ = async { stopping.wait_for(|stopping| *stopping).await.map(drop) } => {
+                    // An error means that it has just ended by itself, which is what is wanted.
+                    let _ = process.signal(Signal::TERM);
+                    let _ = timeout(GRACE, process.wait()).await;
+                }
+            }
+        };
+        self.parts.lock().map_err(|_| anyhow!("a part's start has panicked"))?.spawn(keep);
+        Ok(())
+    }
+
+    /// Waits until a process ends by itself, and says which, how, and what it wrote last.
+    pub async fn failure(&self) -> anyhow::Error {
+        let mut failure = self.failure.subscribe();
+        match failure.wait_for(Option::is_some).await.map(|text| text.clone()) {
+            Ok(text) => anyhow!(text.unwrap_or_default()),
+            Err(_) => anyhow!("the supervisor is gone"),
+        }
+    }
+
+    /// Runs `work`, but gives it up as soon as a process ends by itself.
+    pub async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            failure = self.failure() => Err(failure),
+            result = work => result,
+        }
+    }
+
+    /// Ends every process: SIGTERM, and SIGKILL for those that are still there after 2 s.
+    pub async fn stop(self) {
+        self.stopping.send_replace(true);
+        if let Ok(parts) = self.parts.into_inner() {
+            parts.join_all().await;
+        }
+    }
+}
+
+/// Kills what an earlier world in `root` has left running, after a kill -9 for example.
+pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
+    let Ok(files) = fs::read_dir(root.join("pids")) else { return Ok(()) };
+    for file in files {
+        let text = fs::read_to_string(file?.path())?;
+        if let Some(session) = text.trim().parse().ok().and_then(Pid::from_raw) {
+            kill_session(session, root);
+        }
+    }
+    Ok(())
+}
+
+/// Kills the processes of a session until none is left: one may fork while it is looked at, and none ends at once.
+fn kill_session(session: Pid, root: &Path) {
+    for _ in 0..1000 {
+        let members = members(session, root);
+        if members.is_empty() {
+            break;
+        }
+        for member in members {
+            let _ = kill_process(member, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The live processes of a session that work below `root`. A process id can be used again by a stranger, who works elsewhere.
+fn members(session: Pid, root: &Path) -> Vec<Pid> {
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    processes
+        .flatten()
+        .filter(|process| {
+            let path = process.path();
+            let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
+            // The name before the last parenthesis may hold anything; then come state, parent, group, session.
+            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+            fields.next() != Some("Z")
+                && fields.nth(2) == Some(&session.as_raw_nonzero().to_string())
+                && fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(root))
+        })
+        .filter_map(|process| Pid::from_raw(process.file_name().to_str()?.parse().ok()?))
+        .collect()
+}

@@ -1,0 +1,156 @@
+//! The whole world: both halves, joined as they are in an installation.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, sync::Arc};
+
+use anyhow::{Context, Result};
+
+use super::{
+    cluster::{self, Cluster},
+    dirs::Dirs,
+    flux,
+    git::GitServer,
+    moto::Moto,
+    process::{Supervisor, command},
+};
+use crate::aws::{Aws, Settings};
+
+/// The key that the webhook of this world shares with Flux.
+const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
+/// Instances of a function that run side by side, at most.
+const INSTANCES: usize = 2;
+/// A lost event costs this long at most here. In an installation it is ten minutes.
+const LOOK_PERIOD_SECONDS: &str = "60";
+
+/// A running world.
+pub struct World {
+    dirs: Arc<Dirs>,
+    supervisor: Supervisor,
+    aws: Aws,
+}
+
+impl World {
+    /// Starts every part, writes `target/world/env`, and returns when all are ready.
+    pub async fn start(project: &Path) -> Result<Self> {
+        let dirs = Arc::new(Dirs::fresh(project)?);
+        let supervisor = Supervisor::default();
+        let aws = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project))).await?;
+        Ok(Self { dirs, supervisor, aws })
+    }
+
+    /// Waits until a part ends by itself, and says which and how.
+    pub async fn failure(&self) -> anyhow::Error {
+        self.supervisor.failure().await
+    }
+
+    /// The file that a shell can source to use the world.
+    #[must_use]
+    pub fn env_file(&self) -> std::path::PathBuf {
+        self.dirs.root().join("env")
+    }
+
+    /// Ends every part.
+    pub async fn stop(self) {
+        self.aws.stop().await;
+        self.supervisor.stop().await;
+    }
+}
+
+async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Result<Aws> {
+    let kubernetes = async {
+        let cluster = Cluster::start(dirs, supervisor, project).await?;
+        flux::start(dirs, supervisor, &cluster).await?;
+        cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs.yaml")).await?;
+        Ok(cluster)
+    };
+    let (cluster, git, moto, image) =
+        tokio::try_join!(Box::pin(kubernetes), GitServer::start(dirs, supervisor), Moto::start(dirs, supervisor), image(dirs))?;
+    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &moto, image)?).await?;
+    forwarder(dirs, supervisor, project, &cluster, &aws)?;
+    let state = dirs.create("state")?;
+    let env = [
+        ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
+        ("AWS_REGION", aws.region.clone()),
+        ("AWS_ENDPOINT_URL", aws.endpoint.clone()),
+        ("AWS_ACCESS_KEY_ID", aws.administrator.access_key_id.clone()),
+        ("AWS_SECRET_ACCESS_KEY", aws.administrator.secret_access_key.clone()),
+        ("WORLD_BUCKET", aws.bucket.clone()),
+        ("WORLD_BUCKET_ENDPOINT", moto.endpoint.clone()),
+        ("WORLD_CONTROL", aws.control.clone()),
+        ("WORLD_GIT_ROOT", git.root.display().to_string()),
+        ("WORLD_GIT_URL", git.url.clone()),
+        ("WORLD_STATE", format!("file://{}", state.display())),
+        ("WORLD_WEBHOOK_URL", format!("{}{}", aws.webhook_url, cluster::NAME)),
+        ("WORLD_WEBHOOK_KEY", WEBHOOK_KEY.to_owned()),
+        ("WORLD_LOGS", dirs.logs().display().to_string()),
+        ("WORLD_PIDS", dirs.pids().display().to_string()),
+        ("WORLD_TOOLS", dirs.tools().display().to_string()),
+    ];
+    let mut text = String::new();
+    for (name, value) in env {
+        writeln!(text, "export {name}='{value}'")?;
+    }
+    writeln!(text, "export PATH=\"$WORLD_TOOLS:$PATH\"")?;
+    fs::write(dirs.root().join("env"), text)?;
+    Ok(aws)
+}
+
+/// What the image of a task has beside the runner: pulumi with our provider as an installed plugin.
+async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
+    let home = dirs.create("image/pulumi")?;
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
+    let status = command(dirs, dirs.tool("pulumi")?)
+        .args(["plugin", "install", "resource", "world", "0.1.0", "--file"])
+        .arg(fs::canonicalize(dirs.tool("pulumi-resource-world")?)?)
+        .env("PULUMI_HOME", &home)
+        .env("PULUMI_SKIP_UPDATE_CHECK", "true")
+        .env("PATH", &path)
+        .output()
+        .await?;
+    anyhow::ensure!(status.status.success(), "pulumi plugin install: {}", String::from_utf8_lossy(&status.stderr));
+    Ok([("PATH".to_owned(), path), ("PULUMI_HOME".to_owned(), home.display().to_string())].into())
+}
+
+fn settings(project: &Path, cluster: &Cluster, moto: &Moto, image: BTreeMap<String, String>) -> Result<Settings> {
+    let functions = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
+    let parameters = [
+        ("ClusterNames", cluster::NAME),
+        ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),
+        ("Subnets", "subnet-1"),
+        ("SecurityGroups", "sg-1"),
+        ("RunnerImage", "driftless/runner"),
+        ("Architecture", "x86_64"),
+        ("LookPeriodSeconds", LOOK_PERIOD_SECONDS),
+    ];
+    let keys = serde_json::json!({ cluster::NAME: WEBHOOK_KEY }).to_string();
+    Ok(Settings {
+        template: project.join("infra/template.yaml"),
+        parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        secrets: [("driftless/webhook-keys".to_owned(), keys)].into(),
+        kubeconfigs: functions.map(|id| (id.to_owned(), cluster.kubeconfig(&id.to_lowercase()))).into(),
+        runner: binary(project, "runner")?,
+        image,
+        moto: moto.endpoint.clone(),
+        instances: INSTANCES,
+    })
+}
+
+/// A program of ours that is no Lambda function.
+fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
+    let path = project.join("target/lambda").join(name).join("bootstrap");
+    path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))
+}
+
+fn forwarder(dirs: &Dirs, supervisor: &Supervisor, project: &Path, cluster: &Cluster, aws: &Aws) -> Result<()> {
+    let keys = aws.session("ForwarderRole", "forwarder")?;
+    let mut forwarder = command(dirs, binary(project, "forwarder")?);
+    forwarder
+        .env("KUBECONFIG", cluster.kubeconfig("forwarder"))
+        .env("CLUSTER", cluster::NAME)
+        .env("HINTS_QUEUE_URL", aws.queues.get("Hints").context("the template has a queue Hints")?)
+        .env("AWS_REGION", &aws.region)
+        .env("AWS_ENDPOINT_URL", &aws.endpoint)
+        .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key)
+        .env("AWS_SESSION_TOKEN", keys.session_token.unwrap_or_default());
+    supervisor.start(dirs, "forwarder", forwarder)
+}

@@ -1,0 +1,101 @@
+//! What the world promises of its processes.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use driftless_tests::world::{
+    dirs::Dirs,
+    process::{Process, Supervisor, command},
+    ready,
+};
+use rustix::process::Pid;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn a_part_that_ends_by_itself_is_named_with_its_status_and_last_words() -> Result<()> {
+    let dirs = fresh("ends")?;
+    let supervisor = Supervisor::default();
+    let mut part = command(&dirs, "sh");
+    part.args(["-c", "echo no licence >&2; exit 3"]);
+    supervisor.start(&dirs, "part", part)?;
+    let failure = supervisor.guard(std::future::pending::<Result<()>>()).await.unwrap_err().to_string();
+    assert!(failure.starts_with("part ended unexpectedly: exit status: 3"), "{failure}");
+    assert!(failure.ends_with("\n  no licence"), "{failure}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn stopping_asks_first_and_leaves_no_descendant_in_whatever_group() -> Result<()> {
+    let dirs = fresh("stops")?;
+    let supervisor = Supervisor::default();
+    let descendant = start_with_descendant(&dirs, |part| supervisor.start(&dirs, "part", part)).await?;
+    supervisor.stop().await;
+    assert!(fs::read_to_string(dirs.logs().join("part.log"))?.contains("asked to end"));
+    assert_eq!(fs::read_dir(dirs.pids())?.count(), 0);
+    is_gone(descendant).await
+}
+
+#[tokio::test]
+async fn what_a_killed_world_has_left_is_ended_by_the_next_one() -> Result<()> {
+    let dirs = fresh("leftovers")?;
+    let mut process = None;
+    let descendant = start_with_descendant(&dirs, |part| {
+        process = Some(Process::start(&dirs, "part", part)?);
+        Ok(())
+    })
+    .await?;
+    // As after a kill -9: nothing is tidied up, and the lock is free.
+    std::mem::forget(process);
+    drop(dirs);
+    fresh("leftovers")?;
+    is_gone(descendant).await
+}
+
+#[tokio::test]
+async fn a_stranger_with_a_recorded_process_id_is_spared() -> Result<()> {
+    let dirs = fresh("stranger")?;
+    let mut stranger = command(&dirs, "sleep").arg("60").current_dir("/").kill_on_drop(true).spawn()?;
+    let pid = stranger.id().context("it runs")?;
+    fs::write(dirs.pids().join("part"), pid.to_string())?;
+    drop(dirs);
+    fresh("stranger")?;
+    ensure!(stranger.try_wait()?.is_none(), "it was ended");
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_folder_has_one_world() -> Result<()> {
+    let _dirs = fresh("lock")?;
+    let refused = fresh("lock").err().context("a second world was let in")?.to_string();
+    assert!(refused.starts_with("another world is running in "), "{refused}");
+    Ok(())
+}
+
+fn fresh(name: &str) -> Result<Dirs> {
+    let project = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("processes").join(name);
+    fs::create_dir_all(&project)?;
+    Dirs::fresh(&project)
+}
+
+/// Starts a part that leaves a `sleep` in a process group of its own, and answers SIGTERM. Returns the id of the `sleep`.
+async fn start_with_descendant(dirs: &Dirs, start: impl FnOnce(tokio::process::Command) -> Result<()>) -> Result<Pid> {
+    let mut part = command(dirs, "bash");
+    part.args(["-c", "trap 'echo asked to end; exit' TERM; set -m; sleep 600 & echo $! >descendant; wait"]);
+    start(part)?;
+    let file = dirs.root().join("descendant");
+    ready::until("the descendant", LIMIT, async || {
+        let pid = fs::read_to_string(&file)?.trim().parse()?;
+        Pid::from_raw(pid).context("a process id")
+    })
+    .await
+}
+
+async fn is_gone(pid: Pid) -> Result<()> {
+    ready::until("the descendant's end", LIMIT, async || {
+        let status = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        ensure!(status.is_empty() || status.contains(") Z "), "it lives: {status}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,126 @@
+// pulumi-resource-world is a provider for tests: its one resource is a file. A program can be made slow or made to fail with it,
+// and whoever writes to the file makes drift.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	provider "github.com/pulumi/pulumi-go-provider"
+	"github.com/pulumi/pulumi-go-provider/infer"
+)
+
+// Object is a file that holds content and, after it, secretContent.
+type Object struct{}
+
+type ObjectArgs struct {
+	Path          string `pulumi:"path"`
+	Content       string `pulumi:"content"`
+	SecretContent string `pulumi:"secretContent,optional" provider:"secret"`
+	// How long each create, update and delete takes.
+	DelaySeconds float64 `pulumi:"delaySeconds,optional"`
+	// The path of a marker: while it exists, creates and updates fail.
+	FailWhenExists string `pulumi:"failWhenExists,optional"`
+}
+
+type ObjectState struct {
+	ObjectArgs
+	Size int `pulumi:"size"`
+}
+
+func (Object) Create(ctx context.Context, req infer.CreateRequest[ObjectArgs]) (infer.CreateResponse[ObjectState], error) {
+	state, err := req.Inputs.apply(ctx, req.DryRun)
+	return infer.CreateResponse[ObjectState]{ID: req.Inputs.Path, Output: state}, err
+}
+
+func (Object) Update(ctx context.Context, req infer.UpdateRequest[ObjectArgs, ObjectState]) (infer.UpdateResponse[ObjectState], error) {
+	state, err := req.Inputs.apply(ctx, req.DryRun)
+	return infer.UpdateResponse[ObjectState]{Output: state}, err
+}
+
+func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, error) {
+	body := args.Content + args.SecretContent
+	state := ObjectState{ObjectArgs: args, Size: len(body)}
+	if dryRun {
+		return state, nil
+	}
+	if !filepath.IsAbs(args.Path) {
+		return state, fmt.Errorf("path %q is not absolute", args.Path)
+	}
+	if err := args.delay(ctx); err != nil {
+		return state, err
+	}
+	if args.FailWhenExists != "" {
+		if _, err := os.Stat(args.FailWhenExists); err == nil {
+			return state, fmt.Errorf("cannot write %s while %s exists", args.Path, args.FailWhenExists)
+		}
+	}
+	if err := os.MkdirAll(filepath.Dir(args.Path), 0o755); err != nil {
+		return state, err
+	}
+	return state, os.WriteFile(args.Path, []byte(body), 0o600)
+}
+
+func (args ObjectArgs) delay(ctx context.Context) error {
+	select {
+	case <-time.After(time.Duration(args.DelaySeconds * float64(time.Second))):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Read tells what the file holds now. A file that is gone is a resource that is gone.
+func (Object) Read(_ context.Context, req infer.ReadRequest[ObjectArgs, ObjectState]) (infer.ReadResponse[ObjectArgs, ObjectState], error) {
+	body, err := os.ReadFile(req.ID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return infer.ReadResponse[ObjectArgs, ObjectState]{}, nil
+	}
+	args := req.Inputs
+	args.Path = req.ID
+	args.Content = strings.TrimSuffix(string(body), args.SecretContent)
+	return infer.ReadResponse[ObjectArgs, ObjectState]{ID: req.ID, Inputs: args, State: ObjectState{ObjectArgs: args, Size: len(body)}}, err
+}
+
+// Diff compares with what the file held when it was last looked at. How slow the resource is, or when it fails, is no change.
+func (Object) Diff(_ context.Context, req infer.DiffRequest[ObjectArgs, ObjectState]) (infer.DiffResponse, error) {
+	diff := map[string]provider.PropertyDiff{}
+	if req.Inputs.Path != req.State.Path {
+		diff["path"] = provider.PropertyDiff{Kind: provider.UpdateReplace}
+	}
+	if req.Inputs.Content != req.State.Content {
+		diff["content"] = provider.PropertyDiff{Kind: provider.Update}
+	}
+	if req.Inputs.SecretContent != req.State.SecretContent {
+		diff["secretContent"] = provider.PropertyDiff{Kind: provider.Update}
+	}
+	return infer.DiffResponse{HasChanges: len(diff) > 0, DetailedDiff: diff}, nil
+}
+
+func (Object) Delete(ctx context.Context, req infer.DeleteRequest[ObjectState]) (infer.DeleteResponse, error) {
+	if err := req.State.delay(ctx); err != nil {
+		return infer.DeleteResponse{}, err
+	}
+	err := os.Remove(req.State.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return infer.DeleteResponse{}, err
+}
+
+func main() {
+	world, err := infer.NewProviderBuilder().WithResources(infer.Resource(Object{})).Build()
+	if err == nil {
+		err = world.Run(context.Background(), "world", "1.0.0")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
