@@ -51,7 +51,7 @@ bench: build ## The figures of the README.
 .PHONY: build
 build: tools ## The binaries that are deployed, and those that test them.
 	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
-	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %)
+	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
 	@cargo build --quiet --locked --package driftless-tests
 
 .PHONY: crds

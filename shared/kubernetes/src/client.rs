@@ -91,8 +91,11 @@ impl Cluster for Client {
             return Ok(None);
         }
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let got = Api::namespaced_with(self.kube.clone(), namespace, &resource).get_opt(name).await;
-        got.map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error))
+        match Api::namespaced_with(self.kube.clone(), namespace, &resource).get(name).await {
+            // Not `get_opt`: a kind that is not there answers without a reason.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
+        }
     }
 
     async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
@@ -162,8 +165,8 @@ impl Cluster for Client {
             type_: Some(format!("{event_type:?}")),
             ..Event::default()
         };
-        if let Err(error) = self.api(namespace).create(&self.post(), &event).await {
-            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
+        if let Err(error) = self.api(namespace).create(&self.post(), &event).await {eprintln!("DEBUGX {error:?}");
+            eprintln!("DEBUGX {event:?}");tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
         }
     }
 }

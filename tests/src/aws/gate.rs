@@ -28,8 +28,8 @@ struct Gate {
 }
 
 /// Serves until the world ends.
-pub fn serve(site: Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> Result<()> {
-    let gate = Arc::new(Gate { site: Arc::clone(&site), fargate, client: http_client()?, conditional: Mutex::default() });
+pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> Result<()> {
+    let gate = Arc::new(Gate { site: Arc::clone(site), fargate, client: http_client()?, conditional: Mutex::default() });
     let router = Router::new().fallback(handle).layer(DefaultBodyLimit::disable()).with_state(gate);
     site.tasks.spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {

@@ -114,7 +114,7 @@ impl Aws {
         provision::create(&site, &config).await.context("making the template's resources in moto")?;
 
         let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
-        gate::serve(Arc::clone(&site), Arc::clone(&fargate), gate)?;
+        gate::serve(&site, Arc::clone(&fargate), gate)?;
         let lambda = Arc::new(Lambda::new(&site, &settings.kubeconfigs, settings.instances)?);
         let mappings = Mappings::start(&site, &lambda, settings.instances)?;
         let schedules = Schedules::start(&site, &lambda);

@@ -278,9 +278,9 @@ fn like(pattern: &str, text: &str, context: &Context) -> bool {
             Some(Token::One) => (token, at) = (token + 1, at + 1),
             Some(Token::Literal(char)) if *char == text[at] => (token, at) = (token + 1, at + 1),
             _ => match retry {
-                Some((star, taken)) => {
-                    retry = Some((star, taken + 1));
-                    (token, at) = (star + 1, taken + 1);
+                Some((star, from)) => {
+                    retry = Some((star, from + 1));
+                    (token, at) = (star + 1, from + 1);
                 }
                 None => return false,
             },
@@ -297,7 +297,7 @@ mod tests {
 
     const OWN: &str = "arn:aws:s3:::b/tasks/${aws:userid}/in/*";
 
-    fn statements(statements: serde_json::Value) -> Vec<Statement> {
+    fn statements(statements: &serde_json::Value) -> Vec<Statement> {
         let policy: Policy = serde_json::from_value(json!({ "Version": "2012-10-17", "Statement": statements })).unwrap();
         policy.statement
     }
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_task_reads_its_own_folder_and_no_other() {
-        let rules = statements(json!([{ "Effect": "Allow", "Action": "s3:GetObject", "Resource": OWN }]));
+        let rules = statements(&json!([{ "Effect": "Allow", "Action": "s3:GetObject", "Resource": OWN }]));
         let read = |key: &str, userid: &str| allows(&rules, Who::Role, &get(key, userid));
         assert!(read("tasks/AROA1:aa/in/spec", "AROA1:aa"));
         assert!(!read("tasks/AROA1:ab/in/spec", "AROA1:aa"));
@@ -318,20 +318,20 @@ mod tests {
 
     #[test]
     fn a_wildcard_in_a_session_name_is_no_wildcard() {
-        let rules = statements(json!([{ "Effect": "Allow", "Action": "s3:*", "Resource": OWN }]));
+        let rules = statements(&json!([{ "Effect": "Allow", "Action": "s3:*", "Resource": OWN }]));
         assert!(!allows(&rules, Who::Role, &get("tasks/AROA1:aa/in/spec", "*")));
         assert!(allows(&rules, Who::Role, &get("tasks/*/in/spec", "*")));
     }
 
     #[test]
     fn a_variable_without_a_value_matches_nothing() {
-        let rules = statements(json!([{ "Effect": "Allow", "Action": "*", "Resource": OWN }]));
+        let rules = statements(&json!([{ "Effect": "Allow", "Action": "*", "Resource": OWN }]));
         assert!(!allows(&rules, Who::Role, &Demand::new("s3:GetObject", "arn:aws:s3:::b/tasks//in/spec")));
     }
 
     #[test]
     fn a_denial_wins_over_every_permission() {
-        let rules = statements(json!([
+        let rules = statements(&json!([
             { "Effect": "Allow", "Action": "*", "Resource": "*" },
             { "Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "Bool": { "aws:SecureTransport": "false" } } },
         ]));
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn every_condition_must_hold_and_an_absent_key_does_not() {
-        let rules = statements(json!([{
+        let rules = statements(&json!([{
             "Effect": "Allow", "Principal": { "Service": "s3.amazonaws.com" }, "Action": "sqs:SendMessage", "Resource": "arn:aws:sqs:r:1:q",
             "Condition": { "StringEquals": { "aws:SourceAccount": "1" }, "ArnEquals": { "aws:SourceArn": "arn:aws:s3:::b*" } },
         }]));

@@ -90,10 +90,10 @@ fn percent_decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn actions(method: Method, target: &str, headers: &[(&'static str, &str)]) -> Option<Vec<(String, String)>> {
+    fn actions(method: &Method, target: &str, headers: &[(&'static str, &str)]) -> Option<Vec<(String, String)>> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let headers = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
-        let request = Request::parse(&method, path, query, &headers)?;
+        let request = Request::parse(method, path, query, &headers)?;
         Some(request.demands.into_iter().map(|demand| (demand.action, demand.resource.replace("arn:aws:s3:::", ""))).collect())
     }
 
@@ -101,24 +101,24 @@ mod tests {
     fn requests_come_out_as_iam_names_them() {
         let one = |action: &str, resource: &str| Some(vec![(action.to_owned(), resource.to_owned())]);
         assert_eq!(
-            actions(Method::GET, "/b/tasks/A%3Aa/in/spec?x-id=GetObject", &[]),
+            actions(&Method::GET, "/b/tasks/A%3Aa/in/spec?x-id=GetObject", &[]),
             one("s3:GetObject", "b/tasks/A:a/in/spec")
         );
-        assert_eq!(actions(Method::HEAD, "/b/k", &[]), one("s3:GetObject", "b/k"));
-        assert_eq!(actions(Method::PUT, "/b/k?x-id=PutObject", &[]), one("s3:PutObject", "b/k"));
-        assert_eq!(actions(Method::POST, "/b/k?uploads", &[]), one("s3:PutObject", "b/k"));
-        assert_eq!(actions(Method::DELETE, "/b/k?x-id=DeleteObject", &[]), one("s3:DeleteObject", "b/k"));
-        assert_eq!(actions(Method::GET, "/b?list-type=2&prefix=tasks%2F", &[]), one("s3:ListBucket", "b"));
-        assert_eq!(actions(Method::GET, "/b/?list-type=2", &[]), one("s3:ListBucket", "b"));
+        assert_eq!(actions(&Method::HEAD, "/b/k", &[]), one("s3:GetObject", "b/k"));
+        assert_eq!(actions(&Method::PUT, "/b/k?x-id=PutObject", &[]), one("s3:PutObject", "b/k"));
+        assert_eq!(actions(&Method::POST, "/b/k?uploads", &[]), one("s3:PutObject", "b/k"));
+        assert_eq!(actions(&Method::DELETE, "/b/k?x-id=DeleteObject", &[]), one("s3:DeleteObject", "b/k"));
+        assert_eq!(actions(&Method::GET, "/b?list-type=2&prefix=tasks%2F", &[]), one("s3:ListBucket", "b"));
+        assert_eq!(actions(&Method::GET, "/b/?list-type=2", &[]), one("s3:ListBucket", "b"));
     }
 
     #[test]
     fn a_copy_reads_its_source_and_a_conditional_overwrite_its_target() {
-        let copy = actions(Method::PUT, "/b/to", &[("x-amz-copy-source", "b/from%3A1")]).unwrap();
+        let copy = actions(&Method::PUT, "/b/to", &[("x-amz-copy-source", "b/from%3A1")]).unwrap();
         assert_eq!(copy[1], ("s3:GetObject".into(), "b/from:1".into()));
-        let overwrite = actions(Method::PUT, "/b/k", &[("if-match", "\"etag\"")]).unwrap();
+        let overwrite = actions(&Method::PUT, "/b/k", &[("if-match", "\"etag\"")]).unwrap();
         assert_eq!(overwrite.len(), 2);
-        assert_eq!(actions(Method::PUT, "/b/k", &[("if-none-match", "*")]).unwrap().len(), 1);
+        assert_eq!(actions(&Method::PUT, "/b/k", &[("if-none-match", "*")]).unwrap().len(), 1);
     }
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
             (Method::DELETE, "/b"),
             (Method::GET, "/b/%zz"),
         ] {
-            assert_eq!(actions(method, target, &[]), None, "{target}");
+            assert_eq!(actions(&method, target, &[]), None, "{target}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What EventBridge's clock does: an event at a fixed rate, delivered asynchronously.
+//! The schedule: an event at a fixed rate, delivered asynchronously.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -54,7 +54,9 @@ impl Schedules {
     /// Ticks now, paused or not.
     pub fn trigger(&self, function: &str) -> Result<()> {
         let schedules = self.by_function.get(function).with_context(|| format!("no schedule ticks for {function}"))?;
-        schedules.iter().for_each(|schedule| self.send(function, schedule));
+        for schedule in schedules {
+            self.send(function, schedule);
+        }
         Ok(())
     }
 

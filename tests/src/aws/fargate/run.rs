@@ -163,7 +163,7 @@ fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
     if input["count"].as_u64().unwrap_or(1) != 1 {
         return Err(Fault::parameter("this world starts one task per call"));
     }
-    if (input["launchType"] == "FARGATE") == !list(&input["capacityProviderStrategy"]).is_empty() {
+    if (input["launchType"] == "FARGATE") != list(&input["capacityProviderStrategy"]).is_empty() {
         return Err(Fault::parameter("Give the launch type FARGATE or a capacity provider strategy, and not both."));
     }
     if input["propagateTags"] == "SERVICE" {

@@ -81,13 +81,11 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
     process.signal(Signal::TERM)?;
     advance(fargate, arn, json!({ "lastStatus": "STOPPING" })).await;
     let seconds = main_container(definition)["stopTimeout"].as_u64().unwrap_or(STOP_TIMEOUT_SECONDS);
-    match timeout(Duration::from_secs(seconds), process.wait()).await {
-        Ok(status) => status.map(Some),
-        Err(_) => {
-            process.signal(Signal::KILL)?;
-            process.wait().await.map(Some)
-        }
+    if let Ok(status) = timeout(Duration::from_secs(seconds), process.wait()).await {
+        return status.map(Some);
     }
+    process.signal(Signal::KILL)?;
+    process.wait().await.map(Some)
 }
 
 /// The runner's command, in a folder of its own and with a task's environment.
@@ -156,7 +154,7 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
-/// Changes a task's record and tells EventBridge.
+/// Changes a task's record and tells the rules.
 async fn advance(fargate: &Arc<Fargate>, arn: &str, changes: Value) {
     let wire = {
         let mut state = fargate.state();

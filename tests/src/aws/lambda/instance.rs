@@ -50,19 +50,21 @@ pub struct Instance {
     _number: Number,
 }
 
+type Reply = oneshot::Sender<Result<Bytes, Failure>>;
+
 struct Event {
     request: String,
     deadline: Timestamp,
     arn: String,
     payload: Bytes,
-    reply: oneshot::Sender<Result<Bytes, Failure>>,
+    reply: Reply,
 }
 
 /// The Runtime API's side.
 struct Api {
     events: tokio::sync::Mutex<mpsc::Receiver<Event>>,
     /// The event that is being worked on.
-    current: Mutex<Option<(String, oneshot::Sender<Result<Bytes, Failure>>)>>,
+    current: Mutex<Option<(String, Reply)>>,
     init: watch::Sender<Init>,
 }
 

@@ -1,4 +1,4 @@
-//! Reads `infra/template.yaml` the way CloudFormation and SAM do, so that the one-machine world is wired by what AWS is deployed from.
+//! Reads `infra/template.yaml` the way AWS does, so that the one-machine world is wired by what AWS is deployed from.
 //! A resource, a property or an intrinsic that is not known here is an error, never skipped.
 
 mod resolve;
@@ -63,7 +63,7 @@ pub struct Template {
     pub bucket: String,
     /// What the bucket tells whom.
     pub notifications: Vec<Notification>,
-    /// EventBridge's rules.
+    /// The rules on AWS's own events.
     pub rules: BTreeMap<String, Rule>,
     /// The roles.
     pub roles: BTreeMap<String, Role>,

@@ -1,4 +1,4 @@
-//! CloudFormation's intrinsics, with every resource's name, URL and ARN as it would come out in one account and Region.
+//! The template language's intrinsics, with every resource's name, URL and ARN as it would come out in one account and Region.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -48,14 +48,15 @@ impl<'a> Resolver<'a> {
     pub(super) fn resolve(&self, place: &str, value: &Value) -> Result<Value, Error> {
         match value {
             Value::Array(items) => items.iter().map(|item| self.resolve(place, item)).collect(),
-            Value::Object(fields) => match intrinsic(fields) {
-                Some((name, argument)) => self.intrinsic(place, name, argument),
-                None => {
+            Value::Object(fields) => {
+                if let Some((name, argument)) = intrinsic(fields) {
+                    self.intrinsic(place, name, argument)
+                } else {
                     let fields =
                         fields.iter().map(|(name, value)| Ok((name.clone(), self.resolve(&format!("{place}.{name}"), value)?)));
                     fields.collect::<Result<Map<_, _>, Error>>().map(Value::Object)
                 }
-            },
+            }
             other => Ok(other.clone()),
         }
     }
@@ -155,7 +156,7 @@ impl<'a> Resolver<'a> {
         kind.ok_or_else(|| Error::new(place, format!("{id} is neither a parameter nor a resource")))
     }
 
-    /// The resource's name: the one that the template gives, or one made up as CloudFormation does.
+    /// The resource's name: the one that the template gives, or one made up as AWS does.
     fn name(&self, id: &str) -> Result<String, Error> {
         let property = match self.kind(id, id)? {
             "AWS::SQS::Queue" => "QueueName",

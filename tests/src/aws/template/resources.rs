@@ -104,7 +104,7 @@ pub struct Role {
     pub trust: Vec<Statement>,
 }
 
-/// An EventBridge rule with a pattern.
+/// A rule on AWS's own events.
 pub struct Rule {
     /// Its ARN.
     pub arn: String,
@@ -271,7 +271,7 @@ impl Raw {
     }
 }
 
-/// What S3 and EventBridge deliver must be let in by the queue's policy; AWS refuses the first and drops the second.
+/// What S3 and rules deliver must be let in by the queue's policy; AWS refuses the first and drops the second.
 fn check_deliveries(template: &Template) -> Result<(), Error> {
     let may_send = |service: &str, source: &str, queue: &str| {
         let demand =

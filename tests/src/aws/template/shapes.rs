@@ -1,4 +1,5 @@
 //! The resources' properties as they are written.
+#![expect(clippy::struct_field_names, reason = "the names are AWS's")]
 #![expect(dead_code, reason = "a property that this world has no use for is listed so that it is known")]
 
 use std::collections::BTreeMap;

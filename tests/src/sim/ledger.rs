@@ -1,0 +1,207 @@
+//! What is checked. By the numbers of the design's invariants:
+//!
+//! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends.
+//! - 2: what a Stack says at last is what ran last; and a state that was run with success is not run again.
+//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names.
+//! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and tells what
+//!   the runner reported; no Update's operation begins twice.
+//! - 6: at the end no task folder has a spec or a result.
+//! - 7: a Stack is Ready only if the generation that it observed was run with success; a look at a Stack that is at rest finds
+//!   nothing to do.
+//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left.
+//!
+//! Besides, `driftless_core::violations` sees the plan of every look.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    rc::Rc,
+};
+
+use driftless_api::Update;
+use driftless_contract::{ConfigValue, Operation, RunSpec};
+use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::Stats;
+
+/// As many events are kept.
+const TRACE: usize = 400;
+
+/// What an operation runs: the Stack's uid, generation, request, revision and operation.
+type State = (String, i64, String, String, Operation);
+
+/// What is known about an Update's operation.
+struct Run {
+    state: State,
+    update: String,
+    pulumi_stack: String,
+    /// What the runner reported.
+    succeeded: Option<bool>,
+}
+
+/// What happened so far, as far as the checks need it.
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) now: Timestamp,
+    pub(super) begin: Timestamp,
+    pub(super) stats: Stats,
+    /// What the source-controller has, by path.
+    pub(super) archives: HashMap<String, Rc<[u8]>>,
+    violation: Option<String>,
+    trace: Option<VecDeque<String>>,
+    /// By the Update's uid.
+    runs: BTreeMap<String, Run>,
+    /// The Update's uid whose operation is under way, by Pulumi stack.
+    live: BTreeMap<String, String>,
+    /// When a task was first seen, by ARN.
+    tasks: HashMap<String, Timestamp>,
+    /// Updates' uids by name: numbers that grow.
+    updates: HashMap<String, String>,
+    /// By the Stack's uid.
+    last: HashMap<String, LastUpdate>,
+}
+
+impl Ledger {
+    pub(super) fn new(begin: Timestamp, trace: bool) -> Self {
+        Self { now: begin, begin, trace: trace.then(VecDeque::new), ..Self::default() }
+    }
+
+    /// Adds an event to the trace, if there is one.
+    pub(super) fn tell(&mut self, event: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:9.3} {}", self.now.duration_since(self.begin).as_secs_f64(), event()));
+        }
+    }
+
+    pub(super) fn take_trace(&mut self) -> Vec<String> {
+        self.trace.take().unwrap_or_default().into()
+    }
+
+    pub(super) fn take_violation(&mut self) -> Option<String> {
+        self.violation.take()
+    }
+
+    /// The first one counts.
+    pub(super) fn violate(&mut self, violation: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(violation());
+        }
+    }
+
+    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        if !holds {
+            self.violate(violation);
+        }
+    }
+
+    pub(super) fn task_started(&self, arn: &str) -> Option<Timestamp> {
+        self.tasks.get(arn).copied()
+    }
+
+    /// Whether the task was not seen before.
+    pub(super) fn see_task(&mut self, arn: &str) -> bool {
+        let now = self.now;
+        let new = !self.tasks.contains_key(arn);
+        self.tasks.entry(arn.into()).or_insert(now);
+        new
+    }
+
+    pub(super) fn outcome_written(&mut self, key: &str, before: Option<&[u8]>, after: Option<&[u8]>) {
+        self.check(before.is_none() || before == after, || format!("5: {key} was written, and is written again"));
+    }
+
+    /// A runner begins its operation. `pack` is the content of its tree.
+    pub(super) fn begin_operation(&mut self, update: &Update, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
+        self.stats.operations += 1;
+        let (name, uid) = (update.name_any(), spec.run.uid.clone());
+        self.tell(|| format!("runner: begins {:?} of {name} on {pulumi_stack}", spec.operation));
+        self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
+        let other = self.live.get(pulumi_stack).map(|other| self.runs[other].update.clone());
+        self.check(other.is_none(), || format!("1: {name} begins while {other:?} is under way on {pulumi_stack}"));
+        let Some(ours) = &update.spec.driftless else { return };
+        let (generation, commit) = (ours.stack_generation.unwrap_or_default(), ours.commit.clone().unwrap_or_default());
+        let stack_uid = update.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.uid.clone());
+        let marker = spec.config.first().map(|config| config.value == ConfigValue::String(generation.to_string()));
+        self.check(spec.operation == Operation::Destroy || marker == Some(true), || {
+            format!("3: {name} is of generation {generation}, its configuration is not")
+        });
+        let state = format!("state {commit};");
+        self.check(pack.windows(state.len()).any(|bytes| bytes == state.as_bytes()), || {
+            format!("3: {name} is of revision {commit}, its tree is not")
+        });
+        let state = (
+            stack_uid.unwrap_or_default(),
+            generation,
+            ours.reconcile_request.clone().unwrap_or_default(),
+            commit,
+            spec.operation,
+        );
+        let again = self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
+        self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
+        self.live.insert(pulumi_stack.into(), uid.clone());
+        self.runs.insert(uid, Run { state, update: name, pulumi_stack: pulumi_stack.into(), succeeded: None });
+    }
+
+    /// The operation is over: reported, or killed.
+    pub(super) fn end_operation(&mut self, uid: &str, succeeded: Option<bool>) {
+        self.stats.failures += u64::from(succeeded != Some(true));
+        let Some(run) = self.runs.get_mut(uid) else { return };
+        run.succeeded = succeeded;
+        let (update, pulumi_stack) = (run.update.clone(), run.pulumi_stack.clone());
+        if self.live.get(&pulumi_stack).is_some_and(|live| live == uid) {
+            self.live.remove(&pulumi_stack);
+        }
+        self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
+    }
+
+    /// A Stack was written.
+    pub(super) fn stack_written(&mut self, stack: &Stack) {
+        let Stack { name, status, .. } = stack;
+        self.tell(|| {
+            let current = status.current_update.as_ref().map(|current| &current.name);
+            let last = status.last_update.as_ref().map(|last| (&last.name, last.state, last.failures));
+            format!(
+                "Stack {name} is at {} ({}{:?}), seen {:?}: {:?}, current {current:?}, last {last:?}",
+                stack.generation,
+                if stack.deleting { "deleting, " } else { "" },
+                stack.reconcile_request,
+                status.observed_generation,
+                status.readiness
+            )
+        });
+        let last = status.last_update.as_ref();
+        if status.readiness == Some(Readiness::Ready) && !stack.deleting {
+            let ran = last.is_some_and(|last| {
+                last.state == LastUpdateState::Succeeded && Some(last.generation) == status.observed_generation
+            });
+            self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
+        }
+        let Some(last) = last else {
+            let before = self.last.get(&stack.uid).map(|last| last.name.clone());
+            return self.check(before.is_none(), || format!("5: lastUpdate of Stack {name} is gone; it was {before:?}"));
+        };
+        if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
+            let same = before.name == last.name && before == *last;
+            let newer = self.updates.get(&before.name) < self.updates.get(&last.name);
+            self.check(same || newer, || format!("5: lastUpdate of Stack {name} goes from {before:?} to {last:?}"));
+        }
+        let reported = self.updates.get(&last.name).and_then(|uid| self.runs.get(uid)).and_then(|run| run.succeeded);
+        self.check((last.state == LastUpdateState::Succeeded) == (reported == Some(true)), || {
+            format!("5: lastUpdate of Stack {name} says {:?} of {}, the runner reported {reported:?}", last.state, last.name)
+        });
+    }
+
+    /// An Update was written.
+    pub(super) fn update_written(&mut self, update: &Update) {
+        self.tell(|| {
+            let words = if update.is_complete() { "complete" } else { "not complete" };
+            let deleting = if update.metadata.deletion_timestamp.is_some() { ", deleting" } else { "" };
+            format!("Update {} is {words}{deleting}, finalizers {:?}", update.name_any(), update.finalizers())
+        });
+        self.updates.insert(update.name_any(), update.uid().unwrap_or_default());
+    }
+}

@@ -1,0 +1,488 @@
+//! The machine: whose turn it is, and what time it is.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+};
+
+use driftless_api::{Stack, Update, names};
+use driftless_contract::{Hint, ObjectKey, keys};
+use driftless_core::{Readiness, Stack as CoreStack, decide, violations};
+use driftless_kubernetes::Cluster;
+use driftless_testkit::{CLUSTER, Faults, Message, World};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
+
+use super::{
+    Breakage, Dice, Failure, Odds, Stats,
+    ledger::Ledger,
+    outside::{self, Action, NAMESPACE, Outside, SERVICE},
+    ports::Wire,
+    runner::{ROLE, Runner},
+};
+
+/// The namespace of the claims.
+const SYSTEM: &str = "driftless-system";
+/// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
+const SWEEP_SECONDS: i64 = 60;
+const LOOK_PERIOD_SECONDS: i64 = 600;
+/// Lambda ends an invocation then.
+const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+/// Invocations at a time.
+const CONCURRENCY: usize = 8;
+/// After the disturbance everything has to be at rest in this time: four tries of what fails, each with a task that takes its time,
+/// one after another for Stacks that share a Pulumi stack, and a prerequisite before them.
+const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
+/// And it has to stay so for more than one period.
+const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 2 * SWEEP_SECONDS);
+/// A machine that takes more turns runs in circles.
+const MAX_TURNS: u32 = 200_000;
+
+/// Why an invocation failed.
+struct Broken {
+    transient: bool,
+    words: String,
+}
+
+struct Invocation {
+    work: Pin<Box<dyn Future<Output = Result<(), Broken>>>>,
+    /// `None` for a sweep.
+    message: Option<Message>,
+    who: String,
+    began: Timestamp,
+    /// Held up until then.
+    wake: Timestamp,
+}
+
+enum Event {
+    Sweep,
+    Action(Action),
+    Hint(Hint),
+    Garbage,
+}
+
+/// One simulated world and all that goes on in it.
+pub(super) struct Machine {
+    seed: u64,
+    world: World,
+    calm: World,
+    ledger: Rc<RefCell<Ledger>>,
+    odds: Rc<Cell<Odds>>,
+    breakage: Option<Breakage>,
+    dice: Dice,
+    outside: Outside,
+    invocations: Vec<Invocation>,
+    runners: Vec<Runner>,
+    /// What will happen, by time and in the order that it was planned.
+    agenda: BTreeMap<(Timestamp, u32), Event>,
+    planned: u32,
+    disturbed_until: Timestamp,
+    at_rest_since: Option<Timestamp>,
+}
+
+impl Machine {
+    pub(super) fn new(seed: u64, breakage: Option<Breakage>, trace: bool) -> Self {
+        let odds = Odds::draw(&mut Dice::new(seed, 1));
+        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, ..Faults::NONE };
+        let world = World::new(seed, faults);
+        let begin = world.now();
+        let (script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
+        let mut machine = Self {
+            seed,
+            calm: world.calm(),
+            ledger: Rc::new(RefCell::new(Ledger::new(begin, trace))),
+            odds: Rc::new(Cell::new(odds)),
+            breakage,
+            dice: Dice::new(seed, 3),
+            outside: Outside::default(),
+            invocations: Vec::new(),
+            runners: Vec::new(),
+            agenda: BTreeMap::new(),
+            planned: 0,
+            disturbed_until,
+            at_rest_since: None,
+            world,
+        };
+        for (at, action) in script {
+            machine.plan(at, Event::Action(action));
+        }
+        if breakage != Some(Breakage::Redelivery) {
+            machine.plan(begin + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
+        }
+        machine
+    }
+
+    /// Runs until all is at rest, or an invariant is broken.
+    pub(super) fn run(mut self) -> Result<Stats, Box<Failure>> {
+        let ended = (0..MAX_TURNS).find_map(|_| self.turn().transpose());
+        let ended = ended.unwrap_or_else(|| Err("8: it runs in circles".into()));
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
+        match ended {
+            Ok(()) => Ok(ledger.stats),
+            Err(violation) => Err(Box::new(Failure { seed: self.seed, violation, trace: ledger.take_trace() })),
+        }
+    }
+
+    /// One thing happens. `Some` when all is at rest.
+    fn turn(&mut self) -> Result<Option<()>, String> {
+        let now = self.world.now();
+        if now >= self.disturbed_until && self.odds.get().crash != u32::MAX {
+            self.calm_down();
+        }
+        if let Some(violation) = self.ledger.borrow_mut().take_violation() {
+            return Err(violation);
+        }
+        if self.happen() || self.work() {
+            return Ok(None);
+        }
+        // Nothing is to be done at this time.
+        let waits = self.waits_for();
+        let rest = waits.is_none().then(|| *self.at_rest_since.get_or_insert(now));
+        self.at_rest_since = rest;
+        if rest.is_some_and(|since| now.duration_since(since) > AT_REST) {
+            return self.check_end().map(Some);
+        }
+        if now.duration_since(self.disturbed_until) > SETTLED_WITHIN {
+            return Err(format!("2, 8: {}", waits.unwrap_or_else(|| "it never comes to rest".into())));
+        }
+        let wakes = self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
+        let next = wakes.chain(self.agenda.keys().map(|(at, _)| *at)).chain(self.world.next_due()).min();
+        // With nothing planned, the time is up.
+        let end = self.disturbed_until + SETTLED_WITHIN + SignedDuration::from_secs(1);
+        self.advance(next.unwrap_or(end).duration_since(now));
+        Ok(None)
+    }
+
+    fn advance(&mut self, by: SignedDuration) {
+        self.world.advance(by);
+        self.ledger.borrow_mut().now = self.world.now();
+    }
+
+    fn calm_down(&mut self) {
+        self.world.set_faults(Faults::NONE);
+        self.odds.set(Odds::default());
+        self.disturbed_until = self.world.now();
+        self.ledger.borrow_mut().tell(|| "the disturbance ends".into());
+    }
+
+    fn plan(&mut self, at: Timestamp, event: Event) {
+        self.planned += 1;
+        self.agenda.insert((at, self.planned), event);
+    }
+
+    /// Whether something was due that is not an invocation's.
+    fn happen(&mut self) -> bool {
+        let now = self.world.now();
+        if let Some(i) = self.runners.iter().position(|runner| runner.wake <= now) {
+            let mut ledger = self.ledger.borrow_mut();
+            if !self.runners[i].turn(&self.calm, &mut ledger, &mut self.dice, self.odds.get()) {
+                self.runners.swap_remove(i);
+            }
+            return true;
+        }
+        let Some(due) = self.agenda.first_entry().filter(|entry| entry.key().0 <= now) else { return false };
+        match due.remove() {
+            Event::Sweep => {
+                self.plan(now + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
+                self.sweep();
+            }
+            Event::Action(action) => {
+                let hint = self.outside.act(action, &self.calm, &mut self.ledger.borrow_mut());
+                hint.into_iter().for_each(|hint| self.tell(hint));
+            }
+            Event::Hint(hint) => drop(self.calm.drive(driftless_aws::Queues::hint(&self.calm, &hint, 0))),
+            Event::Garbage => outside::collect_garbage(&self.calm),
+        }
+        self.watch();
+        true
+    }
+
+    /// The forwarder or the webhook sends a hint, sooner or later, or never.
+    fn tell(&mut self, hint: Hint) {
+        if self.dice.chance(self.odds.get().drop) {
+            self.ledger.borrow_mut().stats.drops += 1;
+            return;
+        }
+        let at = self.world.now() + self.dice.seconds(if self.dice.chance(100) { 60 } else { 1 });
+        self.plan(at, Event::Hint(hint));
+    }
+
+    /// What the watchers see.
+    fn watch(&mut self) {
+        for key in self.world.written() {
+            let object = self.world.object(&key);
+            if object.is_none() {
+                let at = self.world.now() + self.dice.seconds(30);
+                self.plan(at, Event::Garbage);
+            }
+            match (key.kind.as_str(), &object) {
+                ("Stack", Some(object)) => {
+                    if let Ok(stack) = serde_json::from_value::<Stack>(object.clone()) {
+                        self.ledger.borrow_mut().stack_written(&CoreStack::from(&stack));
+                    }
+                }
+                ("Update", Some(object)) => {
+                    if let Ok(update) = serde_json::from_value::<Update>(object.clone()) {
+                        self.ledger.borrow_mut().update_written(&update);
+                    }
+                }
+                _ => {}
+            }
+            if let Some(hint) = self.outside.forward(&key, object.as_ref()) {
+                self.tell(hint);
+            }
+        }
+    }
+
+    /// Whether an invocation went on or began.
+    fn work(&mut self) -> bool {
+        let now = self.world.now();
+        let awake: Vec<usize> = (0..self.invocations.len()).filter(|i| self.invocations[*i].wake <= now).collect();
+        let choice = self.dice.index(awake.len() + 1);
+        if choice == awake.len() && self.invocations.len() < CONCURRENCY && self.receive() {
+            return true;
+        }
+        match awake.get(choice).or(awake.first()) {
+            Some(i) => {
+                self.go_on(*i);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a message, if there is one.
+    fn receive(&mut self) -> bool {
+        let Some(message) = self.world.receive() else { return false };
+        let odds = self.odds.get();
+        let fate = self.dice.below(1000);
+        let mut ledger = self.ledger.borrow_mut();
+        if fate < odds.drop / 2 {
+            ledger.stats.drops += 1;
+            ledger.tell(|| format!("dropped: {message:?}"));
+            return true;
+        }
+        if fate < odds.drop / 2 + odds.delay {
+            ledger.stats.delays += 1;
+            drop(ledger);
+            self.world.put_back(message);
+            return true;
+        }
+        let twice = self.dice.chance(odds.duplicate);
+        ledger.stats.duplicates += u64::from(twice);
+        drop(ledger);
+        if twice && self.dice.chance(500) {
+            self.world.put_back(message.clone());
+        } else if twice {
+            self.invoke(message.clone());
+        }
+        self.invoke(message);
+        true
+    }
+
+    fn wire(&self, function: &str) -> Wire {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.stats.invocations += 1;
+        Wire {
+            world: self.world.clone(),
+            ledger: Rc::clone(&self.ledger),
+            odds: Rc::clone(&self.odds),
+            breakage: self.breakage,
+            who: format!("{function} {}", ledger.stats.invocations),
+        }
+    }
+
+    fn begin(&mut self, who: String, message: Option<Message>, work: impl Future<Output = Result<(), Broken>> + 'static) {
+        let now = self.world.now();
+        self.ledger.borrow_mut().tell(|| format!("{who} begins: {message:?}"));
+        self.invocations.push(Invocation { work: Box::pin(work), message, who, began: now, wake: now });
+    }
+
+    fn invoke(&mut self, message: Message) {
+        let now = self.world.now();
+        match message.clone() {
+            Message::Hint(hint) => {
+                self.check_plan(&hint.object);
+                let wire = self.wire("reconciler");
+                self.begin(wire.who.clone(), Some(message), async move {
+                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire };
+                    let looked = reconciler::handle(&ports, &hint, now).await;
+                    looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Fetch(request) => {
+                let wire = self.wire("fetcher");
+                let settings = fetcher::Settings {
+                    bucket: "bucket".into(),
+                    services: vec![SERVICE.into()],
+                    max_archive_bytes: 1 << 20,
+                    limits: driftless_source::Limits::default(),
+                };
+                self.begin(wire.who.clone(), Some(message), async move {
+                    let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
+                    let fetched = fetcher::handle(&ports, &settings, &request, now).await;
+                    fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Launch(hint) => {
+                let wire = self.wire("launcher");
+                let settings = launcher::Settings {
+                    system_namespace: SYSTEM.into(),
+                    task_role_id: ROLE.into(),
+                    default_image: "pulumi".into(),
+                };
+                self.begin(wire.who.clone(), Some(message), async move {
+                    let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
+                    let launched = launcher::handle(&ports, &settings, &hint, now).await;
+                    launched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Run(about) => {
+                let wire = self.wire("recorder");
+                let settings = recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+                self.begin(wire.who.clone(), Some(message), async move {
+                    let recorded = async {
+                        for hint in recorder::runs(&wire, ROLE, about).await? {
+                            let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
+                            recorder::handle(&ports, &settings, &hint, now).await?;
+                        }
+                        Ok(())
+                    };
+                    let recorded: Result<(), recorder::Error> = recorded.await;
+                    recorded.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let now = self.world.now();
+        let wire = self.wire("sweeper");
+        let settings = sweeper::Settings { tick_seconds: SWEEP_SECONDS, period_seconds: LOOK_PERIOD_SECONDS };
+        self.begin(wire.who.clone(), None, async move {
+            // One that fails is followed by the next.
+            sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await.map(drop).map_err(|error| Broken {
+                transient: true,
+                words: error.to_string(),
+            })
+        });
+    }
+
+    /// Lets an invocation go on to its next call, or ends it there.
+    fn go_on(&mut self, i: usize) {
+        let odds = self.odds.get();
+        let now = self.world.now();
+        let too_late = now.duration_since(self.invocations[i].began) > TIMEOUT;
+        if too_late || self.dice.chance(odds.crash) {
+            let Invocation { who, message, .. } = self.invocations.swap_remove(i);
+            let mut ledger = self.ledger.borrow_mut();
+            ledger.stats.crashes += 1;
+            ledger.tell(|| format!("{who} crashes"));
+            drop(ledger);
+            return self.redeliver(message);
+        }
+        let polled = self.invocations[i].work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        self.advance(SignedDuration::from_millis((1 + self.dice.below(20)).into()));
+        match polled {
+            Poll::Pending => {
+                let stall = if self.dice.chance(odds.stall) { self.dice.seconds(50) } else { SignedDuration::ZERO };
+                self.invocations[i].wake = self.world.now() + stall;
+            }
+            Poll::Ready(ended) => {
+                let Invocation { who, message, .. } = self.invocations.swap_remove(i);
+                if let Err(Broken { transient, words }) = ended {
+                    let mut ledger = self.ledger.borrow_mut();
+                    ledger.tell(|| format!("{who} fails: {words}"));
+                    if !transient {
+                        ledger.violate(|| format!("8: {who} fails for good: {words}"));
+                    }
+                    drop(ledger);
+                    self.redeliver(message);
+                }
+            }
+        }
+        self.watch();
+        for task in self.world.live_tasks() {
+            if self.ledger.borrow_mut().see_task(&task.arn) {
+                self.runners.push(Runner::new(task.arn, self.world.now(), &mut self.dice));
+            }
+        }
+    }
+
+    fn redeliver(&mut self, message: Option<Message>) {
+        if self.breakage != Some(Breakage::Redelivery)
+            && let Some(message) = message
+        {
+            self.world.put_back(message);
+        }
+    }
+
+    /// The plan of a look at this time, before the checker.
+    fn check_plan(&self, object: &ObjectKey) {
+        if object.kind != "Stack" {
+            return;
+        }
+        let stack = self.calm.drive(Cluster::get::<Stack>(&self.calm, NAMESPACE, &object.name)).and_then(Result::ok).flatten();
+        let Some(stack) = stack else { return };
+        let ports = reconciler::Ports { cluster: &self.calm, objects: &self.calm, queues: &self.calm };
+        let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack)) else { return };
+        let plan = decide(&snapshot, self.world.now());
+        let found = violations(&snapshot, &plan);
+        let mut ledger = self.ledger.borrow_mut();
+        if !found.is_empty() {
+            ledger.violate(|| format!("{}: {plan:?} of {snapshot:?}", found.join(", ")));
+        }
+        let idle = plan.effects.is_empty() && plan.status == snapshot.stack.status && plan.look_at.is_none();
+        if self.at_rest_since.is_some() && snapshot.stack.status.readiness == Some(Readiness::Ready) && !idle {
+            ledger.violate(|| format!("7: Stack {} is at rest, and a look finds {plan:?}", object.name));
+        }
+    }
+
+    /// What the world waits for, if it is not at rest.
+    fn waits_for(&self) -> Option<String> {
+        if self.world.now() < self.disturbed_until {
+            return Some("the disturbance to end".into());
+        }
+        let stacks = outside::stacks(&self.calm);
+        stacks.iter().find_map(|stack| outside::waits_for(&self.calm, stack)).or_else(|| {
+            (!self.runners.is_empty() || !self.invocations.is_empty()).then(|| "what is under way to end".into())
+        })
+    }
+
+    /// What has to be true when all is at rest.
+    fn check_end(&self) -> Result<(), String> {
+        let list = |error: &str| format!("8: cannot list: {error}");
+        let leases = self.calm.drive(self.calm.list::<Lease>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
+        if let Some(lease) = leases.first() {
+            let by = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.values().next());
+            return Err(format!("8: the claim {} of {by:?} is never given back", lease.name_any()));
+        }
+        for key in self.world.objects().keys() {
+            if key.starts_with("tasks/") && (key.ends_with("in/spec") || key.ends_with("out/result")) {
+                return Err(format!("6: {key} is left"));
+            }
+        }
+        let stacks = outside::stacks(&self.calm);
+        let updates =
+            self.calm.drive(self.calm.list::<Update>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
+        for update in updates {
+            let name = update.name_any();
+            let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
+            if !update.is_complete() || !self.world.objects().contains_key(&outcome) {
+                return Err(format!("5: Update {name} is left without an outcome"));
+            }
+            if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+                return Err(format!("4: Update {name} keeps its finalizer"));
+            }
+            if !stacks.iter().any(|stack| Some(stack.name_any().as_str()) == update.stack_name()) {
+                return Err(format!("8: Update {name} outlives its Stack"));
+            }
+        }
+        Ok(())
+    }
+}

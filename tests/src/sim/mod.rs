@@ -1,0 +1,196 @@
+//! The simulation: the real handlers over ports in memory, in one thread, on a clock that moves when nothing else can, with every
+//! choice drawn from a seed.
+//!
+//! Invocations overlap: each call of a port is a place where another invocation may go on first, where this one may be held up for
+//! seconds, where it may end for good (the message is delivered again), and where the call may fail or lose its answer. Around them
+//! are users who edit, ask, push and delete, a forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops
+//! and delays, an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep goes
+//! on, and everything has to settle.
+//!
+//! [`ledger`] says what is checked. A run is a function of its seed and nothing else (`rand_chacha`'s `ChaCha8Rng`, one stream per
+//! purpose), so that a failure is replayed by its seed.
+
+mod ledger;
+mod machine;
+mod outside;
+mod ports;
+mod runner;
+
+use std::{fmt, ops::AddAssign, str::FromStr};
+
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng as _, SeedableRng as _},
+};
+
+/// A rule that is broken on purpose, outside the functions, to see that the checks would tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breakage {
+    /// The API server creates a Lease that is there already.
+    Claims,
+    /// The bucket says that `owner` was written although it was there.
+    Owner,
+    /// The bucket writes `outcome` although it is there.
+    Outcome,
+    /// The API server writes a Stack's status whatever version was read.
+    Versions,
+    /// A message whose handler crashed or failed is lost, and there is no sweep.
+    Redelivery,
+}
+
+impl Breakage {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery];
+}
+
+impl FromStr for Breakage {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        let known = Self::ALL.map(|breakage| format!("{breakage:?}").to_lowercase());
+        let found = known.iter().position(|known| known == word);
+        found.map(|i| Self::ALL[i]).ok_or_else(|| format!("{word:?} is none of {}", known.join(", ")))
+    }
+}
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Invocations of handlers.
+    pub invocations: u64,
+    /// Invocations that ended before a call of a port.
+    pub crashes: u64,
+    /// Messages that were delivered once more.
+    pub duplicates: u64,
+    /// Messages and events that never arrived.
+    pub drops: u64,
+    /// Messages that were held up.
+    pub delays: u64,
+    /// Operations that runners began.
+    pub operations: u64,
+    /// Operations that failed or were killed.
+    pub failures: u64,
+    /// Virtual seconds.
+    pub seconds: u64,
+}
+
+impl AddAssign for Stats {
+    fn add_assign(&mut self, other: Self) {
+        self.invocations += other.invocations;
+        self.crashes += other.crashes;
+        self.duplicates += other.duplicates;
+        self.drops += other.drops;
+        self.delays += other.delays;
+        self.operations += other.operations;
+        self.failures += other.failures;
+        self.seconds += other.seconds;
+    }
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed that shows it.
+    pub seed: u64,
+    /// Which invariant, by its number in the design, and how it is broken.
+    pub violation: String,
+    /// The last events before.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for event in &self.trace {
+            writeln!(f, "  {event}")?;
+        }
+        write!(f, "seed {} breaks invariant {}", self.seed, self.violation)
+    }
+}
+
+/// Simulates one seed.
+///
+/// # Errors
+/// The first broken invariant, with the events that led to it.
+pub fn simulate(seed: u64, breakage: Option<Breakage>) -> Result<Stats, Box<Failure>> {
+    machine::Machine::new(seed, breakage, false).run().or_else(|_| {
+        // Once more, with a trace: it costs more than the run.
+        machine::Machine::new(seed, breakage, true).run()
+    })
+}
+
+/// How often, in a thousand, something goes wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Odds {
+    /// An invocation ends before a call.
+    crash: u32,
+    /// An invocation is held up before a call.
+    stall: u32,
+    /// A call fails and has no effect.
+    transient: u32,
+    /// A call fails and has its effect.
+    lost_answer: u32,
+    /// A message is delivered twice.
+    duplicate: u32,
+    /// A message, or an event of the cluster, is lost.
+    drop: u32,
+    /// A message comes later.
+    delay: u32,
+    /// ECS forgets a client token, or does not know a new task yet; the bucket tells of a write that it was not the first.
+    forget: u32,
+    /// An artifact cannot be had, or an operation fails.
+    fail: u32,
+    /// A task is killed.
+    kill: u32,
+}
+
+impl Odds {
+    /// Some seeds go well, some badly, and some are wrong in a few ways only.
+    fn draw(dice: &mut Dice) -> Self {
+        let mut draw = |most: u32| match dice.below(3) {
+            0 => 0,
+            1 => most / 8,
+            _ => most,
+        };
+        Self {
+            crash: draw(40),
+            stall: draw(60),
+            transient: draw(40),
+            lost_answer: draw(40),
+            duplicate: draw(400),
+            drop: draw(300),
+            delay: draw(300),
+            forget: draw(300),
+            fail: draw(300),
+            kill: draw(300),
+        }
+    }
+}
+
+/// A source of choices. Each purpose has its own, so that one more choice for one purpose shifts no other.
+struct Dice(ChaCha8Rng);
+
+impl Dice {
+    fn new(seed: u64, purpose: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(purpose);
+        Self(rng)
+    }
+
+    /// From 0 to `below`, exclusive; 0 if `below` is 0.
+    fn below(&mut self, below: u32) -> u32 {
+        self.0.next_u32().checked_rem(below).unwrap_or(0)
+    }
+
+    fn index(&mut self, length: usize) -> usize {
+        self.below(u32::try_from(length).unwrap_or(u32::MAX)) as usize
+    }
+
+    fn chance(&mut self, per_mille: u32) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    /// From 0 to so many seconds, in milliseconds.
+    fn seconds(&mut self, most: u32) -> jiff::SignedDuration {
+        jiff::SignedDuration::from_millis(self.below(most * 1000 + 1).into())
+    }
+}

@@ -1,0 +1,306 @@
+//! Everything that is not ours: users, Flux, the API server's own controllers, and what tells us of changes.
+
+use std::{collections::HashMap, io::Write as _, rc::Rc};
+
+use driftless_api::{Program, Source, Stack, Update, Workspace, names};
+use driftless_contract::{Hint, ObjectKey};
+use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
+use driftless_kubernetes::{Cluster, Object};
+use driftless_source::Digest;
+use driftless_testkit::{CLUSTER, World};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{Dice, ledger::Ledger};
+
+/// Where the Stacks are.
+pub(super) const NAMESPACE: &str = "team";
+/// The Service that archives come from, as the fetcher knows it.
+pub(super) const SERVICE: &str = "source-controller.flux-system";
+/// The disturbance lasts this long at least, and twice as long at most.
+const DISTURBANCE_SECONDS: u32 = 600;
+
+const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
+const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
+
+/// The Stacks: name, Pulumi stack as their spec writes it, source, prerequisite, and the Pulumi stack that this means. `b` and `c`
+/// write the same one differently.
+const STACKS: [(&str, &str, Field, Option<&str>, &str); 4] = [
+    ("a", "dev", Field::Program, None, "p/dev"),
+    ("b", "shop/dev", Field::Flux, None, "shop/dev"),
+    ("c", "organization/shop/dev", Field::Flux, None, "shop/dev"),
+    ("d", "prod", Field::Program, Some("a"), "p/prod"),
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Field {
+    Program,
+    Flux,
+}
+
+/// The Pulumi stack that a Stack is about.
+pub(super) fn pulumi_stack(stack: &str) -> &'static str {
+    STACKS.iter().find(|known| known.0 == stack).map_or("", |known| known.4)
+}
+
+/// What somebody does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    CreateStack(usize),
+    CreateProgram,
+    EditStack(usize),
+    Request(usize),
+    DeleteStack(usize),
+    DeleteUpdateOf(usize),
+    EditProgram { broken: bool },
+    Push { broken: bool },
+}
+
+/// The actions of a run, each with its time, and when the disturbance ends.
+pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
+    let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
+    let stacks = 2 + dice.index(3);
+    let mut script = vec![(begin + dice.seconds(60), Action::CreateProgram), (begin + dice.seconds(60), Action::Push { broken: false })];
+    script.extend((0..stacks).map(|stack| (begin + dice.seconds(60), Action::CreateStack(stack))));
+    for _ in 0..2 + dice.below(8) {
+        let stack = dice.index(stacks);
+        let broken = dice.chance(250);
+        let action = match dice.below(12) {
+            0..3 => Action::EditStack(stack),
+            3..5 => Action::Request(stack),
+            5..7 => Action::EditProgram { broken },
+            7..10 => Action::Push { broken },
+            10 => Action::DeleteUpdateOf(stack),
+            _ => Action::DeleteStack(stack),
+        };
+        script.push((begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), action));
+    }
+    (script, begin + SignedDuration::from_secs(length.into()))
+}
+
+/// What the forwarder remembers of an object: what matters about it.
+type Facet = (String, Option<i64>, bool, String, Value, Value);
+
+/// The world outside.
+#[derive(Default)]
+pub(super) struct Outside {
+    facets: HashMap<ObjectKey, Facet>,
+    pushes: u32,
+}
+
+impl Outside {
+    /// Does an action. The hint that a webhook sends for it, if one does.
+    pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
+        ledger.tell(|| format!("user: {action:?}"));
+        match action {
+            Action::CreateStack(stack) => create_stack(world, stack),
+            Action::CreateProgram => world.insert(program(1, false, &Value::Null)),
+            Action::EditStack(stack) => edit(world, stack_key(stack), |stack| {
+                let generation = raise_generation(stack);
+                stack["spec"]["config"]["marker"] = json!(generation.to_string());
+            }),
+            Action::Request(stack) => edit(world, stack_key(stack), |stack| {
+                let now = world.now().as_millisecond().to_string();
+                stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
+            }),
+            Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
+            Action::DeleteUpdateOf(stack) => {
+                let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
+                current.into_iter().for_each(|update| delete::<Update>(world, &update));
+            }
+            Action::EditProgram { broken } => edit(world, key(PROGRAM), |object| {
+                let generation = raise_generation(object);
+                *object = program(generation, broken, object);
+            }),
+            Action::Push { broken } => return Some(self.push(broken, world, ledger)),
+        }
+        None
+    }
+
+    /// A commit: source-controller makes an archive of it, and notification-controller tells us.
+    fn push(&mut self, broken: bool, world: &World, ledger: &mut Ledger) -> Hint {
+        self.pushes += 1;
+        let revision = format!("main@sha1:{}", self.pushes);
+        let path = format!("gitrepository/{NAMESPACE}/{}/{}.tar.gz", REPOSITORY.2, self.pushes);
+        let archive = archive(&revision, broken);
+        // Nothing but the newest is kept.
+        ledger.archives = [(path.clone(), Rc::from(archive.as_slice()))].into();
+        let key = key(REPOSITORY);
+        let mut object = world.object(&key).unwrap_or_else(
+            || json!({ "apiVersion": key.api_version, "kind": key.kind, "metadata": { "namespace": NAMESPACE, "name": key.name } }),
+        );
+        object["status"]["artifact"] = json!({
+            "digest": Digest::sha256(&archive).to_string(),
+            "lastUpdateTime": world.now().to_string(),
+            "path": path,
+            "revision": revision,
+            "url": format!("http://{SERVICE}.svc.cluster.local./{path}"),
+        });
+        world.insert(object);
+        Hint { revision: Some(revision), ..Hint::new(key) }
+    }
+
+    /// The hint that the forwarder sends when an object was written, if what matters about it changed.
+    pub(super) fn forward(&mut self, key: &ObjectKey, object: Option<&Value>) -> Option<Hint> {
+        let Some(object) = object else {
+            self.facets.remove(key);
+            return Some(Hint::new(key.clone()));
+        };
+        let metadata = &object["metadata"];
+        let request = &metadata["annotations"][names::RECONCILIATION_REQUEST];
+        let conditions = object["status"]["conditions"].as_array();
+        let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
+        let facet = (
+            metadata["uid"].to_string(),
+            metadata["generation"].as_i64(),
+            !metadata["deletionTimestamp"].is_null(),
+            request.to_string(),
+            object["status"]["artifact"]["revision"].clone(),
+            complete.map_or(Value::Null, |condition| condition["status"].clone()),
+        );
+        let kind = key.kind.as_str();
+        let changed = self.facets.insert(key.clone(), facet.clone()).as_ref() != Some(&facet);
+        (changed && ["Stack", "Program", "Update", "Workspace", "GitRepository"].contains(&kind)).then(|| Hint::new(key.clone()))
+    }
+}
+
+/// Kubernetes' garbage collector: deletes what only objects own that are gone.
+pub(super) fn collect_garbage(world: &World) {
+    let objects = world.cluster();
+    let uids: Vec<&Value> = objects.iter().map(|object| &object["metadata"]["uid"]).collect();
+    for object in &objects {
+        let owners = object["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+        if owners.is_empty() || owners.iter().any(|owner| uids.contains(&&owner["uid"])) {
+            continue;
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        match object["kind"].as_str().unwrap_or_default() {
+            "Update" => delete::<Update>(world, name),
+            "Workspace" => delete::<Workspace>(world, name),
+            "Secret" => delete::<Secret>(world, name),
+            _ => {}
+        }
+    }
+}
+
+/// The Stacks that are there.
+pub(super) fn stacks(world: &World) -> Vec<Stack> {
+    STACKS.iter().filter_map(|stack| get::<Stack>(world, stack.0)).collect()
+}
+
+/// What a Stack still waits for; `Err` if it does not say so. `Ok(None)` if it is at rest: all that is desired was run, or what
+/// keeps it from running is nothing that time will mend.
+pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
+    let CoreStack { name, generation, deleting, reconcile_request, status, .. } = CoreStack::from(stack);
+    let known = STACKS.iter().find(|known| known.0 == name)?;
+    let revision = match known.2 {
+        Field::Program => get::<Program>(world, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string(),
+        Field::Flux => {
+            let object = world.drive(world.get_dynamic(&key(REPOSITORY))).and_then(Result::ok).flatten()?;
+            Source::from_object(&object).artifact?.revision
+        }
+    };
+    if let (Some(prerequisite), Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })) =
+        (known.3, &status.readiness)
+        && !deleting
+    {
+        let met = get::<Stack>(world, prerequisite).is_some_and(|stack| {
+            let status = CoreStack::from(&stack).status;
+            status.readiness == Some(Readiness::Ready) && waits_for(world, &stack).is_none()
+        });
+        return met.then(|| format!("Stack {name} waits for Stack {prerequisite}, which is Ready"));
+    }
+    let Some(last) = &status.last_update else { return Some(format!("Stack {name} never ran: {:?}", status.readiness)) };
+    if (last.generation, &last.reconcile_request, &last.last_attempted_commit) != (generation, &reconcile_request, &revision) {
+        let desired = format!("generation {generation}, request {reconcile_request:?}, revision {revision}");
+        return Some(format!("Stack {name} did not run {desired}: {:?}, last {last:?}", status.readiness));
+    }
+    let rests = match &status.readiness {
+        Some(Readiness::Ready) => !deleting && last.state == LastUpdateState::Succeeded,
+        Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }) => last.failures >= driftless_core::MAX_FAILURES,
+        _ => false,
+    };
+    (!rests || status.current_update.is_some()).then(|| format!("Stack {name} does not rest: {status:?}"))
+}
+
+fn key((api_version, kind, name): (&str, &str, &str)) -> ObjectKey {
+    ObjectKey {
+        cluster: CLUSTER.into(),
+        api_version: api_version.into(),
+        kind: kind.into(),
+        namespace: NAMESPACE.into(),
+        name: name.into(),
+    }
+}
+
+fn stack_key(stack: usize) -> ObjectKey {
+    key(("pulumi.com/v1", "Stack", STACKS[stack].0))
+}
+
+fn create_stack(world: &World, stack: usize) {
+    let (name, pulumi_stack, field, prerequisite, _) = STACKS[stack];
+    let (api_version, kind, source) = REPOSITORY;
+    let mut spec = json!({ "stack": pulumi_stack, "config": { "marker": "1" }, "destroyOnFinalize": stack.is_multiple_of(2) });
+    match field {
+        Field::Program => spec["programRef"] = json!({ "name": PROGRAM.2 }),
+        Field::Flux => {
+            spec["fluxSource"] = json!({ "sourceRef": { "apiVersion": api_version, "kind": kind, "name": source }, "dir": "infra" });
+        }
+    }
+    prerequisite.into_iter().for_each(|name| spec["prerequisites"] = json!([{ "name": name }]));
+    let metadata = json!({ "namespace": NAMESPACE, "name": name });
+    world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec }));
+}
+
+fn program(generation: i64, broken: bool, before: &Value) -> Value {
+    let mut object = before.clone();
+    if object.is_null() {
+        object = json!({ "apiVersion": PROGRAM.0, "kind": PROGRAM.1, "metadata": { "namespace": NAMESPACE, "name": PROGRAM.2 } });
+    }
+    let state = if broken { "broken" } else { "good" };
+    object["program"] = json!({ "variables": { "marker": format!("state {generation}; {state}") } });
+    object
+}
+
+/// What source-controller makes of a commit: the project in `infra/`.
+fn archive(revision: &str, broken: bool) -> Vec<u8> {
+    let state = if broken { "broken" } else { "good" };
+    let content = format!("name: shop\nruntime: yaml\nvariables: {{ marker: \"state {revision}; {state}\" }}\n");
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    let written = archive
+        .append_data(&mut header, "infra/Pulumi.yaml", content.as_bytes())
+        .and_then(|()| archive.into_inner())
+        .and_then(|mut gzip| gzip.flush().and_then(|()| gzip.finish()));
+    // Memory does not fail; an archive that is empty would be refused.
+    written.unwrap_or_default()
+}
+
+/// A change by somebody who is not held up by versions.
+fn edit(world: &World, key: ObjectKey, change: impl FnOnce(&mut Value)) {
+    if let Some(mut object) = world.object(&key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
+        change(&mut object);
+        world.insert(object);
+    }
+}
+
+fn raise_generation(object: &mut Value) -> i64 {
+    let generation = object["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
+    object["metadata"]["generation"] = json!(generation);
+    generation
+}
+
+fn get<K: Object>(world: &World, name: &str) -> Option<K> {
+    world.drive(Cluster::get(world, NAMESPACE, name))?.ok()?
+}
+
+fn delete<K: Object>(world: &World, name: &str) {
+    if let Some(object) = get::<K>(world, name) {
+        // Nothing fails in a calm world, and nobody wrote in between.
+        let _: Option<_> = world.drive(Cluster::delete(world, &object));
+    }
+}

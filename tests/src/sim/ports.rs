@@ -1,0 +1,216 @@
+use std::{
+    cell::{Cell, RefCell},
+    fmt::Display,
+    future::poll_fn,
+    rc::Rc,
+    task::Poll,
+};
+
+use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType, Object};
+use driftless_testkit::World;
+use fetcher::{Artifacts, Refusal, Service};
+use jiff::{SignedDuration, Timestamp};
+use kube::core::DynamicObject;
+
+use super::{Breakage, Odds, ledger::Ledger};
+
+/// ECS may not know a task that is younger than this.
+const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
+
+/// The ports as one invocation sees them. Before every call the others may go on; what the world does is told to the ledger.
+#[derive(Clone)]
+pub(super) struct Wire {
+    pub(super) world: World,
+    pub(super) ledger: Rc<RefCell<Ledger>>,
+    pub(super) odds: Rc<Cell<Odds>>,
+    pub(super) breakage: Option<Breakage>,
+    /// Whose they are, for the trace.
+    pub(super) who: String,
+}
+
+impl Wire {
+    async fn call<T, E: Display>(&self, what: impl FnOnce() -> String, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        let mut waited = false;
+        poll_fn(|_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        let answer = call.await;
+        self.ledger.borrow_mut().tell(|| {
+            let error = answer.as_ref().err().map(|error| format!(" -> {error}")).unwrap_or_default();
+            format!("{}: {}{error}", self.who, what())
+        });
+        answer
+    }
+
+    /// Something that ECS or S3 may do, and does now.
+    fn forgets(&self) -> bool {
+        self.world.random(1000) < self.odds.get().forget
+    }
+
+    /// The outcome of that key, if it is the key of one.
+    fn recorded(&self, key: &str) -> Option<Vec<u8>> {
+        let calm = self.world.calm();
+        key.ends_with("/outcome").then(|| calm.drive(Objects::get(&calm, key))?.ok()?).flatten()
+    }
+
+    fn is_broken(&self, breakage: Breakage) -> bool {
+        self.breakage == Some(breakage)
+    }
+}
+
+fn named<K: Object>(verb: &str, object: &K) -> String {
+    format!("{verb} {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or_default())
+}
+
+impl Cluster for Wire {
+    async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
+        self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
+    }
+
+    async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
+        self.call(|| format!("get {} {}", key.kind, key.name), self.world.get_dynamic(key)).await
+    }
+
+    async fn list<K: Object>(&self, namespace: Option<&str>, selector: Option<&str>) -> driftless_kubernetes::Result<Vec<K>> {
+        self.call(|| format!("list {} {selector:?}", K::kind(&())), self.world.list(namespace, selector)).await
+    }
+
+    async fn create<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        match self.call(|| named("create", object), self.world.create(object)).await {
+            Err(KubernetesError::Conflict { .. }) if self.is_broken(Breakage::Claims) && K::kind(&()) == "Lease" => {
+                Ok(object.clone())
+            }
+            created => created,
+        }
+    }
+
+    async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        self.call(|| named("replace", object), self.world.replace(object)).await
+    }
+
+    async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
+            object.meta_mut().resource_version = None;
+        }
+        self.call(|| named("replace status of", &object), self.world.replace_status(&object)).await
+    }
+
+    async fn apply<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        self.call(|| named("apply", object), self.world.apply(object)).await
+    }
+
+    async fn delete<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<()> {
+        self.call(|| named("delete", object), Cluster::delete(&self.world, object)).await
+    }
+
+    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
+        self.world.event(regarding, event_type, reason, note, at).await;
+    }
+}
+
+impl Objects for Wire {
+    async fn get(&self, key: &str) -> driftless_aws::Result<Option<Vec<u8>>> {
+        self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, size: u64) -> driftless_aws::Result<Option<Vec<u8>>> {
+        self.call(|| format!("get a part of {key}"), self.world.get_range(key, offset, size)).await
+    }
+
+    async fn exists(&self, key: &str) -> driftless_aws::Result<bool> {
+        self.call(|| format!("is there {key}"), self.world.exists(key)).await
+    }
+
+    async fn put(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
+        self.call(|| format!("put {key}"), self.world.put(key, content)).await
+    }
+
+    async fn put_new(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<bool> {
+        let file = key.rsplit('/').next();
+        let overwrite = file == Some("outcome") && self.is_broken(Breakage::Outcome);
+        let put = async {
+            let before = self.recorded(key);
+            let new = if overwrite {
+                self.world.put(key, content).await.map(|()| true)
+            } else {
+                self.world.put_new(key, content).await
+            };
+            self.ledger.borrow_mut().outcome_written(key, before.as_deref(), self.recorded(key).as_deref());
+            match new? {
+                // What a client says that tried again after an answer was lost.
+                true => Ok(!self.forgets()),
+                false => Ok(file == Some("owner") && self.is_broken(Breakage::Owner)),
+            }
+        };
+        self.call(|| format!("put if new {key}"), put).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> driftless_aws::Result<bool> {
+        self.call(|| format!("copy {to}"), self.world.copy(from, to)).await
+    }
+
+    async fn delete(&self, key: &str) -> driftless_aws::Result<()> {
+        self.call(|| format!("delete {key}"), Objects::delete(&self.world, key)).await
+    }
+}
+
+impl Queues for Wire {
+    async fn hint(&self, hint: &Hint, delay_seconds: u16) -> driftless_aws::Result<()> {
+        self.call(|| format!("hint {} in {delay_seconds} s", hint.object), self.world.hint(hint, delay_seconds)).await
+    }
+
+    async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> driftless_aws::Result<()> {
+        self.call(|| format!("launch {} in {delay_seconds} s", hint.update), self.world.launch(hint, delay_seconds)).await
+    }
+
+    async fn run(&self, hint: &RunHint, delay_seconds: u16) -> driftless_aws::Result<()> {
+        self.call(|| format!("record {} in {delay_seconds} s", hint.update), Queues::run(&self.world, hint, delay_seconds)).await
+    }
+
+    async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> driftless_aws::Result<()> {
+        self.call(|| format!("fetch {}", request.source), self.world.fetch(request, deduplication)).await
+    }
+}
+
+impl Tasks for Wire {
+    async fn definition(&self, image: &str) -> driftless_aws::Result<String> {
+        self.call(|| "task definition".into(), self.world.definition(image)).await
+    }
+
+    async fn run(&self, launch: &Launch) -> driftless_aws::Result<String> {
+        let mut launch = launch.clone();
+        if self.forgets() {
+            launch.client_token = format!("{} forgotten {}", launch.client_token, self.world.random(u32::MAX));
+        }
+        self.call(|| format!("run task for {}", launch.run.update), Tasks::run(&self.world, &launch)).await
+    }
+
+    async fn state(&self, arn: &str) -> driftless_aws::Result<TaskState> {
+        let started = self.ledger.borrow().task_started(arn);
+        let is_new = started.is_none_or(|at| self.world.now().duration_since(at) < NEW_TASK);
+        let state = async { if is_new && self.forgets() { Ok(TaskState::Missing) } else { self.world.state(arn).await } };
+        self.call(|| format!("state of {}", keys::task_id(arn)), state).await
+    }
+
+    async fn stop(&self, arn: &str, reason: &str) -> driftless_aws::Result<()> {
+        self.call(|| format!("stop {}: {reason}", keys::task_id(arn)), self.world.stop(arn, reason)).await
+    }
+}
+
+impl Artifacts for Wire {
+    async fn get(
+        &self,
+        _service: &Service,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let archive = async {
+            if self.world.random(1000) < self.odds.get().fail {
+                return Err(Refusal::Unreachable("a fault of the simulation".into()));
+            }
+            self.ledger.borrow().archives.get(path).cloned().ok_or(Refusal::Gone)
+        };
+        take(&self.call(|| format!("get artifact {path}"), archive).await?)
+    }
+}

@@ -1,0 +1,142 @@
+//! Runners: one per task. A runner waits for its spec, has its operation take a while, reports, and stops.
+
+use driftless_api::Update;
+use driftless_aws::Objects;
+use driftless_contract::{Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_kubernetes::Cluster;
+use driftless_testkit::World;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Dice, Odds,
+    ledger::Ledger,
+    outside::{NAMESPACE, pulumi_stack},
+};
+
+/// The id of the task role.
+pub(super) const ROLE: &str = "AROASIM";
+
+/// A task that never gets a spec ends after this long.
+const SPEC_WITHIN: SignedDuration = SignedDuration::from_mins(10);
+/// How often it is looked for.
+const SPEC_EVERY: SignedDuration = SignedDuration::from_secs(5);
+
+/// The runner of a task.
+pub(super) struct Runner {
+    arn: String,
+    /// When it next does something.
+    pub(super) wake: Timestamp,
+    step: Step,
+}
+
+enum Step {
+    Waiting { until: Timestamp },
+    Running { uid: String, began: Timestamp, end: End },
+    Stopping,
+}
+
+/// How an operation ends.
+enum End {
+    Reported(bool),
+    Killed,
+}
+
+impl Runner {
+    /// A new task's: its image is fetched first.
+    pub(super) fn new(arn: String, now: Timestamp, dice: &mut Dice) -> Self {
+        let wake = now + dice.seconds(90);
+        Self { arn, wake, step: Step::Waiting { until: wake + SPEC_WITHIN } }
+    }
+
+    fn folder(&self) -> String {
+        keys::task(ROLE, keys::task_id(&self.arn))
+    }
+
+    /// Does what is due. `false` when the task has ended.
+    pub(super) fn turn(&mut self, world: &World, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) -> bool {
+        let now = world.now();
+        let ended = match &self.step {
+            Step::Waiting { until } => {
+                let told = world.live_tasks().iter().any(|task| task.arn == self.arn && task.stopping);
+                match get(world, &format!("{}in/spec", self.folder())) {
+                    _ if told => Some("told to stop"),
+                    None if now >= *until => Some("no run was given to this task"),
+                    None => {
+                        self.wake = now + SPEC_EVERY;
+                        None
+                    }
+                    Some(_) if dice.chance(odds.kill / 4) => Some("killed before it began"),
+                    Some(document) => {
+                        self.begin(&document, world, ledger, dice, odds);
+                        None
+                    }
+                }
+            }
+            Step::Running { uid, end: End::Killed, .. } => {
+                ledger.end_operation(uid, None);
+                Some("killed")
+            }
+            Step::Running { uid, began, end: End::Reported(succeeded) } => {
+                report(world, &self.folder(), *succeeded, *began);
+                ledger.end_operation(uid, Some(*succeeded));
+                self.step = Step::Stopping;
+                self.wake = if dice.chance(300) { now } else { now + dice.seconds(20) };
+                None
+            }
+            Step::Stopping => Some("exit code 0"),
+        };
+        if let Some(why) = ended {
+            ledger.tell(|| format!("task {} ends: {why}", keys::task_id(&self.arn)));
+            world.end_task(&self.arn, why);
+        }
+        ended.is_none()
+    }
+
+    fn begin(&mut self, document: &[u8], world: &World, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
+        let now = world.now();
+        let folder = self.folder();
+        let spec: RunSpec = match from_json("spec", document) {
+            Ok(spec) => spec,
+            Err(error) => return ledger.violate(|| format!("3: a runner cannot read its spec: {error}")),
+        };
+        let pack = get(world, &format!("{folder}in/pack")).unwrap_or_default();
+        let update = world.drive(Cluster::get::<Update>(world, NAMESPACE, &spec.run.update.name)).and_then(Result::ok).flatten();
+        let Some(update) = update else { return ledger.violate(|| format!("3: {} runs and is not there", spec.run.update)) };
+        ledger.begin_operation(&update, &spec, pulumi_stack(update.stack_name().unwrap_or_default()), &pack);
+        let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None };
+        put(world, &format!("{folder}out/lock"), to_json(&lock));
+        let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
+        let end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(!broken && !dice.chance(odds.fail)) };
+        self.wake = now + dice.seconds(if dice.chance(50) { 600 } else { 90 });
+        self.step = Step::Running { uid: spec.run.uid, began: now, end };
+    }
+}
+
+fn report(world: &World, folder: &str, succeeded: bool, began: Timestamp) {
+    let message = "the program fails".to_owned();
+    let verdict = match succeeded {
+        true => Verdict::Succeeded {},
+        false => Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message },
+    };
+    let outputs = succeeded.then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
+    let result = RunResult {
+        version: VERSION,
+        verdict,
+        outputs,
+        project: None,
+        permalink: None,
+        changes: [("create".to_owned(), 1)].into(),
+        started_at: began,
+        ended_at: world.now(),
+    };
+    put(world, &format!("{folder}out/result"), to_json(&result));
+}
+
+fn get(world: &World, key: &str) -> Option<Vec<u8>> {
+    world.drive(Objects::get(world, key))?.ok()?
+}
+
+fn put(world: &World, key: &str, document: String) {
+    // Nothing fails in a calm world.
+    let _: Option<_> = world.drive(Objects::put(world, key, document.into_bytes()));
+}
