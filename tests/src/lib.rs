@@ -2,4 +2,5 @@
 
 pub mod aws;
 pub mod scenario;
+pub mod sim;
 pub mod world;

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How long a run may take, with its start and end, on a busy machine.
-pub const RUN: Duration = Duration::from_secs(120);
+pub const RUN: Duration = Duration::from_mins(2);
 
 /// The passphrase of every stack's secrets. No log, message or object of the world may hold it, but the user's own Secret.
 pub const PASSPHRASE: &str = "canary-passphrase-7d1f";

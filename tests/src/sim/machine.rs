@@ -80,6 +80,7 @@ pub(super) struct Machine {
     /// What will happen, by time and in the order that it was planned.
     agenda: BTreeMap<(Timestamp, u32), Event>,
     planned: u32,
+    disturbed: bool,
     disturbed_until: Timestamp,
     at_rest_since: Option<Timestamp>,
 }
@@ -103,6 +104,7 @@ impl Machine {
             runners: Vec::new(),
             agenda: BTreeMap::new(),
             planned: 0,
+            disturbed: true,
             disturbed_until,
             at_rest_since: None,
             world,
@@ -131,7 +133,7 @@ impl Machine {
     /// One thing happens. `Some` when all is at rest.
     fn turn(&mut self) -> Result<Option<()>, String> {
         let now = self.world.now();
-        if now >= self.disturbed_until && self.odds.get().crash != u32::MAX {
+        if self.disturbed && now >= self.disturbed_until {
             self.calm_down();
         }
         if let Some(violation) = self.ledger.borrow_mut().take_violation() {
@@ -166,7 +168,7 @@ impl Machine {
     fn calm_down(&mut self) {
         self.world.set_faults(Faults::NONE);
         self.odds.set(Odds::default());
-        self.disturbed_until = self.world.now();
+        self.disturbed = false;
         self.ledger.borrow_mut().tell(|| "the disturbance ends".into());
     }
 
@@ -208,7 +210,7 @@ impl Machine {
             self.ledger.borrow_mut().stats.drops += 1;
             return;
         }
-        let at = self.world.now() + self.dice.seconds(if self.dice.chance(100) { 60 } else { 1 });
+        let at = self.world.now() + self.dice.seconds_or(1, 60);
         self.plan(at, Event::Hint(hint));
     }
 
@@ -387,7 +389,8 @@ impl Machine {
             return self.redeliver(message);
         }
         let polled = self.invocations[i].work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        self.advance(SignedDuration::from_millis((1 + self.dice.below(20)).into()));
+        let took = 1 + self.dice.below(20);
+        self.advance(SignedDuration::from_millis(took.into()));
         match polled {
             Poll::Pending => {
                 let stall = if self.dice.chance(odds.stall) { self.dice.seconds(50) } else { SignedDuration::ZERO };
@@ -445,7 +448,7 @@ impl Machine {
 
     /// What the world waits for, if it is not at rest.
     fn waits_for(&self) -> Option<String> {
-        if self.world.now() < self.disturbed_until {
+        if self.disturbed {
             return Some("the disturbance to end".into());
         }
         let stacks = outside::stacks(&self.calm);

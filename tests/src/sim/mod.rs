@@ -193,4 +193,10 @@ impl Dice {
     fn seconds(&mut self, most: u32) -> jiff::SignedDuration {
         jiff::SignedDuration::from_millis(self.below(most * 1000 + 1).into())
     }
+
+    /// The same, but seldom up to `seldom` seconds.
+    fn seconds_or(&mut self, most: u32, seldom: u32) -> jiff::SignedDuration {
+        let most = if self.chance(50) { seldom } else { most };
+        self.seconds(most)
+    }
 }

@@ -10,7 +10,6 @@ use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{Dice, ledger::Ledger};

@@ -107,7 +107,7 @@ impl Runner {
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
         let end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(!broken && !dice.chance(odds.fail)) };
-        self.wake = now + dice.seconds(if dice.chance(50) { 600 } else { 90 });
+        self.wake = now + dice.seconds_or(90, 600);
         self.step = Step::Running { uid: spec.run.uid, began: now, end };
     }
 }

@@ -1,0 +1,119 @@
+//! A secret value shows up where it belongs and nowhere else.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::{
+    scenario::{PASSPHRASE, Source, output},
+    world::ready,
+};
+use serde_json::json;
+
+use crate::world::{alone, quiet, s3};
+
+const CONFIG: &str = "canary-config-93be";
+const ENV: &str = "canary-env-55aa";
+
+#[tokio::test]
+async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("canary").await?;
+    team.apply(&format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{ name: app, namespace: NAMESPACE }}\nstringData: {{ password: {CONFIG}, token: {ENV} }}"
+    ))
+    .await?;
+    let program = |marker: &str| -> Result<String> {
+        let body = team.program("app.txt", "one", &format!(", secretContent: '${{password}}'{marker}"))?;
+        Ok(format!("configuration: {{ password: {{ type: String }} }}\n{}", body.replace("outputs: {", "outputs: { secret: '${password}',")))
+    };
+    let marker = team.file("marker")?;
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    fs::write(&marker, "")?;
+    // One run that fails beside one that succeeds: failures have words too.
+    team.apply_program("app", &program(&format!(", failWhenExists: {marker}"))?).await?;
+    let more = "    TOKEN: { type: Secret, secret: { name: app, key: token } }\n  secretsRef:\n    password: { type: Secret, secret: { name: app, \
+                key: password } }\n";
+    team.apply_stack("app", Source::Program("app"), more).await?;
+    team.wait("app", "to fail", |stack| {
+        let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+        last.is_some_and(|last| last.state.as_deref() == Some("failed"))
+    })
+    .await?;
+    fs::remove_file(&marker)?;
+    let stack = team.ready_after("app", 2).await?;
+    quiet(&world).await?;
+
+    assert_eq!(output(&stack, "secret"), Some(&json!("[secret]")));
+    assert_eq!(fs::read_to_string(team.file("app.txt")?)?, format!("one{CONFIG}"), "the program got the value");
+    let updates = team.updates("app").await?;
+    let outputs = updates[1].status.as_ref().and_then(|status| status.outputs.clone()).context("an outputs Secret")?;
+    let outputs = team.secret(&outputs).await?;
+    assert_eq!(outputs.data.context("data")?["secret"].0, json!(CONFIG).to_string().into_bytes());
+    assert_eq!(outputs.metadata.annotations.context("annotations")?["pulumi.com/secrets"], r#"["secret"]"#);
+
+    for canary in [CONFIG, ENV, PASSPHRASE] {
+        in_no_file(Path::new(world.get("WORLD_LOGS")?), canary)?;
+        let state = world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?;
+        in_no_file(Path::new(state), canary)?;
+        in_no_object_but_secrets(&world, canary).await?;
+    }
+    in_no_s3_object(&world, &[CONFIG, ENV, PASSPHRASE]).await
+}
+
+/// Logs of all processes and tasks; the calls log has every message and every ECS call in full.
+fn in_no_file(folder: &Path, canary: &str) -> Result<()> {
+    let mut files = 0;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            in_no_file(&path, canary)?;
+            continue;
+        }
+        files += 1;
+        let content = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+        let line = content.lines().find(|line| line.contains(canary));
+        ensure!(line.is_none(), "{canary} in {}: {}", path.display(), line.unwrap_or_default());
+    }
+    println!("{files} files in {}", folder.display());
+    Ok(())
+}
+
+/// Every object that the API server has, but the contents of Secrets.
+async fn in_no_object_but_secrets(world: &driftless_tests::scenario::Handle, canary: &str) -> Result<()> {
+    let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
+    let run = async |arguments: &[&str]| -> Result<String> {
+        let mut command = tokio::process::Command::new(&kubectl);
+        let output = command.args(arguments).env("KUBECONFIG", world.get("KUBECONFIG")?).output().await?;
+        ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let kinds = run(&["api-resources", "--verbs=list", "--output=name"]).await?;
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| *kind != "secrets").collect();
+    ensure!(kinds.iter().any(|kind| kind.starts_with("updates.")), "{kinds:?}");
+    let objects = run(&["get", &kinds.join(","), "--all-namespaces", "--output=json"]).await?;
+    ensure!(objects.contains("[secret]"), "the Stack's outputs are not among the objects");
+    ensure!(!objects.contains(canary), "{canary} in a Kubernetes object");
+    Ok(())
+}
+
+/// What is left in the bucket when all runs are recorded. The folders of tasks are empty then.
+async fn in_no_s3_object(world: &driftless_tests::scenario::Handle, canaries: &[&str]) -> Result<()> {
+    let (s3, bucket) = (s3(world, None).await?, world.get("WORLD_BUCKET")?);
+    let keys = ready::until("the folders of tasks are empty", driftless_tests::scenario::RUN, async || {
+        let listed = s3.list_objects_v2().bucket(bucket).send().await?;
+        let keys: Vec<String> = listed.contents().iter().filter_map(|object| object.key().map(str::to_owned)).collect();
+        let inputs: Vec<_> = keys.iter().filter(|key| key.starts_with("tasks/") && key.contains("/in/")).collect();
+        ensure!(inputs.is_empty(), "{inputs:?}");
+        Ok(keys)
+    })
+    .await?;
+    ensure!(keys.iter().any(|key| key.starts_with("runs/")), "{keys:?}");
+    for key in keys {
+        let content = s3.get_object().bucket(bucket).key(&key).send().await?.body.collect().await?.to_vec();
+        let content = String::from_utf8_lossy(&content);
+        for canary in canaries {
+            ensure!(!content.contains(canary), "{canary} in {key}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Runs that fail, and how they are tried again.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::{Stack, Update};
+use driftless_tests::{
+    scenario::{RUN, Source, condition, is_ready, output},
+    world::ready,
+};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use rustix::process::{Signal, kill_process};
+use serde_json::json;
+
+use crate::world::{nothing_was_given_up, pid, quiet, shared};
+
+/// Failures of the last Update, if it failed.
+fn failed(stack: &Stack) -> Option<(String, i64, Timestamp)> {
+    let last = stack.status.as_ref()?.last_update.as_ref()?;
+    (last.state.as_deref() == Some("failed")).then_some(())?;
+    Some((last.message.clone().unwrap_or_default(), last.failures?, last.last_resync_time.as_ref()?.0))
+}
+
+fn created(update: &Update) -> Option<Timestamp> {
+    update.creation_timestamp().map(|time| time.0)
+}
+
+#[tokio::test]
+async fn a_failing_program_is_tried_again_with_back_off_until_it_succeeds() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("failing").await?;
+    let (file, marker) = (team.file("app.txt")?, team.file("marker")?);
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    fs::write(&marker, "")?;
+    team.apply_program("app", &team.program("app.txt", "one", &format!(", failWhenExists: {marker}"))?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+
+    let stack = team.wait("app", "to fail", |stack| failed(stack).is_some()).await?;
+    let (message, failures, first) = failed(&stack).context("a failure")?;
+    ensure!(message.contains(&format!("cannot write {file} while {marker} exists")), "pulumi's own words: {message}");
+    assert_eq!(failures, 0);
+    let (type_, reason, words) = condition(&stack).context("a condition")?;
+    assert_eq!((type_.as_str(), reason.as_str(), words.as_str()), ("Reconciling", "RetryingAfterFailure", "0 update failure(s)"));
+
+    let stack = team.wait("app", "to fail again", |stack| failed(stack).is_some_and(|(_, failures, _)| failures == 1)).await?;
+    let (_, _, second) = failed(&stack).context("a failure")?;
+    fs::remove_file(&marker)?;
+    let stack = team.ready_after("app", 3).await?;
+    assert_eq!(output(&stack, "content"), Some(&json!("one")));
+    let updates = team.updates("app").await?;
+    for (update, after, cooldown) in [(&updates[1], first, 10), (&updates[2], second, 30)] {
+        let waited = created(update).context("a time")?.duration_since(after).as_secs();
+        ensure!((cooldown..cooldown + 15).contains(&waited), "waited {waited} s, not {cooldown} s");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("killed").await?;
+    team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 6")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+
+    // Mid-update: pulumi holds its lock.
+    let state = world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?.to_owned();
+    let locks = Path::new(&state).join(".pulumi/locks/organization/app/dev");
+    let held = || fs::read_dir(&locks).map(Iterator::count).unwrap_or(0);
+    let task = ready::until("pulumi holds its lock", RUN, async || {
+        ensure!(held() == 1, "{} locks in {}", held(), locks.display());
+        let updates = team.updates("app").await?;
+        let task = updates.first().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
+        task.with_context(|| format!("no task in {updates:#?}"))
+    })
+    .await?;
+    kill_process(pid(&world, task.rsplit('/').next().context("a task id")?)?, Signal::KILL)?;
+
+    let stack = team.wait("app", "to have failed", |stack| failed(stack).is_some()).await?;
+    let (message, ..) = failed(&stack).context("a failure")?;
+    ensure!(message.starts_with("the task ended without a result: "), "{message}");
+    assert_eq!(held(), 1, "a dead run leaves its lock");
+    let stack = team.ready_after("app", 2).await?;
+    assert_eq!(output(&stack, "content"), Some(&json!("one")));
+    assert_eq!(held(), 0);
+    quiet(&world).await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn a_missing_secret_keeps_the_run_waiting_and_is_named() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("missing").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let more = "    TOKEN: { type: Secret, secret: { name: later, key: token } }\n";
+    team.apply_stack("app", Source::Program("app"), more).await?;
+    ready::until("the Update says what it waits for", RUN, async || {
+        let updates = team.updates("app").await?;
+        let status = updates.first().and_then(|update| update.status.clone()).unwrap_or_default();
+        let words = status.driftless.and_then(|ours| ours.waiting_for).unwrap_or_default();
+        ensure!(words == "Secret \"later\" is not there; the run starts when it is", "{updates:#?}");
+        Ok(())
+    })
+    .await?;
+    team.apply("apiVersion: v1\nkind: Secret\nmetadata: { name: later, namespace: NAMESPACE }\nstringData: { token: t }").await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("invalid").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "  config: { key: one }\n  secrets: { key: two }\n").await?;
+    let stack = team.wait("app", "to be stalled", |stack| condition(stack).is_some_and(|(type_, ..)| type_ == "Stalled")).await?;
+    let (_, reason, words) = condition(&stack).context("a condition")?;
+    assert_eq!((reason.as_str(), words.as_str()), ("SpecInvalid", "config key \"key\" is in spec.config and in spec.secrets; keep one"));
+    assert_eq!(team.updates("app").await?.len(), 0);
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_deleted_stack_is_destroyed_first() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("deleted").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    let file = team.file("app.txt")?;
+    ensure!(Path::new(&file).exists(), "there is no {file}");
+    let stacks: kube::Api<Stack> = kube::Api::namespaced(world.client.clone(), &team.name);
+    stacks.delete("app", &kube::api::DeleteParams::default()).await?;
+    ready::until("the Stack is gone", RUN, async || {
+        let found = stacks.get_opt("app").await?;
+        ensure!(found.is_none(), "{:#?}", found.and_then(|stack| stack.status));
+        Ok(())
+    })
+    .await?;
+    ensure!(!Path::new(&file).exists(), "{file} is still there");
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! What a user sees, through the real processes. All tests share one world; each has a namespace of its own. A test that turns
+//! something off for everybody has the world to itself.
+
+mod canary;
+mod failures;
+mod main_path;
+mod tickets;
+mod world;

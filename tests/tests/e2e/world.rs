@@ -1,0 +1,140 @@
+//! The world that all tests of this program share.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    sync::{LazyLock, mpsc},
+    thread,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use aws_config::BehaviorVersion;
+use aws_credential_types::Credentials;
+use aws_sdk_sqs::{config::Region, types::QueueAttributeName};
+use driftless_tests::{
+    aws::control,
+    scenario::{Handle, RUN},
+    world::ready,
+};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Held for reading by tests that live side by side, for writing by one that turns something off.
+static TURN: RwLock<()> = RwLock::const_new(());
+
+/// `Err` if the world did not start.
+static WORLD: LazyLock<Result<(), String>> = LazyLock::new(|| {
+    let (ready, started) = mpsc::channel();
+    // The world ends with the thread that started it, so that this one has to outlive every test.
+    thread::spawn(move || {
+        let mut world = Command::new("setpriv");
+        world.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_world")]).stdout(Stdio::piped());
+        match world.spawn() {
+            Ok(mut child) => {
+                let line = child.stdout.take().and_then(|stdout| BufReader::new(stdout).lines().next());
+                let line = line.and_then(Result::ok).filter(|line| line.starts_with("world: ready"));
+                let _ = ready.send(line.map(drop).ok_or_else(|| "the world did not become ready".to_owned()));
+                let _ = child.wait();
+            }
+            Err(error) => drop(ready.send(Err(error.to_string()))),
+        }
+        thread::park();
+    });
+    started.recv().unwrap_or_else(|error| Err(error.to_string()))
+});
+
+async fn open() -> Result<Handle> {
+    if let Err(error) = LazyLock::force(&WORLD) {
+        bail!("{error}");
+    }
+    Handle::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/world/env")).await
+}
+
+/// The world, beside other tests.
+pub async fn shared() -> Result<(Handle, RwLockReadGuard<'static, ()>)> {
+    let turn = TURN.read().await;
+    Ok((open().await?, turn))
+}
+
+/// The world, alone.
+pub async fn alone() -> Result<(Handle, RwLockWriteGuard<'static, ()>)> {
+    let turn = TURN.write().await;
+    Ok((open().await?, turn))
+}
+
+/// The SDK's configuration with these keys, or the administrator's.
+pub async fn aws(world: &Handle, keys: Option<control::Credentials>) -> Result<aws_config::SdkConfig> {
+    let keys = match keys {
+        Some(keys) => Credentials::new(keys.access_key_id, keys.secret_access_key, keys.session_token, None, "test"),
+        None => Credentials::new(world.get("AWS_ACCESS_KEY_ID")?, world.get("AWS_SECRET_ACCESS_KEY")?, None, None, "test"),
+    };
+    Ok(aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .region(Region::new(world.get("AWS_REGION")?.to_owned()))
+        .endpoint_url(world.get("AWS_ENDPOINT_URL")?)
+        .credentials_provider(keys)
+        .load()
+        .await)
+}
+
+/// An S3 client with these keys, or the administrator's.
+pub async fn s3(world: &Handle, keys: Option<control::Credentials>) -> Result<aws_sdk_s3::Client> {
+    let config = aws_sdk_s3::config::Builder::from(&aws(world, keys).await?).force_path_style(true).build();
+    Ok(aws_sdk_s3::Client::from_conf(config))
+}
+
+/// Lets a sweep hint whatever is due, and waits until every message is handled: what was to happen has happened.
+pub async fn quiet(world: &Handle) -> Result<()> {
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    let queues = sqs.list_queues().send().await?.queue_urls.unwrap_or_default();
+    ensure!(queues.len() >= 8, "{queues:?}");
+    world.control.trigger("Sweeper").await?;
+    ready::until("no message is waiting", RUN, async || {
+        for queue in queues.iter().filter(|queue| !queue.contains("dead-letters")) {
+            let waiting = [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
+            let request = sqs.get_queue_attributes().queue_url(queue).set_attribute_names(Some(waiting.to_vec()));
+            let attributes = request.send().await?.attributes.unwrap_or_default();
+            ensure!(attributes.values().all(|count| count == "0"), "{queue}: {attributes:?}");
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Every dead-letter queue is empty, and no part of the world crashed: nothing was given up.
+pub async fn nothing_was_given_up(world: &Handle) -> Result<()> {
+    let status = world.control.status().await?;
+    ensure!(status.alarms.is_empty(), "{:#?}", status.alarms);
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    for queue in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
+        if queue.contains("dead-letters") {
+            let message = sqs.receive_message().queue_url(&queue).send().await?.messages.unwrap_or_default();
+            ensure!(message.is_empty(), "{queue}: {message:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Stops a process of the world for as long as the value lives, as if it hung.
+pub struct Frozen(rustix::process::Pid);
+
+impl Frozen {
+    /// Stops the process of that name.
+    pub fn new(world: &Handle, name: &str) -> Result<Self> {
+        let pid = pid(world, name)?;
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP)?;
+        Ok(Self(pid))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
+}
+
+/// The process of that name.
+pub fn pid(world: &Handle, name: &str) -> Result<rustix::process::Pid> {
+    let file = Path::new(world.get("WORLD_PIDS")?).join(name);
+    let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+    rustix::process::Pid::from_raw(text.trim().parse()?).context("a process id")
+}
