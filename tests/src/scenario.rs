@@ -69,7 +69,9 @@ impl Handle {
              apiVersion: v1\nkind: Secret\nmetadata: {{ name: pulumi, namespace: {name} }}\nstringData: {{ passphrase: {PASSPHRASE} }}\n"
         );
         cluster::apply_yaml(&self.client, &objects).await?;
-        Ok(Namespace { world: self, name: name.to_owned() })
+        let namespace = Namespace { world: self, name: name.to_owned() };
+        fs::create_dir_all(namespace.state()?)?;
+        Ok(namespace)
     }
 }
 
@@ -94,6 +96,12 @@ impl Namespace<'_> {
     /// Applies objects of this namespace.
     pub async fn apply(&self, yaml: &str) -> Result<()> {
         cluster::apply_yaml(&self.world.client, &yaml.replace("NAMESPACE", &self.name)).await.with_context(|| yaml.to_owned())
+    }
+
+    /// The folder that is the backend of this namespace's Pulumi stacks.
+    pub fn state(&self) -> Result<String> {
+        let state = self.world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?;
+        Ok(format!("{state}/{}", self.name))
     }
 
     /// The file that the resource `name` of a program of this namespace is.
@@ -130,10 +138,10 @@ impl Namespace<'_> {
                 "fluxSource: {{ sourceRef: {{ apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, name: {name} }} }}"
             ),
         };
-        let backend = self.world.get("WORLD_STATE")?;
+        let backend = self.state()?;
         self.apply(&format!(
             "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE }}\nspec:\n  stack: dev\n  \
-             backend: {backend}\n  {source}\n  envRefs:\n    PULUMI_CONFIG_PASSPHRASE: {{ type: Secret, secret: {{ name: pulumi, key: \
+             backend: file://{backend}\n  {source}\n  envRefs:\n    PULUMI_CONFIG_PASSPHRASE: {{ type: Secret, secret: {{ name: pulumi, key: \
              passphrase }} }}\n{more}"
         ))
         .await

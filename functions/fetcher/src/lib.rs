@@ -15,7 +15,7 @@ use driftless_kubernetes::Cluster;
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use jiff::Timestamp;
 
-pub use proxy::{Artifacts, ServiceProxy};
+pub use proxy::{Artifacts, Service, ServiceProxy};
 
 /// What the fetcher works with, for one cluster.
 #[derive(Debug)]

@@ -4,16 +4,20 @@
 mod outbox;
 mod tracker;
 
-use std::{convert::Infallible, fmt, pin::pin};
+use std::{convert::Infallible, fmt, mem, pin::pin};
 
 use driftless_contract::{Hint, ObjectKey};
 use futures::{StreamExt as _, future::join_all};
 use kube::{
     Api, Client,
     core::{ApiResource, DynamicObject, GroupVersionKind},
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::{
+        utils::Backoff as _,
+        watcher::{self, DefaultBackoff, Event, watcher},
+    },
 };
 use outbox::Outbox;
+use tokio::time::sleep;
 use tracker::Tracker;
 
 /// What is watched: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
@@ -46,18 +50,23 @@ pub async fn forward<E: fmt::Display>(
     }
 }
 
-/// Lists and watches one kind. The watcher resumes, lists again after a 410, and backs off up to half a minute, also while the
-/// kind is not installed.
+/// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
+/// kind that is not installed is one of them.
 async fn watch(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox) {
     let mut tracker = Tracker::default();
+    let mut backoff = DefaultBackoff::default();
     let mut failing = false;
     let api = Api::<DynamicObject>::all_with(client, &resource);
-    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut events = pin!(watcher(api, watcher::Config::default()));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                if std::mem::take(&mut failing) {
-                    tracing::info!(kind = resource.kind, "watching");
+                // `Init` is only the intention to list: kube's own way to back off would begin anew with each.
+                if !matches!(event, Event::Init) {
+                    backoff.reset();
+                    if mem::take(&mut failing) {
+                        tracing::info!(kind = resource.kind, "watching again");
+                    }
                 }
                 outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {
                     cluster: cluster.into(),
@@ -67,8 +76,14 @@ async fn watch(client: Client, cluster: &str, resource: ApiResource, outbox: &Ou
                     name,
                 }));
             }
-            Err(error) if !std::mem::replace(&mut failing, true) => tracing::warn!(kind = resource.kind, %error, "not watching"),
-            Err(_) => {}
+            Err(error) => {
+                if !mem::replace(&mut failing, true) {
+                    tracing::warn!(kind = resource.kind, %error, "not watching until this passes");
+                }
+                if let Some(pause) = backoff.next() {
+                    sleep(pause).await;
+                }
+            }
         }
     }
 }

@@ -127,12 +127,18 @@ async fn launch<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
 }
 
 async fn release<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, stack: &Stack, name: &str) -> Result<(), Error> {
-    let namespace = stack.namespace().unwrap_or_default();
-    let Some(mut update) = ports.cluster.get::<Update>(&namespace, name).await? else { return Ok(()) };
+    match ports.cluster.get::<Update>(&stack.namespace().unwrap_or_default(), name).await? {
+        Some(update) => take_finalizer(ports.cluster, update).await,
+        None => Ok(()),
+    }
+}
+
+/// Takes our finalizer off an Update that its Stack needs no more.
+pub(crate) async fn take_finalizer<C: Cluster>(cluster: &C, mut update: Update) -> Result<(), Error> {
     let before = update.finalizers().len();
     update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
     if update.finalizers().len() != before {
-        ports.cluster.replace(&update).await?;
+        cluster.replace(&update).await?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use driftless_core::decide;
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+pub use load::snapshot;
 
 /// What the reconciler works with, for one cluster.
 #[derive(Debug)]
@@ -138,13 +139,17 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>,
     {
         ports.queues.launch(&launch, 0).await?;
     }
-    if update.is_complete()
-        && let Some(stack) = update.stack_name()
-        && let Some(next) = hint.next(stack_key(&hint.object, stack))
-    {
+    let Some(name) = update.stack_name().filter(|_| update.is_complete()) else { return Ok(()) };
+    if let Some(next) = hint.next(stack_key(&hint.object, name)) {
         ports.queues.hint(&next, 0).await?;
     }
-    Ok(())
+    let stack = ports.cluster.get::<Stack>(&hint.object.namespace, name).await?;
+    let current = stack.and_then(|stack| stack.status?.current_update?.name);
+    if current.as_ref() == Some(&hint.object.name) {
+        return Ok(());
+    }
+    // The look that recorded it on the Stack ended before it came to this.
+    carry_out::take_finalizer(ports.cluster, update).await
 }
 
 fn stack_key(beside: &ObjectKey, name: &str) -> ObjectKey {

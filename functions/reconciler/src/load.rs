@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use crate::{Error, Ports};
 
 /// Everything that is true of a Stack as far as a decision needs it.
-pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
+pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     cluster: &str,
     stack: &Stack,

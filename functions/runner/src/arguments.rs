@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use driftless_contract::{Config, ConfigValue, Operation, RunSpec};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Longer values are given on standard input: Linux takes 128 KiB for one argument.
 const MAX_ARGUMENT_BYTES: usize = 32 << 10;
@@ -41,9 +41,8 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
     let stack = Some(spec.stack.as_str());
     let on_input = |config: &Config| config.secret || text(config).len() > MAX_ARGUMENT_BYTES;
     let (single, together): (Vec<&Config>, Vec<&Config>) = spec.config.iter().partition(|config| on_input(config));
-    let is_json = |config: &Config| matches!(config.value, ConfigValue::Json(_));
     let plain = |path: bool| {
-        let chosen = together.iter().filter(move |config| config.path == path && !is_json(config));
+        let chosen = together.iter().filter(move |config| config.path == path && structured(config).is_none());
         chosen.map(|config| format!("--plaintext={}={}", config.key, text(config))).collect::<Vec<_>>()
     };
     let mut calls = Vec::new();
@@ -54,15 +53,11 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
         }
     };
     set_all(&[], plain(false));
-    let structured: serde_json::Map<_, _> = together
+    let document: serde_json::Map<_, _> = together
         .iter()
-        .filter_map(|config| match &config.value {
-            ConfigValue::Json(value) => Some((config.key.clone(), json!({ "value": text(config), "objectValue": value }))),
-            ConfigValue::String(_) => None,
-        })
+        .filter_map(|config| Some((config.key.clone(), json!({ "value": text(config), "objectValue": structured(config)? }))))
         .collect();
-    let document = (!structured.is_empty()).then(|| format!("--json={}", serde_json::Value::Object(structured)));
-    set_all(&[], document.into_iter().collect());
+    set_all(&[], if document.is_empty() { vec![] } else { vec![format!("--json={}", Value::Object(document))] });
     set_all(&["--path"], plain(true));
     for config in single {
         let kind = if config.secret { "--secret" } else { "--plaintext" };
@@ -76,10 +71,22 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
     calls
 }
 
+/// The key of a value that pulumi cannot take.
+pub(crate) fn unusable(spec: &RunSpec) -> Option<&str> {
+    spec.config.iter().find(|config| config.path && structured(config).is_some()).map(|config| config.key.as_str())
+}
+
+/// A value that is no string: pulumi has other ways for it.
+fn structured(config: &Config) -> Option<&Value> {
+    match &config.value {
+        ConfigValue::Json(Value::String(_)) | ConfigValue::String(_) => None,
+        ConfigValue::Json(value) => Some(value),
+    }
+}
+
 fn text(config: &Config) -> String {
     match &config.value {
-        ConfigValue::String(text) => text.clone(),
-        ConfigValue::Json(serde_json::Value::String(text)) => text.clone(),
+        ConfigValue::String(text) | ConfigValue::Json(Value::String(text)) => text.clone(),
         ConfigValue::Json(value) => value.to_string(),
     }
 }
@@ -94,7 +101,7 @@ pub(crate) fn environments(spec: &RunSpec) -> Option<Call> {
 pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     use Operation::{Destroy, Preview, Refresh, Up};
     let of = |operations: &[Operation]| operations.contains(&spec.operation);
-    let mut arguments = vec![spec.operation.as_str().to_owned(), "--suppress-progress".into(), "--color=never".into()];
+    let mut arguments = vec![spec.operation.as_str().to_owned(), "--suppress-progress".into()];
     arguments.push(format!("--event-log={}", event_log.display()));
     let mut flag = |set: bool, operations: &[Operation], flag: &str| {
         if set && of(operations) {
@@ -162,7 +169,7 @@ mod tests {
     #[test]
     fn each_operation_gets_the_flags_that_it_has() {
         let all = |operation| operation_line(&spec(operation));
-        let head = |op: &str| format!("{op} --suppress-progress --color=never --event-log=/e");
+        let head = |op: &str| format!("{op} --suppress-progress --event-log=/e");
         let tail = "--message=-m is for message --parallel=3 --target=urn:a";
         assert_eq!(
             all(Operation::Up),

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn pulumi_gets_a_home_that_it_can_write_to() {
         let scratch = std::env::temp_dir().join(format!("driftless-home-{}", std::process::id()));
-        let found = environment([("HOME".into(), "/proc".into())], &[], &scratch).unwrap();
+        let found = environment([("HOME".into(), "/dev/null".into())], &[], &scratch).unwrap();
         let home = scratch.join("home");
         assert!(is_writable(&home));
         assert_eq!(found[OsStr::new("HOME")], home);

@@ -27,18 +27,24 @@ pub(crate) struct Events {
     /// Resource changes by operation, once the operation is over.
     pub changes: BTreeMap<String, u64>,
     errors: Vec<String>,
+    /// What the program wrote to its standard error: the only words there are where its language host has none of its own.
+    complaints: Vec<String>,
     reader: Option<BufReader<File>>,
     line: Vec<u8>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
 struct Event {
-    resource_pre_event: Option<IgnoredAny>,
-    res_outputs_event: Option<IgnoredAny>,
-    res_op_failed_event: Option<IgnoredAny>,
-    diagnostic_event: Option<Diagnostic>,
-    summary_event: Option<Summary>,
+    #[serde(rename = "resourcePreEvent")]
+    started: Option<IgnoredAny>,
+    #[serde(rename = "resOutputsEvent")]
+    done: Option<IgnoredAny>,
+    #[serde(rename = "resOpFailedEvent")]
+    failed: Option<IgnoredAny>,
+    #[serde(rename = "diagnosticEvent")]
+    diagnostic: Option<Diagnostic>,
+    #[serde(rename = "summaryEvent")]
+    summary: Option<Summary>,
 }
 
 #[derive(Deserialize)]
@@ -90,27 +96,32 @@ impl Events {
     /// One line. What is no event that we know is passed over: new kinds come with new versions of pulumi.
     fn take(&mut self, line: &[u8], mask: &Mask) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
-        self.started += u32::from(event.resource_pre_event.is_some());
-        self.done += u32::from(event.res_outputs_event.is_some() || event.res_op_failed_event.is_some());
-        if let Some(summary) = event.summary_event {
+        self.started += u32::from(event.started.is_some());
+        self.done += u32::from(event.done.is_some() || event.failed.is_some());
+        if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
         }
-        if let Some(diagnostic) = event.diagnostic_event.filter(|diagnostic| diagnostic.severity == "error") {
-            self.add_error(&mask.apply(&diagnostic.urn), &mask.apply(diagnostic.message.trim()));
-        }
-    }
-
-    fn add_error(&mut self, urn: &str, message: &str) {
-        let error = if urn.is_empty() { message.to_owned() } else { format!("{urn}: {message}") };
-        let kept: usize = self.errors.iter().map(String::len).sum();
-        if kept < MAX_MESSAGE_BYTES && !self.errors.contains(&error) {
-            self.errors.push(error);
+        let Some(Diagnostic { urn, message, severity }) = event.diagnostic else { return };
+        let kept = match severity.as_str() {
+            "error" => &mut self.errors,
+            "info#err" => &mut self.complaints,
+            _ => return,
+        };
+        let message = message.trim_end();
+        let words = mask.apply(&if urn.is_empty() { message.to_owned() } else { format!("{urn}: {message}") });
+        let bytes: usize = kept.iter().map(String::len).sum();
+        if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
+            kept.push(words);
         }
     }
 
     /// What went wrong, in pulumi's words with secrets masked; what names a resource comes first. Empty if no event tells.
     pub(crate) fn errors(&self) -> String {
-        let (of_resources, others): (Vec<&String>, Vec<&String>) = self.errors.iter().partition(|error| error.starts_with("urn:"));
+        if self.errors.is_empty() {
+            return cut(&self.complaints.join("\n"), MAX_MESSAGE_BYTES);
+        }
+        let (of_resources, others): (Vec<&String>, Vec<&String>) =
+            self.errors.iter().partition(|error| error.starts_with("urn:"));
         let all: Vec<&str> = of_resources.into_iter().chain(others).map(String::as_str).collect();
         cut(&all.join("\n"), MAX_MESSAGE_BYTES)
     }
@@ -129,7 +140,9 @@ mod tests {
 
     fn events(lines: &[&str]) -> Events {
         let mut events = Events::default();
-        lines.iter().for_each(|line| events.take(line.as_bytes(), &Mask::default()));
+        for line in lines {
+            events.take(line.as_bytes(), &Mask::default());
+        }
         events
     }
 
@@ -149,6 +162,15 @@ mod tests {
         assert_eq!((found.started, found.done), (1, 1));
         assert_eq!(found.changes, BTreeMap::from([("same".to_owned(), 2)]));
         assert_eq!(found.errors(), "urn:pulumi:dev::p::t::n: disk full\nupdate failed");
+    }
+
+    #[test]
+    fn where_the_engine_has_no_error_the_programs_own_words_tell() {
+        let complaint = r#"{"diagnosticEvent":{"message":"Error: \"nope\" not found\n\n","severity":"info#err"}}"#;
+        let place = r#"{"diagnosticEvent":{"message":"  on Pulumi.yaml line 4:\n\n","severity":"info#err"}}"#;
+        let error = r#"{"diagnosticEvent":{"urn":"urn:a","message":"refused","severity":"error"}}"#;
+        assert_eq!(events(&[complaint, place]).errors(), "Error: \"nope\" not found\n  on Pulumi.yaml line 4:");
+        assert_eq!(events(&[complaint, error]).errors(), "urn:a: refused");
     }
 
     #[test]

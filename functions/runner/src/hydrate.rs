@@ -56,13 +56,13 @@ pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Res
     }
     let dir = fresh(root).map_err(written("."))?;
     let mut pack = folder.get("in/pack").await?;
-    let mut piece = Default::default();
+    let mut piece = pack.chunk().await?.unwrap_or_default();
     for (path, file) in &manifest.files {
         let mut out = create(&dir, path, file.executable).map_err(written(path))?;
         let mut verifier = Verifier::new(file.digest.clone());
         let mut left = file.size;
         while left > 0 {
-            if piece == "" {
+            if piece.is_empty() {
                 piece = pack.chunk().await?.ok_or(HydrateError::Short)?;
             }
             let length = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));

@@ -28,13 +28,13 @@ use session::{Failure, Gauge, Session, Told};
 use tokio::sync::watch;
 
 /// The launcher writes the spec seconds after it started the task. Later than this, nobody will.
-const SPEC_WITHIN: Duration = Duration::from_secs(600);
+const SPEC_WITHIN: Duration = Duration::from_mins(10);
 
 /// Progress is written this often, whether there is any or not: silence means that the task is gone.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// A result that cannot be stored in this time is lost, and the run is found dead.
-const RESULT_WITHIN: Duration = Duration::from_secs(600);
+const RESULT_WITHIN: Duration = Duration::from_mins(10);
 
 /// What a task knows when it starts.
 #[derive(Clone)]

@@ -3,48 +3,49 @@
 use std::{
     env,
     error::Error,
+    ffi::OsString,
     io::{self, Read},
     os::unix::process::CommandExt,
     path::PathBuf,
     process::{Command, ExitCode},
 };
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 use jiff::Timestamp;
 use runner::{BucketEndpoint, CredentialsEndpoint, Settings};
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
 
-/// Where ECS gives credentials for a relative address.
-const ECS_CREDENTIALS: &str = "http://169.254.170.2";
+/// Where ECS answers relative addresses.
+const ECS: &str = "http://169.254.170.2";
 
 /// Runs pulumi in a task and stores how it ended.
 #[derive(Parser)]
-#[command(version, subcommand_negates_reqs = true)]
+#[command(version)]
 struct Arguments {
     /// The bucket with the run folders.
-    #[arg(long, env = "DRIFTLESS_BUCKET", required = true)]
-    bucket: Option<String>,
+    #[arg(long, env = "DRIFTLESS_BUCKET")]
+    bucket: String,
     /// The id of the task's role.
-    #[arg(long, env = "DRIFTLESS_ROLE_ID", required = true)]
-    role_id: Option<String>,
-    /// ECS's metadata endpoint.
-    #[arg(long, env = "ECS_CONTAINER_METADATA_URI_V4", required = true)]
-    metadata: Option<String>,
+    #[arg(long, env = "DRIFTLESS_ROLE_ID")]
+    role_id: String,
+    /// ECS's metadata endpoint of this container.
+    #[arg(long, env = "ECS_CONTAINER_METADATA_URI_V4")]
+    metadata: String,
     /// The region of the bucket.
-    #[arg(long, env = "AWS_REGION", required = true)]
-    region: Option<String>,
-    /// S3's address, if not the region's.
+    #[arg(long, env = "AWS_REGION")]
+    region: String,
+    /// S3's address, if it is not the region's.
     #[arg(long, env = "AWS_ENDPOINT_URL_S3")]
     s3: Option<String>,
-    /// AWS's address, if not the region's.
+    /// The address of all of AWS, if it is not the region's.
     #[arg(long, env = "AWS_ENDPOINT_URL")]
     aws: Option<String>,
     /// The path of the task's credentials at ECS's address.
-    #[arg(long, env = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")]
+    #[arg(long, env = "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", required_unless_present = "credentials_url")]
     credentials_path: Option<String>,
     /// The whole address of the task's credentials.
     #[arg(long, env = "AWS_CONTAINER_CREDENTIALS_FULL_URI")]
@@ -52,81 +53,63 @@ struct Arguments {
     /// What that address wants as authorization.
     #[arg(long, env = "AWS_CONTAINER_AUTHORIZATION_TOKEN", hide_env_values = true)]
     credentials_token: Option<String>,
-    /// More certificate authorities.
+    /// A file with more certificate authorities.
     #[arg(long, env = "SSL_CERT_FILE")]
     certificates: Option<PathBuf>,
-    #[command(subcommand)]
-    command: Option<Subcommands>,
-}
-
-#[derive(Subcommand)]
-enum Subcommands {
-    /// Waits for a byte on standard input, then becomes the program.
-    #[command(hide = true)]
-    Hold {
-        /// The program and its arguments.
-        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<String>,
-    },
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let ended = match &arguments.command {
-        Some(Subcommands::Hold { command }) => hold(command),
-        None => run(arguments),
-    };
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let causes = std::iter::successors(error.source(), |cause| cause.source());
-            let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            eprintln!("driftless: {error}{causes}");
-            ExitCode::FAILURE
-        }
+    let mut words = env::args_os().skip(1);
+    let ended = if words.next().is_some_and(|word| word == "hold") { hold(words) } else { run(Arguments::parse()) };
+    let Err(error) = ended else { return ExitCode::SUCCESS };
+    let mut words = vec![error.to_string()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push(error.to_string());
+        cause = error.source();
     }
+    eprintln!("driftless: {}", words.join(": "));
+    ExitCode::FAILURE
 }
 
-fn hold(command: &[String]) -> Result<(), Box<dyn Error>> {
-    // The end of input instead of a byte: whoever started us is gone.
+/// See [`Settings::runner`].
+fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
+    let program = command.next().ok_or("hold: no program is named")?;
+    // Nothing outlives its run: the program goes when its parent goes.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The end of input instead of a byte: the parent is gone already.
     io::stdin().read_exact(&mut [0])?;
-    let [program, arguments @ ..] = command else { return Ok(()) };
-    Err(Command::new(program).args(arguments).exec().into())
+    Err(Command::new(program).args(command).exec().into())
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let settings = settings(arguments)?;
-    // What runs beside us as the same user must not read our memory or environment. After `settings`, as it also hides our own path.
+    // What runs beside us as the same user must not read our memory or environment. This hides our own path too: it is known by now.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let (told, stop) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        // Kept until the end: a receiver without a sender would never be told.
         told.send_replace(true);
+        // Kept open: a run that looks later is told too.
         told.closed().await;
     });
     Ok(runner::run(&settings, stop).await?)
 }
 
-fn settings(arguments: Arguments) -> Result<Settings, Box<dyn Error>> {
-    let required = |value: Option<String>, name: &str| value.ok_or_else(|| format!("{name} is not set"));
-    let region = required(arguments.region, "AWS_REGION")?;
-    let url = arguments.s3.or(arguments.aws).unwrap_or_else(|| {
-        let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
-        format!("https://s3.{region}.amazonaws.com{suffix}")
-    });
-    let credentials = match (arguments.credentials_path, arguments.credentials_url) {
-        (Some(path), _) => format!("{ECS_CREDENTIALS}{path}"),
-        (None, Some(url)) => url,
-        (None, None) => return Err("neither AWS_CONTAINER_CREDENTIALS_RELATIVE_URI nor …_FULL_URI is set".into()),
-    };
+fn settings(arguments: Arguments) -> io::Result<Settings> {
+    let Arguments { bucket, role_id, metadata, region, s3, aws, credentials_path, credentials_url, .. } = arguments;
+    let regional = || format!("https://s3.{region}.amazonaws.com{}", if region.starts_with("cn-") { ".cn" } else { "" });
     Ok(Settings {
-        bucket: BucketEndpoint { url, region, bucket: required(arguments.bucket, "DRIFTLESS_BUCKET")? },
-        role_id: required(arguments.role_id, "DRIFTLESS_ROLE_ID")?,
-        credentials: CredentialsEndpoint { url: credentials, authorization: arguments.credentials_token },
-        metadata: required(arguments.metadata, "ECS_CONTAINER_METADATA_URI_V4")?,
+        bucket: BucketEndpoint { url: s3.or(aws).unwrap_or_else(regional), region, bucket },
+        role_id,
+        credentials: CredentialsEndpoint {
+            // One of the two is there.
+            url: credentials_path.map_or_else(|| credentials_url.unwrap_or_default(), |path| format!("{ECS}{path}")),
+            authorization: arguments.credentials_token,
+        },
+        metadata,
         certificates: arguments.certificates,
         environment: env::vars_os().collect(),
         scratch: env::temp_dir(),

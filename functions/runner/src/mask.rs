@@ -98,7 +98,9 @@ mod tests {
 
     fn mask(secrets: &[&str]) -> Mask {
         let mut mask = Mask::default();
-        secrets.iter().for_each(|secret| mask.add_text(secret));
+        for secret in secrets {
+            mask.add_text(secret);
+        }
         mask
     }
 

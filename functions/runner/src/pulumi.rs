@@ -130,7 +130,7 @@ impl Pulumi {
 /// Returns when the run is to stop.
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
@@ -185,8 +185,9 @@ async fn show(from: Option<impl AsyncRead + Unpin>, mask: &Mask, said: &RefCell<
         }
         from.consume(used);
         if end.is_some() || (over && !line.is_empty()) {
-            let text = String::from_utf8_lossy(&line);
-            let masked = if line.len() > MAX_LINE_BYTES { "(a line of more than 1 MiB)".into() } else { mask.apply(text.trim_end()) };
+            let text = plain(&String::from_utf8_lossy(&line));
+            let masked =
+                if line.len() > MAX_LINE_BYTES { "(a line of more than 1 MiB)".into() } else { mask.apply(text.trim_end()) };
             say(&masked);
             said.borrow_mut().add(&masked);
             line.clear();
@@ -195,6 +196,17 @@ async fn show(from: Option<impl AsyncRead + Unpin>, mask: &Mask, said: &RefCell<
             return;
         }
     }
+}
+
+/// The text without terminal colours, which a secret could hide behind.
+fn plain(text: &str) -> String {
+    let mut pieces = text.split("\u{1b}[");
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| {
+        let mut rest = piece.trim_start_matches(|parameter| matches!(parameter, '0'..='?')).chars();
+        rest.next();
+        plain + rest.as_str()
+    })
 }
 
 /// Writes a line to our standard output, which is the run's log. That nobody reads it stops nothing.
@@ -208,7 +220,9 @@ mod tests {
 
     fn said(lines: &[&str]) -> Said {
         let mut said = Said::default();
-        lines.iter().for_each(|line| said.add(line));
+        for line in lines {
+            said.add(line);
+        }
         said
     }
 
@@ -229,6 +243,12 @@ mod tests {
         let tail = said(&lines).tail();
         assert!(tail.len() <= MAX_MESSAGE_BYTES && tail.starts_with("line ") && tail.ends_with("line 4999 é"), "{tail}");
         assert_eq!(said(&["one", "two"]).tail(), "one\ntwo");
+    }
+
+    #[test]
+    fn colours_are_taken_out() {
+        assert_eq!(plain("\u{1b}[31mError\u{1b}[0m: \u{1b}[1;4m${nope}\u{1b}["), "Error: ${nope}");
+        assert_eq!(plain("no colours: é"), "no colours: é");
     }
 
     #[tokio::test]

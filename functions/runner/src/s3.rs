@@ -1,6 +1,11 @@
 //! The task's own folder in the bucket: plain signed GETs and PUTs.
 
-use std::{path::Path, sync::Arc, time::Duration, time::SystemTime};
+use std::{
+    fmt::Write,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use aws_sigv4::{
     http_request::{
@@ -79,7 +84,13 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    pub(crate) fn new(client: Client, credentials: Provider, endpoint: BucketEndpoint, prefix: String, now: fn() -> Timestamp) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        credentials: Provider,
+        endpoint: BucketEndpoint,
+        prefix: String,
+        now: fn() -> Timestamp,
+    ) -> Self {
         Self { client, credentials, endpoint, prefix, now }
     }
 
@@ -163,7 +174,9 @@ fn encoded(key: &str) -> String {
     for byte in key.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => out.push(byte.into()),
-            _ => out.push_str(&format!("%{byte:02X}")),
+            _ => {
+                let _: std::fmt::Result = write!(out, "%{byte:02X}");
+            }
         }
     }
     out

@@ -21,7 +21,7 @@ use crate::{
     Settings,
     arguments::{self, Call},
     environment::environment,
-    events::Events,
+    events::{Events, MAX_MESSAGE_BYTES, cut},
     hydrate::{HydrateError, hydrate},
     lock,
     mask::Mask,
@@ -114,6 +114,13 @@ impl<'a> Session<'a> {
 
     /// All steps, in order; a failure ends them. What is known by then is in `told`.
     pub(crate) async fn run(&self, told: &mut Told) -> Result<(), Failure> {
+        self.steps(told).await.map_err(|Failure { reason, message }| {
+            let message = cut(&self.pulumi.mask.apply(&message), MAX_MESSAGE_BYTES);
+            Failure { reason, message }
+        })
+    }
+
+    async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
         let mut stop = self.pulumi.stop.clone();
         tokio::select! {
             fetched = self.fetch() => fetched.map_err(Failure::unknown)?,
@@ -125,6 +132,11 @@ impl<'a> Session<'a> {
         self.call(&Call::new(["install"], None)).await?;
 
         self.gauge.phase.set(Phase::Init);
+        if let Some(key) = arguments::unusable(self.spec) {
+            return Err(Failure::unknown(format!(
+                "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"
+            )));
+        }
         self.call(&arguments::select(self.spec)).await?;
         for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
             self.call(&call).await?;
@@ -239,6 +251,7 @@ impl<'a> Session<'a> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }

@@ -1,7 +1,7 @@
 //! The sweeper makes up for every event that was lost: on a schedule it hints what is due. It decides nothing else, and what it hints
 //! goes the way of every other hint.
 
-use driftless_api::{Stack, Update};
+use driftless_api::{Stack, Update, names};
 use driftless_aws::Queues;
 use driftless_contract::{Hint, ObjectKey};
 use driftless_core::{Stack as CoreStack, due};
@@ -9,7 +9,8 @@ use driftless_kubernetes::Cluster;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt as _};
 
-/// An Update that is not complete is hinted when it is older than this: its launch or its record may have got lost.
+/// An Update that is not complete, or not released, is hinted when it is older than this: its launch, its record or the look at its
+/// Stack may have got lost.
 const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// What an installation sets.
@@ -49,7 +50,8 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     }
     for update in cluster.list::<Update>(None, None).await? {
         let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-        if !update.is_complete() && age > UNFINISHED_AFTER {
+        let released = !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
+        if !(update.is_complete() && released) && age > UNFINISHED_AFTER {
             queues.hint(&Hint::new(key(name, &update)), 0).await?;
             hints += 1;
         }

@@ -282,7 +282,8 @@ pub enum Verdict {
     Failed {
         /// Where.
         phase: Phase,
-        /// The condition's reason: `UpdateConflict`, `InvalidAccessToken` or `Unknown`, as in PKO.
+        /// The condition's reason: `UpdateConflict`, `InvalidAccessToken` or `Unknown`, as in PKO; `Interrupted` if the task was
+        /// told to stop.
         reason: String,
         /// pulumi's own words, secrets masked.
         message: String,

@@ -153,7 +153,7 @@ impl Cluster for Client {
             action: Some(reason.into()),
             event_time: Some(MicroTime(at)),
             metadata: ObjectMeta {
-                generate_name: Some(format!("{name}.")),
+                generate_name: Some(format!("{name:.200}-")),
                 namespace: Some(namespace.into()),
                 ..ObjectMeta::default()
             },
@@ -165,8 +165,8 @@ impl Cluster for Client {
             type_: Some(format!("{event_type:?}")),
             ..Event::default()
         };
-        if let Err(error) = self.api(namespace).create(&self.post(), &event).await {eprintln!("DEBUGX {error:?}");
-            eprintln!("DEBUGX {event:?}");tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
+        if let Err(error) = self.api(namespace).create(&self.post(), &event).await {
+            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
         }
     }
 }

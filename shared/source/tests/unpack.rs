@@ -1,6 +1,11 @@
 //! Archives that are honest, and archives that are not.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::maybe_infinite_iter, reason = "this is a test; clippy only knows its test functions")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::maybe_infinite_iter,
+    reason = "this is a test; clippy only knows its test functions"
+)]
 
 use std::{
     collections::BTreeMap,

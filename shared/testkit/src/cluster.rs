@@ -39,6 +39,12 @@ impl World {
         }
     }
 
+    /// An object, if it is there.
+    #[must_use]
+    pub fn object(&self, key: &ObjectKey) -> Option<Value> {
+        self.state().cluster.get(key).cloned()
+    }
+
     /// Every object of the cluster.
     #[must_use]
     pub fn cluster(&self) -> Vec<Value> {
@@ -154,6 +160,8 @@ impl State {
             && object["metadata"]["deletionTimestamp"].is_null()
         {
             object["metadata"]["deletionTimestamp"] = json!(self.now.to_string());
+            // As the API server does: that it is to go is a change of what is desired.
+            object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_u64().unwrap_or_default() + 1);
             self.commit(key.clone(), object);
         }
     }

@@ -83,6 +83,12 @@ impl World {
         state.queue.iter().map(|queued| queued.due).filter(|due| *due > state.now).min()
     }
 
+    /// How many messages wait in the queues, or for their time.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.state().queue.len()
+    }
+
     /// Every message that was ever sent.
     #[must_use]
     pub fn sent(&self) -> Vec<Message> {

@@ -39,6 +39,8 @@ const CONCURRENCY: usize = 8;
 const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
 /// And it has to stay so for more than one period.
 const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 2 * SWEEP_SECONDS);
+/// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
+const FEW_MESSAGES: usize = 12;
 /// A machine that takes more turns runs in circles.
 const MAX_TURNS: u32 = 200_000;
 
@@ -83,6 +85,8 @@ pub(super) struct Machine {
     disturbed: bool,
     disturbed_until: Timestamp,
     at_rest_since: Option<Timestamp>,
+    /// What the Stacks wait for; `None` since the cluster changed.
+    waits: Option<Option<String>>,
 }
 
 impl Machine {
@@ -107,6 +111,7 @@ impl Machine {
             disturbed: true,
             disturbed_until,
             at_rest_since: None,
+            waits: None,
             world,
         };
         for (at, action) in script {
@@ -217,6 +222,7 @@ impl Machine {
     /// What the watchers see.
     fn watch(&mut self) {
         for key in self.world.written() {
+            self.waits = None;
             let object = self.world.object(&key);
             if object.is_none() {
                 let at = self.world.now() + self.dice.seconds(30);
@@ -275,7 +281,7 @@ impl Machine {
             self.world.put_back(message);
             return true;
         }
-        let twice = self.dice.chance(odds.duplicate);
+        let twice = self.world.waiting() < FEW_MESSAGES && self.dice.chance(odds.duplicate);
         ledger.stats.duplicates += u64::from(twice);
         drop(ledger);
         if twice && self.dice.chance(500) {
@@ -447,14 +453,16 @@ impl Machine {
     }
 
     /// What the world waits for, if it is not at rest.
-    fn waits_for(&self) -> Option<String> {
+    fn waits_for(&mut self) -> Option<String> {
         if self.disturbed {
             return Some("the disturbance to end".into());
         }
-        let stacks = outside::stacks(&self.calm);
-        stacks.iter().find_map(|stack| outside::waits_for(&self.calm, stack)).or_else(|| {
-            (!self.runners.is_empty() || !self.invocations.is_empty()).then(|| "what is under way to end".into())
-        })
+        if !self.runners.is_empty() || !self.invocations.is_empty() {
+            return Some("what is under way to end".into());
+        }
+        let world = &self.calm;
+        let waits = || outside::stacks(world).iter().find_map(|stack| outside::waits_for(world, stack));
+        self.waits.get_or_insert_with(waits).clone()
     }
 
     /// What has to be true when all is at rest.

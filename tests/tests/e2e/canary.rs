@@ -53,8 +53,7 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
 
     for canary in [CONFIG, ENV, PASSPHRASE] {
         in_no_file(Path::new(world.get("WORLD_LOGS")?), canary)?;
-        let state = world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?;
-        in_no_file(Path::new(state), canary)?;
+        in_no_file(Path::new(&team.state()?), canary)?;
         in_no_object_but_secrets(&world, canary).await?;
     }
     in_no_s3_object(&world, &[CONFIG, ENV, PASSPHRASE]).await

@@ -64,8 +64,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     team.apply_stack("app", Source::Program("app"), "").await?;
 
     // Mid-update: pulumi holds its lock.
-    let state = world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?.to_owned();
-    let locks = Path::new(&state).join(".pulumi/locks/organization/app/dev");
+    let locks = Path::new(&team.state()?).join(".pulumi/locks/organization/app/dev");
     let held = || fs::read_dir(&locks).map(Iterator::count).unwrap_or(0);
     let task = ready::until("pulumi holds its lock", RUN, async || {
         ensure!(held() == 1, "{} locks in {}", held(), locks.display());

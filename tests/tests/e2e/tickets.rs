@@ -1,6 +1,7 @@
 //! What keeps a run to one task, and a task to its own run.
 
 use anyhow::{Context as _, Result, ensure};
+use aws_sdk_ecs::types::{AwsVpcConfiguration, LaunchType, NetworkConfiguration};
 use aws_sdk_s3::{error::ProvideErrorMetadata as _, primitives::ByteStream};
 use driftless_tests::{
     scenario::{RUN, Source, output},
@@ -84,7 +85,10 @@ async fn a_second_task_for_an_update_never_gets_a_spec() -> Result<()> {
     let described = described.tasks().first().context("the first task")?;
     let definition = described.task_definition_arn().context("a definition")?;
     let cluster = described.cluster_arn().context("a cluster")?;
-    let started = ecs.run_task().cluster(cluster).task_definition(definition).started_by(&uid).send().await?;
+    let network = AwsVpcConfiguration::builder().subnets("subnet-1").build()?;
+    let network = NetworkConfiguration::builder().awsvpc_configuration(network).build();
+    let again = ecs.run_task().cluster(cluster).task_definition(definition).started_by(&uid);
+    let started = again.launch_type(LaunchType::Fargate).network_configuration(network).send().await?;
     let second = started.tasks().first().and_then(|task| task.task_arn()).context("a second task")?.to_owned();
     ensure!(second != first, "the same task");
 
