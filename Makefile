@@ -38,14 +38,16 @@ unit: ## Tests that need no world: decisions, contracts, archives, generated fil
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
-	cargo test --package driftless-tests --locked --test e2e --test cluster --test processes
+	cargo test --package driftless-tests --locked --test processes --test cluster
+	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
 
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --seeds $(SEEDS)
 
 .PHONY: bench
-bench: build ## The figures of the README.
+bench: tools ## The figures of the README, of the release build.
+	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
 	@cargo run --quiet --locked --package driftless-tests --bin bench
 
 .PHONY: build

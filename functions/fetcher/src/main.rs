@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
         let cluster = clusters.get(&request.source.cluster).await?;
         let artifacts = ServiceProxy(cluster.kube().clone());
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
-        handle(&ports, &settings, &request, now()).await
+        Box::pin(handle(&ports, &settings, &request, now())).await
     };
     let parse = |body: &str| from_json("fetch request", body.as_bytes());
     let absorb = |kept: &mut FetchRequest, other: &FetchRequest| kept.source == other.source;

@@ -1,14 +1,19 @@
 //! The claim of a Pulumi stack: a Lease in the system's own namespace, held by an Update's uid.
 
-use driftless_contract::RunId;
+use driftless_aws::Queues;
+use driftless_contract::{ObjectKey, RunHint, RunId, VERSION};
 use driftless_kubernetes::{Cluster, Error};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::core::ObjectMeta;
 
-use crate::Stop;
+use crate::{Ports, Stop};
 
 /// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
-pub(crate) async fn take<C: Cluster>(cluster: &C, namespace: &str, run: &RunId) -> Result<(), Stop> {
+pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    namespace: &str,
+    run: &RunId,
+) -> Result<(), Stop> {
     let annotations = [("driftless.dev/update".to_owned(), format!("{}/{}", run.update.namespace, run.update.name))];
     let lease = Lease {
         metadata: ObjectMeta {
@@ -19,17 +24,22 @@ pub(crate) async fn take<C: Cluster>(cluster: &C, namespace: &str, run: &RunId) 
         },
         spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
     };
-    match cluster.create(&lease).await {
+    match ports.cluster.create(&lease).await {
         Ok(_) => return Ok(()),
         Err(Error::Conflict { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let holder = cluster.get::<Lease>(namespace, &run.claim).await?;
+    let holder = ports.cluster.get::<Lease>(namespace, &run.claim).await?;
     let identity = holder.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_ref());
     if identity == Some(&run.uid) {
         return Ok(());
     }
     let annotations = holder.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
     let by = annotations.get("driftless.dev/update").map_or("another Update", String::as_str);
+    if let Some((namespace, name)) = by.split_once('/') {
+        // It may be over, and what told of its end got lost, or what should have given the claim back.
+        let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
+        ports.queues.run(&RunHint { version: VERSION, update, hops: 0 }, 0).await?;
+    }
     Err(Stop::wait("StackClaimed", format!("the Pulumi stack is in use by {by}")))
 }

@@ -10,11 +10,15 @@ use k8s_openapi::{
 
 use crate::Stop;
 
+/// The values of an object by key.
+type Data = BTreeMap<String, Vec<u8>>;
+
 /// The Secrets and ConfigMaps of one namespace, as far as they were asked for.
 pub(crate) struct Inputs<'a, C> {
     cluster: &'a C,
     namespace: &'a str,
-    read: BTreeMap<(Kind, String), Option<BTreeMap<String, Vec<u8>>>>,
+    /// `None` for an object that is not there.
+    read: BTreeMap<(Kind, String), Option<Data>>,
 }
 
 /// Which kind of object holds a value.
@@ -48,7 +52,7 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         }
     }
 
-    async fn data(&mut self, kind: Kind, name: &str) -> Result<Option<&BTreeMap<String, Vec<u8>>>, Error> {
+    async fn data(&mut self, kind: Kind, name: &str) -> Result<Option<&Data>, Error> {
         let id = (kind, name.to_owned());
         if !self.read.contains_key(&id) {
             let data = match kind {
@@ -61,11 +65,11 @@ impl<'a, C: Cluster> Inputs<'a, C> {
     }
 }
 
-fn secret_data(secret: Secret) -> BTreeMap<String, Vec<u8>> {
+fn secret_data(secret: Secret) -> Data {
     secret.data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value)).collect()
 }
 
-fn config_map_data(map: ConfigMap) -> BTreeMap<String, Vec<u8>> {
+fn config_map_data(map: ConfigMap) -> Data {
     let binary = map.binary_data.unwrap_or_default().into_iter().map(|(key, ByteString(value))| (key, value));
     map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes())).chain(binary).collect()
 }

@@ -14,11 +14,15 @@ use driftless_contract::{
     Launch, LaunchHint, Owner, RunHint, RunId, TaskRun, VERSION, from_json, keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 /// An Update that waits is looked at again after this long.
 const WAIT_SECONDS: u16 = 15;
+/// By then the sweep has begun another row of looks: each goes on by itself, and there would be more and more of them.
+const WAIT_HOPS: u8 = 8;
+/// An Update of a Stack that does not name it was created too late. One that is older than this is given up.
+const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 /// Tries to write a status over a version that somebody else changes.
 const STATUS_TRIES: usize = 3;
 
@@ -128,23 +132,26 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let key = &hint.update;
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
     let folder = keys::run(&key.cluster, &update.uid().unwrap_or_default());
-    let decided = ports.objects.exists(&format!("{folder}outcome")).await?;
-    if decided || update.is_complete() {
-        return tell_recorder(ports, hint, decided && !update.is_complete()).await;
+    if ports.objects.exists(&format!("{folder}outcome")).await? {
+        // Also if all is done by its status: a launch that was overtaken may have taken the claim or written a spec after that.
+        return tell_recorder(ports, hint).await;
+    }
+    if update.is_complete() {
+        // Another operator's, or somebody wrote its status.
+        return Ok(());
     }
     if let Some(owner) = owner(ports, &folder).await? {
         if let Some(task) = owner.task {
             fill_again(ports, settings, hint, &update, &task).await?;
         }
-        return tell_recorder(ports, hint, true).await;
+        return tell_recorder(ports, hint).await;
     }
-    if update.metadata.deletion_timestamp.is_some() {
-        // Whoever comes later finds the run given up and starts nothing.
-        let closed = Owner { version: VERSION, task: None, at: now };
-        ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?;
-        return tell_recorder(ports, hint, true).await;
+    let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
+    let current = is_current(ports, &update).await?;
+    if update.metadata.deletion_timestamp.is_some() || !current && age > ABANDONED_AFTER {
+        return close(ports, hint, &folder, now).await;
     }
-    if !is_current(ports, &update).await? {
+    if !current {
         tracing::info!(update = %key, "not launched: its Stack does not name it as its current Update");
         return Ok(());
     }
@@ -153,17 +160,29 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Fail(error)) => Err(error),
         Err(Stop::Wait(reason, message)) => {
             tracing::info!(update = %key, reason, message, "waiting");
-            set_status(ports, &update, |update| update.set_waiting(reason, &message, now)).await?;
-            look_later(ports, hint).await
+            set_status(ports, &update, |update| !update.is_complete() && update.set_waiting(reason, &message, now)).await?;
+            if hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
         }
     }
 }
 
-async fn tell_recorder<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint, worth_it: bool) -> Result<(), Error> {
-    if worth_it && let Some(next) = RunHint::after(hint.hops, hint.update.clone()) {
+async fn tell_recorder<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
+    if let Some(next) = RunHint::after(hint.hops, hint.update.clone()) {
         ports.queues.run(&next, 0).await?;
     }
     Ok(())
+}
+
+/// Gives a run up that no task owns: whoever comes later starts nothing.
+async fn close<C, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    hint: &LaunchHint,
+    folder: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let closed = Owner { version: VERSION, task: None, at: now };
+    ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?;
+    tell_recorder(ports, hint).await
 }
 
 async fn owner<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Owner>, Error> {
@@ -190,8 +209,16 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Stop> {
     let prepared = spec::prepare(ports, &hint.update, update).await?;
-    claim::take(ports.cluster, &settings.system_namespace, &prepared.run).await?;
+    // The claim is in the record before it is taken, and a run that was given up before takes none: the recorder knows what to give back.
     let record = record(ports, settings, &prepared, folder, now).await?;
+    if record.run != prepared.run {
+        tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
+        return Ok(close(ports, hint, folder, now).await?);
+    }
+    if owner(ports, folder).await?.is_some() {
+        return Ok(tell_recorder(ports, hint).await?);
+    }
+    claim::take(ports, &settings.system_namespace, &record.run).await?;
     let task = match ports.tasks.run(&record).await {
         Ok(task) => task,
         // No capacity or a quota: nothing failed that the user could mend.
@@ -206,10 +233,12 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     {
         // Another task owns the run, or it was given up: this one never gets anything to do.
         ports.tasks.stop(&task, "another task owns this run").await?;
-        return Ok(());
+        return Ok(tell_recorder(ports, hint).await?);
     }
-    fill(ports, settings, &prepared, &task).await?;
-    set_status(ports, update, |update| update.set_running(&task, now)).await?;
+    if !fill(ports, settings, &prepared, &task).await? {
+        return Ok(tell_recorder(ports, hint).await?);
+    }
+    set_status(ports, update, |update| !update.is_complete() && update.set_running(&task, now)).await?;
     tracing::info!(update = %hint.update, task, "launched");
     Ok(())
 }
@@ -241,13 +270,13 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     Ok(from_json("launch record", &document)?)
 }
 
-/// Gives the owner what it is to do. The spec comes last: a task that has it has all.
+/// Gives the owner what it is to do. The spec comes last: a task that has it has all. `false` if the run is over.
 async fn fill<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     prepared: &spec::Prepared,
     task: &str,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
     let run = TaskRun { version: VERSION, run: prepared.run.clone() };
     ports.objects.put(&format!("{inbox}run"), to_json(&run).into_bytes()).await?;
@@ -256,10 +285,11 @@ async fn fill<C, O: Objects, Q, T>(
     ports.objects.put(&format!("{inbox}spec"), to_json(&prepared.spec).into_bytes()).await?;
     // If the outcome was recorded meanwhile, whoever did it has tidied up before this came.
     let RunId { update, uid, .. } = &prepared.run;
-    if ports.objects.exists(&format!("{}outcome", keys::run(&update.cluster, uid))).await? {
+    let over = ports.objects.exists(&format!("{}outcome", keys::run(&update.cluster, uid))).await?;
+    if over {
         ports.objects.delete(&format!("{inbox}spec")).await?;
     }
-    Ok(())
+    Ok(!over)
 }
 
 /// Gives the owner what it is to do if a launch ended between the ticket and that.
@@ -277,7 +307,7 @@ async fn fill_again<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
     }
     match spec::prepare(ports, &hint.update, update).await {
-        Ok(prepared) => fill(ports, settings, &prepared, task).await,
+        Ok(prepared) => fill(ports, settings, &prepared, task).await.map(drop),
         Err(Stop::Fail(error)) => Err(error),
         // The task gives up by itself when nothing comes, and is recorded as such.
         Err(Stop::Wait(reason, message)) => {

@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
         let cluster = clusters.get(&hint.update.cluster).await?;
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-        handle(&ports, &settings, &hint, now()).await
+        Box::pin(handle(&ports, &settings, &hint, now())).await
     };
     let parse = |body: &str| from_json("launch hint", body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
     });
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
         let cluster = clusters.get(&hint.object.cluster).await?;
-        handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues }, &hint, now()).await
+        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues }, &hint, now())).await
     };
     let parse = |body: &str| from_json("hint", body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

@@ -163,7 +163,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted("the Update was deleted before it started".into())));
+        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or what it reads changed".into())));
     };
     if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
         return Ok(Some(outcome));
@@ -250,11 +250,12 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
         Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
     };
+    // Before the status: an Update that is complete may be gone the next moment, and nobody would know of its claim any more.
+    release(ports, settings, outcome).await?;
     let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
     if changed {
         ports.cluster.replace_status(&update).await?;
     }
-    release(ports, settings, outcome).await?;
     if let Some(task) = task {
         tidy(ports, task).await?;
     }

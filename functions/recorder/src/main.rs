@@ -27,7 +27,7 @@ async fn main() -> Result<(), Error> {
         for hint in runs(&objects, &settings.task_role_id, message).await? {
             let cluster = clusters.get(&hint.update.cluster).await?;
             let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-            handle(&ports, &settings, &hint, now()).await?;
+            Box::pin(handle(&ports, &settings, &hint, now())).await?;
         }
         Ok(())
     };

@@ -54,7 +54,7 @@ fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
             name: Some(format!("{}{}", update.name_any(), names::OUTPUTS_SUFFIX)),
             namespace: update.namespace(),
             labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()),
-            annotations: Some([(names::SECRET_OUTPUTS.to_owned(), Value::from_iter(secrets.into_iter().cloned()).to_string())].into()),
+            annotations: Some([(names::SECRET_OUTPUTS.to_owned(), serde_json::json!(secrets).to_string())].into()),
             owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
             ..ObjectMeta::default()
         },

@@ -4,6 +4,7 @@ use std::{
     env,
     error::Error,
     ffi::OsString,
+    fs,
     io::{self, Read},
     os::unix::process::CommandExt,
     path::PathBuf,
@@ -60,7 +61,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
-    let ended = if words.next().is_some_and(|word| word == "hold") { hold(words) } else { run(Arguments::parse()) };
+    let ended = match words.next() {
+        Some(word) if word == "hold" => hold(words),
+        Some(word) if word == "install" => install(words),
+        _ => run(Arguments::parse()),
+    };
     let Err(error) = ended else { return ExitCode::SUCCESS };
     let mut words = vec![error.to_string()];
     let mut cause = error.source();
@@ -80,6 +85,14 @@ fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error
     // The end of input instead of a byte: the parent is gone already.
     io::stdin().read_exact(&mut [0])?;
     Err(Command::new(program).args(command).exec().into())
+}
+
+/// What the init container does: puts this program onto the volume that it shares with the user's image.
+fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
+    let path = paths.next().ok_or("install: no path is named")?;
+    // With its permissions: whoever the user's image is may execute it.
+    fs::copy(env::current_exe()?, path)?;
+    Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,4 +1,5 @@
 //! The generated definitions: that they are the ones in `infra/kubernetes/crds`, and that they have PKO's fields.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
 //! Reading and writing objects.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
 use kube::core::DynamicObject;

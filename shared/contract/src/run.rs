@@ -62,6 +62,7 @@ pub struct Owner {
 /// Deleted when the outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "they are pulumi's flags")]
 pub struct RunSpec {
     /// [`crate::VERSION`].
     pub version: u32,

@@ -28,7 +28,7 @@ struct Look<'a> {
     /// With the status as it is to be.
     stack: Stack,
     effects: Vec<Effect>,
-    next_look: Option<Timestamp>,
+    booked: Option<Timestamp>,
     now: Timestamp,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Look<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.observed_reconcile_request.clone_from(&stack.reconcile_request);
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
-        Self { snapshot, stack, effects, next_look: None, now }
+        Self { snapshot, stack, effects, booked: None, now }
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
@@ -49,8 +49,8 @@ impl<'a> Look<'a> {
         });
         let before = &self.snapshot.stack.status;
         // A look that was booked at that time is on its way; one in the past was answered by this look.
-        let look_at = self.next_look.filter(|at| before.next_look != Some(*at) || *at <= self.now);
-        let status = StackStatus { readiness: Some(readiness), next_look: self.next_look, ..self.stack.status };
+        let look_at = self.booked.filter(|at| before.next_look != Some(*at) || *at <= self.now);
+        let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };
         Plan { status, effects: self.effects, look_at }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Look<'a> {
                 None
             }
             RunState::Foreign => {
-                self.next_look = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
                 let message = format!("Update {name:?} was not made for this Stack; delete it");
                 Some(Readiness::stalled(reason::UPDATE_CONFLICT, message))
@@ -113,7 +113,7 @@ impl<'a> Look<'a> {
         };
         match source::resolve(source, state) {
             Resolved::Unavailable(readiness) => {
-                self.next_look = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 readiness
             }
             Resolved::ToBeMade { generation } => self.fetch(source, &format!("generation {generation}")),
@@ -130,14 +130,14 @@ impl<'a> Look<'a> {
         if ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }
-        self.next_look = next_look;
+        self.booked = next_look;
         readiness
     }
 
     /// Nothing is to be run now.
     fn synced(&mut self) -> Readiness {
         let Some(last) = &self.stack.status.last_update else { return Readiness::Ready };
-        self.next_look = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
+        self.booked = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
         match last {
             LastUpdate { state: LastUpdateState::Failed, failures, .. } if *failures >= retry::MAX_FAILURES => {
                 let operation = last.operation.map_or("update", Operation::as_str);
@@ -160,7 +160,7 @@ impl<'a> Look<'a> {
             && let Some((message, requests)) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {
             self.effects.extend(requests);
-            self.next_look = Some(self.in_seconds(60));
+            self.booked = Some(self.in_seconds(60));
             return Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, message };
         }
         if self.snapshot.tree != crate::TreeState::Stored {

@@ -46,7 +46,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         !live || plan.status.current_update.is_some() && plan.effects.iter().any(|e| matches!(e, Effect::Launch { .. })),
         "2: a run that is under way is let out of sight",
     );
-    if !(stack.deleting && !stack.finalizer) {
+    if !stack.deleting || stack.finalizer {
         check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
         let waits_for_a_change = matches!(&plan.status.readiness, Some(Readiness::Stalled { reason: why, .. })
             if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::SOURCE_UNAVAILABLE));

@@ -204,7 +204,7 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
     ));
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
-    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, [fetch.clone()]);
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
 
     let revision = "main@sha1:bbb".to_owned();
     snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into() });

@@ -32,7 +32,7 @@ fn the_first_rule_that_fits_decides() {
     };
     let minute = SignedDuration::from_secs(60);
     let run = Sync::Run;
-    let rows = [
+    let rows = vec![
         ("never ran", stack(), COMMIT, run(Why::Initial)),
         ("new generation", generation_2(after(Succeeded, 0, 5)), COMMIT, run(Why::Generation(2))),
         ("new generation by deletion", generation_2(deleting(after(Succeeded, 0, 5), Operation::Up)), COMMIT, run(Why::Deletion)),

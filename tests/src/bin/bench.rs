@@ -32,7 +32,7 @@ const STARTS: usize = 15;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
+    driftless_tests::log();
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize()?;
     functions(&project).await?;
     let world = World::start(&project).await?;

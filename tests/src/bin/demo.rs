@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
+    driftless_tests::log();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     say("starting the world: etcd, kube-apiserver, Flux's controllers, S3 and SQS, the functions, a small Fargate");
     let started = Instant::now();

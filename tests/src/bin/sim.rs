@@ -28,6 +28,9 @@ struct Arguments {
     /// Breaks a rule on purpose: claims, owner, outcome, versions or redelivery.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
+    /// How many of the last events of a failing seed are shown.
+    #[arg(long, default_value_t = 150)]
+    events: usize,
 }
 
 #[derive(Default)]
@@ -38,7 +41,7 @@ struct Found {
 
 #[expect(clippy::disallowed_methods, reason = "this measures itself")]
 fn main() -> ExitCode {
-    let Arguments { seeds, from, breakage } = Arguments::parse();
+    let Arguments { seeds, from, breakage, events } = Arguments::parse();
     let begin = Instant::now();
     let next = AtomicU64::new(0);
     let found = Mutex::new(Found::default());
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
                     if i >= seeds {
                         break;
                     }
-                    let simulated = simulate(from + i, breakage);
+                    let simulated = simulate(from + i, breakage, events);
                     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                     match simulated {
                         Ok(stats) => found.stats += stats,

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(tracing::Level::WARN).init();
+    driftless_tests::log();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let world = tokio::select! {
         world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))) => world?,

@@ -25,9 +25,6 @@ use kube::ResourceExt as _;
 
 use super::Stats;
 
-/// As many events are kept.
-const TRACE: usize = 400;
-
 /// What an operation runs: the Stack's uid, generation, request, revision and operation.
 type State = (String, i64, String, String, Operation);
 
@@ -49,36 +46,38 @@ pub(super) struct Ledger {
     /// What the source-controller has, by path.
     pub(super) archives: HashMap<String, Rc<[u8]>>,
     violation: Option<String>,
-    trace: Option<VecDeque<String>>,
+    trace: VecDeque<String>,
+    /// As many are kept in the trace.
+    events: usize,
     /// By the Update's uid.
     runs: BTreeMap<String, Run>,
     /// The Update's uid whose operation is under way, by Pulumi stack.
     live: BTreeMap<String, String>,
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
-    /// Updates' uids by name: numbers that grow.
-    updates: HashMap<String, String>,
+    /// The order in which Updates were first created, by name.
+    updates: HashMap<String, usize>,
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
 }
 
 impl Ledger {
-    pub(super) fn new(begin: Timestamp, trace: bool) -> Self {
-        Self { now: begin, begin, trace: trace.then(VecDeque::new), ..Self::default() }
+    pub(super) fn new(begin: Timestamp, events: usize) -> Self {
+        Self { now: begin, begin, events, ..Self::default() }
     }
 
-    /// Adds an event to the trace, if there is one.
+    /// Adds an event to the trace.
     pub(super) fn tell(&mut self, event: impl FnOnce() -> String) {
-        if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE {
-                trace.pop_front();
+        if self.events > 0 {
+            if self.trace.len() == self.events {
+                self.trace.pop_front();
             }
-            trace.push_back(format!("{:9.3} {}", self.now.duration_since(self.begin).as_secs_f64(), event()));
+            self.trace.push_back(format!("{:9.3} {}", self.now.duration_since(self.begin).as_secs_f64(), event()));
         }
     }
 
     pub(super) fn take_trace(&mut self) -> Vec<String> {
-        self.trace.take().unwrap_or_default().into()
+        std::mem::take(&mut self.trace).into()
     }
 
     pub(super) fn take_violation(&mut self) -> Option<String> {
@@ -189,7 +188,7 @@ impl Ledger {
             let newer = self.updates.get(&before.name) < self.updates.get(&last.name);
             self.check(same || newer, || format!("5: lastUpdate of Stack {name} goes from {before:?} to {last:?}"));
         }
-        let reported = self.updates.get(&last.name).and_then(|uid| self.runs.get(uid)).and_then(|run| run.succeeded);
+        let reported = self.runs.values().find(|run| run.update == last.name).and_then(|run| run.succeeded);
         self.check((last.state == LastUpdateState::Succeeded) == (reported == Some(true)), || {
             format!("5: lastUpdate of Stack {name} says {:?} of {}, the runner reported {reported:?}", last.state, last.name)
         });
@@ -202,6 +201,8 @@ impl Ledger {
             let deleting = if update.metadata.deletion_timestamp.is_some() { ", deleting" } else { "" };
             format!("Update {} is {words}{deleting}, finalizers {:?}", update.name_any(), update.finalizers())
         });
-        self.updates.insert(update.name_any(), update.uid().unwrap_or_default());
+        // One that is created again by a look that was held up is the same run, and never begins.
+        let order = self.updates.len();
+        self.updates.entry(update.name_any()).or_insert(order);
     }
 }

@@ -37,8 +37,8 @@ const CONCURRENCY: usize = 8;
 /// After the disturbance everything has to be at rest in this time: four tries of what fails, each with a task that takes its time,
 /// one after another for Stacks that share a Pulumi stack, and a prerequisite before them.
 const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
-/// And it has to stay so for more than one period.
-const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 2 * SWEEP_SECONDS);
+/// And it has to stay so for more than one period, in which an Update that was created too late is given up, too.
+const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 5 * SWEEP_SECONDS);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
 /// A machine that takes more turns runs in circles.
@@ -90,7 +90,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(seed: u64, breakage: Option<Breakage>, trace: bool) -> Self {
+    pub(super) fn new(seed: u64, breakage: Option<Breakage>, events: usize) -> Self {
         let odds = Odds::draw(&mut Dice::new(seed, 1));
         let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, ..Faults::NONE };
         let world = World::new(seed, faults);
@@ -99,7 +99,7 @@ impl Machine {
         let mut machine = Self {
             seed,
             calm: world.calm(),
-            ledger: Rc::new(RefCell::new(Ledger::new(begin, trace))),
+            ledger: Rc::new(RefCell::new(Ledger::new(begin, events))),
             odds: Rc::new(Cell::new(odds)),
             breakage,
             dice: Dice::new(seed, 3),

@@ -110,11 +110,11 @@ impl fmt::Display for Failure {
 /// Simulates one seed.
 ///
 /// # Errors
-/// The first broken invariant, with the events that led to it.
-pub fn simulate(seed: u64, breakage: Option<Breakage>) -> Result<Stats, Box<Failure>> {
-    machine::Machine::new(seed, breakage, false).run().or_else(|_| {
+/// The first broken invariant, with the last `events` that led to it.
+pub fn simulate(seed: u64, breakage: Option<Breakage>, events: usize) -> Result<Stats, Box<Failure>> {
+    machine::Machine::new(seed, breakage, 0).run().or_else(|_| {
         // Once more, with a trace: it costs more than the run.
-        machine::Machine::new(seed, breakage, true).run()
+        machine::Machine::new(seed, breakage, events).run()
     })
 }
 

@@ -65,7 +65,8 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
 
     // Mid-update: pulumi holds its lock.
     let locks = Path::new(&team.state()?).join(".pulumi/locks/organization/app/dev");
-    let held = || fs::read_dir(&locks).map(Iterator::count).unwrap_or(0);
+    let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+    let held = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
     let task = ready::until("pulumi holds its lock", RUN, async || {
         ensure!(held() == 1, "{} locks in {}", held(), locks.display());
         let updates = team.updates("app").await?;

@@ -4,12 +4,12 @@ use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
     aws::control::Switches,
     scenario::{Handle, Namespace, Source, commit, output},
-    world::{git::Repository, ready},
+    world::git::Repository,
 };
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::world::{Frozen, alone, nothing_was_given_up, quiet, shared};
+use crate::world::{Frozen, alone, nothing_was_given_up, quiet, shared, swept_until};
 
 #[tokio::test]
 async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
@@ -131,8 +131,7 @@ async fn a_push_is_run_by_the_sweep_alone() -> Result<()> {
     let id = repository.commit(content, &[("Pulumi.yaml", &project(&team, content)?)]).await?;
     team.reconcile_source("app", &id).await?;
     let revision = format!("main@sha1:{id}");
-    let swept = ready::until("the sweep finds the revision", driftless_tests::scenario::RUN, async || {
-        world.control.trigger("Sweeper").await?;
+    let swept = swept_until(&world, "the sweep finds the revision", async || {
         let stack = team.stack("app").await?;
         ensure!(commit(&stack) == Some(&revision), "{:#?}", stack.status);
         Ok(())
@@ -181,8 +180,7 @@ async fn two_changes(world: &Handle, namespace: &str) -> Result<()> {
         if runs == 2 {
             team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
         }
-        ready::until("the change is run", driftless_tests::scenario::RUN, async || {
-            world.control.trigger("Sweeper").await?;
+        swept_until(world, "the change is run", async || {
             let stack = team.stack("app").await?;
             ensure!(commit(&stack) == Some(generation), "{:#?}", stack.status);
             Ok(())

@@ -6,6 +6,7 @@ use std::{
     process::{Command, Stdio},
     sync::{LazyLock, mpsc},
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -98,6 +99,21 @@ pub async fn quiet(world: &Handle) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Waits with one sweep after another: what no event told of is found by them.
+pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what: &str, look: impl FnMut() -> F) -> Result<T> {
+    let sweeps = async {
+        let mut tick = tokio::time::interval(Duration::from_secs(2));
+        loop {
+            tick.tick().await;
+            world.control.trigger("Sweeper").await?;
+        }
+    };
+    tokio::select! {
+        found = ready::until(what, RUN, look) => found,
+        failed = sweeps => failed,
+    }
 }
 
 /// Every dead-letter queue is empty, and no part of the world crashed: nothing was given up.

@@ -2,7 +2,7 @@ use driftless_core as core;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::{Program, ResourceRef, Source, Stack, StackSpec, names};
+use crate::{Artifact, Program, ResourceRef, Source, Stack, StackSpec, names};
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
@@ -111,26 +111,21 @@ impl From<&ResourceRef> for core::ResourceRef {
 impl From<&Program> for core::SourceState {
     fn from(program: &Program) -> Self {
         let generation = program.metadata.generation.unwrap_or_default();
-        let artifact = program.status.as_ref().filter(|status| status.observed_generation == Some(generation));
-        match artifact.and_then(|status| status.artifact.as_ref()) {
-            Some(crate::Artifact { revision, digest: Some(digest), .. }) => {
-                Self::Artifact { revision: revision.clone(), digest: digest.clone() }
-            }
-            _ => Self::Outdated { generation },
-        }
+        let status = program.status.as_ref().filter(|status| status.observed_generation == Some(generation));
+        artifact(status.and_then(|status| status.artifact.as_ref())).unwrap_or(Self::Outdated { generation })
     }
 }
 
 impl From<&Source> for core::SourceState {
     fn from(source: &Source) -> Self {
-        match &source.artifact {
-            Some(crate::Artifact { revision, digest: Some(digest), .. }) => {
-                Self::Artifact { revision: revision.clone(), digest: digest.clone() }
-            }
-            _ => {
-                let ready = source.conditions.iter().find(|condition| condition.type_ == "Ready");
-                Self::NoArtifact { why: ready.map(|condition| condition.message.clone()).unwrap_or_default() }
-            }
-        }
+        artifact(source.artifact.as_ref()).unwrap_or_else(|| {
+            let ready = source.conditions.iter().find(|condition| condition.type_ == "Ready");
+            Self::NoArtifact { why: ready.map(|condition| condition.message.clone()).unwrap_or_default() }
+        })
     }
+}
+
+fn artifact(artifact: Option<&Artifact>) -> Option<core::SourceState> {
+    let Artifact { revision, digest, .. } = artifact?;
+    Some(core::SourceState::Artifact { revision: revision.clone(), digest: digest.clone()? })
 }

@@ -1,5 +1,6 @@
 //! Snapshots to start from. Each test changes what it is about.
 #![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "this is test code, which clippy does not see in a module without tests")]
 
 use driftless_core::*;
 use jiff::{SignedDuration, Timestamp};
