@@ -63,9 +63,15 @@ impl Handle {
 
     /// A namespace that runs may come from, with the Secret `pulumi` that holds the passphrase.
     pub async fn namespace(&self, name: &str) -> Result<Namespace<'_>> {
-        let bindings = include_str!("../../infra/kubernetes/runs.yaml").replace("namespace: default", &format!("namespace: {name}"));
+        let namespace = self.foreign_namespace(name).await?;
+        namespace.allow_runs().await?;
+        Ok(namespace)
+    }
+
+    /// The same, but nobody has allowed runs to come from it.
+    pub async fn foreign_namespace(&self, name: &str) -> Result<Namespace<'_>> {
         let objects = format!(
-            "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {name} }}\n---\n{bindings}\n---\n\
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {name} }}\n---\n\
              apiVersion: v1\nkind: Secret\nmetadata: {{ name: pulumi, namespace: {name} }}\nstringData: {{ passphrase: {PASSPHRASE} }}\n"
         );
         cluster::apply_yaml(&self.client, &objects).await?;
@@ -93,6 +99,12 @@ pub enum Source<'a> {
 }
 
 impl Namespace<'_> {
+    /// Lets runs come from this namespace, as an installation's guide says.
+    pub async fn allow_runs(&self) -> Result<()> {
+        let bindings = include_str!("../../infra/kubernetes/runs.yaml");
+        self.apply(&bindings.replace("namespace: default", "namespace: NAMESPACE")).await
+    }
+
     /// Applies objects of this namespace.
     pub async fn apply(&self, yaml: &str) -> Result<()> {
         cluster::apply_yaml(&self.world.client, &yaml.replace("NAMESPACE", &self.name)).await.with_context(|| yaml.to_owned())

@@ -30,16 +30,16 @@ pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
         Err(error) => return Err(error.into()),
     }
     let holder = ports.cluster.get::<Lease>(namespace, &run.claim).await?;
-    let identity = holder.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.as_ref());
-    if identity == Some(&run.uid) {
+    let uid = holder.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
+    if uid.as_ref() == Some(&run.uid) {
         return Ok(());
     }
     let annotations = holder.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
     let by = annotations.get("driftless.dev/update").map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
-        // It may be over, and what told of its end got lost, or what should have given the claim back.
+        // Its run may be over or its Update gone, and nobody else may know of the claim any more.
         let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
-        ports.queues.run(&RunHint { version: VERSION, update, hops: 0 }, 0).await?;
+        ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
     }
     Err(Stop::wait("StackClaimed", format!("the Pulumi stack is in use by {by}")))
 }

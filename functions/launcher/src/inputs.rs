@@ -52,16 +52,27 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         }
     }
 
-    async fn data(&mut self, kind: Kind, name: &str) -> Result<Option<&Data>, Error> {
+    async fn data(&mut self, kind: Kind, name: &str) -> Result<Option<&Data>, Stop> {
         let id = (kind, name.to_owned());
         if !self.read.contains_key(&id) {
             let data = match kind {
-                Kind::Secret => self.cluster.get::<Secret>(self.namespace, name).await?.map(secret_data),
-                Kind::ConfigMap => self.cluster.get::<ConfigMap>(self.namespace, name).await?.map(config_map_data),
+                Kind::Secret => self.cluster.get::<Secret>(self.namespace, name).await.map(|secret| secret.map(secret_data)),
+                Kind::ConfigMap => self.cluster.get::<ConfigMap>(self.namespace, name).await.map(|map| map.map(config_map_data)),
             };
-            self.read.insert(id.clone(), data);
+            self.read.insert(id.clone(), data.map_err(refused)?);
         }
         Ok(self.read.get(&id).and_then(Option::as_ref))
+    }
+}
+
+/// Which namespaces runs may come from is a `RoleBinding`: without it the API server refuses, and its words name what is missing.
+fn refused(error: Error) -> Stop {
+    match error {
+        Error::Permanent { message, .. } => {
+            let remedy = "to let runs come from this namespace, bind the ClusterRole driftless:run-inputs in it (infra/kubernetes/runs.yaml)";
+            Stop::wait("InputForbidden", format!("{message}; {remedy}"))
+        }
+        error => error.into(),
     }
 }
 

@@ -134,7 +134,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let folder = keys::run(&key.cluster, &update.uid().unwrap_or_default());
     if ports.objects.exists(&format!("{folder}outcome")).await? {
         // Also if all is done by its status: a launch that was overtaken may have taken the claim or written a spec after that.
-        return tell_recorder(ports, hint).await;
+        return tell_recorder(ports, hint, &update).await;
     }
     if update.is_complete() {
         // Another operator's, or somebody wrote its status.
@@ -144,12 +144,12 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         if let Some(task) = owner.task {
             fill_again(ports, settings, hint, &update, &task).await?;
         }
-        return tell_recorder(ports, hint).await;
+        return tell_recorder(ports, hint, &update).await;
     }
     let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
     let current = is_current(ports, &update).await?;
     if update.metadata.deletion_timestamp.is_some() || !current && age > ABANDONED_AFTER {
-        return close(ports, hint, &folder, now).await;
+        return close(ports, hint, &update, &folder, now).await;
     }
     if !current {
         tracing::info!(update = %key, "not launched: its Stack does not name it as its current Update");
@@ -166,8 +166,12 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-async fn tell_recorder<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
-    if let Some(next) = RunHint::after(hint.hops, hint.update.clone()) {
+async fn tell_recorder<C, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    hint: &LaunchHint,
+    update: &Update,
+) -> Result<(), Error> {
+    if let Some(next) = RunHint::after(hint.hops, hint.update.clone(), update.uid()) {
         ports.queues.run(&next, 0).await?;
     }
     Ok(())
@@ -177,12 +181,13 @@ async fn tell_recorder<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: 
 async fn close<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     hint: &LaunchHint,
+    update: &Update,
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
     let closed = Owner { version: VERSION, task: None, at: now };
     ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?;
-    tell_recorder(ports, hint).await
+    tell_recorder(ports, hint, update).await
 }
 
 async fn owner<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Owner>, Error> {
@@ -213,10 +218,10 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let record = record(ports, settings, &prepared, folder, now).await?;
     if record.run != prepared.run {
         tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
-        return Ok(close(ports, hint, folder, now).await?);
+        return Ok(close(ports, hint, update, folder, now).await?);
     }
     if owner(ports, folder).await?.is_some() {
-        return Ok(tell_recorder(ports, hint).await?);
+        return Ok(tell_recorder(ports, hint, update).await?);
     }
     claim::take(ports, &settings.system_namespace, &record.run).await?;
     let task = match ports.tasks.run(&record).await {
@@ -233,10 +238,10 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     {
         // Another task owns the run, or it was given up: this one never gets anything to do.
         ports.tasks.stop(&task, "another task owns this run").await?;
-        return Ok(tell_recorder(ports, hint).await?);
+        return Ok(tell_recorder(ports, hint, update).await?);
     }
     if !fill(ports, settings, &prepared, &task).await? {
-        return Ok(tell_recorder(ports, hint).await?);
+        return Ok(tell_recorder(ports, hint, update).await?);
     }
     set_status(ports, update, |update| !update.is_complete() && update.set_running(&task, now)).await?;
     tracing::info!(update = %hint.update, task, "launched");

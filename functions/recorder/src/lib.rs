@@ -1,6 +1,6 @@
-//! The recorder writes down how a run ended, once, and makes it known: the outcome in the bucket first, then the outputs Secret, the
-//! Update's status and the claim; what the task was given and what it left is deleted last. A message only says where to look;
-//! what happened is read from the task's folder and from ECS.
+//! The recorder writes down how a run ended, once, and makes it known: the outcome in the bucket first, then the outputs Secret; then
+//! it gives the claim back, deletes what the task was given and what it left, and says last, on the Update, that all is done. A message
+//! only says where to look; what happened is read from the task's folder and from ECS.
 
 mod outputs;
 
@@ -82,7 +82,7 @@ pub async fn runs<O: Objects>(objects: &O, task_role_id: &str, message: RunMessa
         // Absent if the task was never given a run, or if all is recorded.
         if let Some(document) = objects.get(&format!("{folder}in/run")).await? {
             let TaskRun { run, .. } = from_json("task's run", &document)?;
-            hints.push(RunHint { version: VERSION, update: run.update, hops: 0 });
+            hints.push(RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 });
         }
     }
     Ok(hints)
@@ -101,7 +101,7 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     match look(ports, settings, hint, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(update = %hint.update, %error, "looking again later");
-            match RunHint::after(hint.hops, hint.update.clone()) {
+            match RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
                 Some(next) => Ok(ports.queues.run(&next, PASSING_SECONDS).await?),
                 None => Ok(()),
             }
@@ -117,14 +117,22 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let key = &hint.update;
-    let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else {
-        tracing::info!(update = %key, "the Update is gone; its run's folder expires by itself");
-        return Ok(());
-    };
-    let uid = update.uid().unwrap_or_default();
+    let update = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
+    let update = update.filter(|update| hint.uid.is_none() || update.uid() == hint.uid);
+    let Some(uid) = hint.uid.clone().or_else(|| update.as_ref()?.uid()) else { return Ok(()) };
     let folder = keys::run(&key.cluster, &uid);
-    let Some(document) = ports.objects.get(&format!("{folder}owner")).await? else { return Ok(()) };
-    let owner: Owner = from_json("owner", &document)?;
+    let owner: Owner = match ports.objects.get(&format!("{folder}owner")).await? {
+        Some(document) => from_json("owner", &document)?,
+        None if update.is_some() => return Ok(()),
+        // It did not begin, and nobody is left to want it.
+        None => {
+            let closed = Owner { version: VERSION, task: None, at: now };
+            if !ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await? {
+                return Ok(());
+            }
+            closed
+        }
+    };
     let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, keys::task_id(arn)));
     let recorded = ports.objects.get(&format!("{folder}outcome")).await?;
     let outcome: Outcome = match recorded {
@@ -242,7 +250,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let secret = match task {
-        Some(task) => outputs::store(ports, &update, outcome, task).await?,
+        Some(task) => outputs::store(ports, &update, outcome, task, now).await?,
         None => None,
     };
     let failure = match &outcome.verdict {
@@ -250,14 +258,14 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
         Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
     };
-    // Before the status: an Update that is complete may be gone the next moment, and nobody would know of its claim any more.
     release(ports, settings, outcome).await?;
+    if let Some(task) = task {
+        tidy(ports, task).await?;
+    }
+    // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there.
     let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
     if changed {
         ports.cluster.replace_status(&update).await?;
-    }
-    if let Some(task) = task {
-        tidy(ports, task).await?;
     }
     if let Some(stack) = update.stack_name() {
         ports.queues.hint(&Hint::new(outcome.run.update.sibling("pulumi.com/v1", "Stack", stack)), 0).await?;

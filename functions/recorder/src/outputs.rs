@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use driftless_api::{ProjectInfo, Update, UpdateStatus, names};
 use driftless_aws::Objects;
 use driftless_contract::{Outcome, OutputValue, RunResult, from_json};
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
@@ -27,22 +28,36 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     update: &Update,
     outcome: &Outcome,
     task: &str,
+    now: Timestamp,
 ) -> Result<Option<String>, Error> {
     let named = update.status.as_ref().and_then(|status| status.outputs.clone());
     if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) || named.is_some() {
         return Ok(named);
     }
-    let document = ports.objects.get(&format!("{task}out/result")).await?;
-    let Some(document) = document.filter(|document| outcome.result_sha256.as_deref() == Some(&sha256(document))) else {
-        tracing::error!(update = %outcome.run.update, "the result is gone or changed before its outputs were stored");
-        return Ok(None);
+    let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else {
+        // It is deleted when the Secret is there.
+        return Ok(Some(name(update)));
     };
+    if outcome.result_sha256.as_deref() != Some(&sha256(&document)) {
+        tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
+        return Ok(None);
+    }
     let result: RunResult = from_json("result", &document)?;
     let secret = secret(update, &result.outputs.unwrap_or_default());
     match ports.cluster.create(&secret).await {
         Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(Some(secret.name_any())),
+        Err(KubernetesError::Permanent { message, .. }) => {
+            let remedy = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs.yaml) and run again";
+            let note = format!("the outputs Secret could not be created: {message}; {remedy}");
+            ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, now).await;
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
+}
+
+fn name(update: &Update) -> String {
+    format!("{}{}", update.name_any(), names::OUTPUTS_SUFFIX)
 }
 
 fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
@@ -51,7 +66,7 @@ fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
     let labels = [(names::AUTO_COMPONENT, names::AUTO_COMPONENT_UPDATE.to_owned())];
     Secret {
         metadata: ObjectMeta {
-            name: Some(format!("{}{}", update.name_any(), names::OUTPUTS_SUFFIX)),
+            name: Some(name(update)),
             namespace: update.namespace(),
             labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()),
             annotations: Some([(names::SECRET_OUTPUTS.to_owned(), serde_json::json!(secrets).to_string())].into()),

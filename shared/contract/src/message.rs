@@ -90,25 +90,19 @@ pub struct RunHint {
     pub version: u32,
     /// The Update.
     pub update: ObjectKey,
+    /// The Update's uid, where it is known: what a run holds is given back although its Update is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     /// See [`crate::Hint::hops`].
     #[serde(default)]
     pub hops: u8,
 }
 
 impl RunHint {
-    /// Takes in another one if it is about the same Update.
-    pub fn absorb(&mut self, other: &Self) -> bool {
-        let same = self.update == other.update;
-        if same {
-            self.hops = self.hops.max(other.hops);
-        }
-        same
-    }
-
     /// The run hint that follows from a message with that many hops; `None` after [`crate::MAX_HOPS`].
     #[must_use]
-    pub fn after(hops: u8, update: ObjectKey) -> Option<Self> {
-        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, hops: hint.hops })
+    pub fn after(hops: u8, update: ObjectKey, uid: Option<String>) -> Option<Self> {
+        following(hops, update).map(|hint| Self { version: VERSION, update: hint.object, uid, hops: hint.hops })
     }
 }
 
@@ -211,7 +205,7 @@ mod tests {
             namespace: "n".into(),
             name: "u".into(),
         };
-        let hint = RunHint { version: VERSION, update, hops: 3 };
+        let hint = RunHint { version: VERSION, update, uid: Some("u".into()), hops: 3 };
         assert_eq!(parse_run_message(&to_json(&hint)).unwrap(), RunMessage::Hint(hint));
     }
 

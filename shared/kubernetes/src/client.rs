@@ -16,7 +16,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     client::{ClientBuilder, retry::RetryPolicy},
     config::{KubeConfigOptions, Kubeconfig, NamedContext},
-    core::{ApiResource, DynamicObject, GroupVersionKind},
+    core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind, error_boundary::InvalidObject},
 };
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
@@ -75,6 +75,15 @@ impl Client {
     }
 }
 
+/// One object that cannot be read, such as another operator's, keeps no other from being seen.
+fn readable<K: Object>(DeserializeGuard(object): DeserializeGuard<K>) -> Option<K> {
+    let warn = |invalid: &InvalidObject| {
+        let name = [&invalid.metadata.namespace, &invalid.metadata.name].map(|part| part.as_deref().unwrap_or_default()).join("/");
+        tracing::warn!(kind = %K::kind(&()), name, error = invalid.error, "an object is left out: it cannot be read");
+    };
+    object.inspect_err(warn).ok()
+}
+
 impl Cluster for Client {
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         if !(is_name(namespace) && is_name(name)) {
@@ -99,13 +108,15 @@ impl Cluster for Client {
     }
 
     async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
-        let api = namespace.map_or_else(|| Api::all(self.kube.clone()), |namespace| self.api(namespace));
+        let kube = self.kube.clone();
+        let api: Api<DeserializeGuard<K>> =
+            namespace.map_or_else(|| Api::all(kube.clone()), |namespace| Api::namespaced(kube.clone(), namespace));
         let mut params =
             ListParams { field_selector: field_selector.map(Into::into), limit: Some(PAGE), ..ListParams::default() };
         let mut objects = Vec::new();
         loop {
             let page = api.list(&params).await.map_err(|error| failure(format!("list {}", K::plural(&())), error))?;
-            objects.extend(page.items);
+            objects.extend(page.items.into_iter().filter_map(readable));
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
                 return Ok(objects);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use driftless_api::{Stack, Update, names};
-use driftless_contract::{Hint, ObjectKey, keys};
+use driftless_contract::{Hint, ObjectKey, RunMessage, keys};
 use driftless_core::{Readiness, Stack as CoreStack, decide, violations};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
@@ -32,6 +32,8 @@ const SWEEP_SECONDS: i64 = 60;
 const LOOK_PERIOD_SECONDS: i64 = 600;
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+/// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
+const VISIBILITY_SECONDS: u32 = 90;
 /// Invocations at a time.
 const CONCURRENCY: usize = 8;
 /// After the disturbance everything has to be at rest in this time: four tries of what fails, each with a task that takes its time,
@@ -64,6 +66,7 @@ enum Event {
     Sweep,
     Action(Action),
     Hint(Hint),
+    Message(Message),
     Garbage,
 }
 
@@ -203,6 +206,7 @@ impl Machine {
                 hint.into_iter().for_each(|hint| self.tell(hint));
             }
             Event::Hint(hint) => drop(self.calm.drive(driftless_aws::Queues::hint(&self.calm, &hint, 0))),
+            Event::Message(message) => self.invoke(message),
             Event::Garbage => outside::collect_garbage(&self.calm),
         }
         self.watch();
@@ -268,29 +272,35 @@ impl Machine {
     fn receive(&mut self) -> bool {
         let Some(message) = self.world.receive() else { return false };
         let odds = self.odds.get();
-        let fate = self.dice.below(1000);
-        let mut ledger = self.ledger.borrow_mut();
-        if fate < odds.drop / 2 {
-            ledger.stats.drops += 1;
-            ledger.tell(|| format!("dropped: {message:?}"));
-            return true;
-        }
-        if fate < odds.drop / 2 + odds.delay {
-            ledger.stats.delays += 1;
-            drop(ledger);
-            self.world.put_back(message);
-            return true;
-        }
+        // The recorder's own are spared: two losses in a row, of an end and of what makes up for it, are an operator's case.
+        let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
+        let (lost, late) = (self.dice.chance(odds.drop / 2) && !spared, self.dice.chance(odds.delay));
         let twice = self.world.waiting() < FEW_MESSAGES && self.dice.chance(odds.duplicate);
-        ledger.stats.duplicates += u64::from(twice);
-        drop(ledger);
-        if twice && self.dice.chance(500) {
-            self.world.put_back(message.clone());
-        } else if twice {
-            self.invoke(message.clone());
+        let mut ledger = self.ledger.borrow_mut();
+        match (lost, late) {
+            (true, _) => ledger.stats.drops += 1,
+            (false, true) => ledger.stats.delays += 1,
+            (false, false) => ledger.stats.duplicates += u64::from(twice),
         }
-        self.invoke(message);
+        if lost {
+            ledger.tell(|| format!("lost: {message:?}"));
+            return true;
+        }
+        drop(ledger);
+        if late || twice {
+            let seconds = if self.dice.chance(500) { 1 } else { 60 };
+            self.redeliver(message.clone(), seconds);
+        }
+        if !late {
+            self.invoke(message);
+        }
         true
+    }
+
+    /// What is delivered again is not lost a second time.
+    fn redeliver(&mut self, message: Message, within_seconds: u32) {
+        let at = self.world.now() + self.dice.seconds(within_seconds);
+        self.plan(at, Event::Message(message));
     }
 
     fn wire(&self, function: &str) -> Wire {
@@ -392,7 +402,7 @@ impl Machine {
             ledger.stats.crashes += 1;
             ledger.tell(|| format!("{who} crashes"));
             drop(ledger);
-            return self.redeliver(message);
+            return self.failed(message);
         }
         let polled = self.invocations[i].work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         let took = 1 + self.dice.below(20);
@@ -411,7 +421,7 @@ impl Machine {
                         ledger.violate(|| format!("8: {who} fails for good: {words}"));
                     }
                     drop(ledger);
-                    self.redeliver(message);
+                    self.failed(message);
                 }
             }
         }
@@ -423,11 +433,10 @@ impl Machine {
         }
     }
 
-    fn redeliver(&mut self, message: Option<Message>) {
-        if self.breakage != Some(Breakage::Redelivery)
-            && let Some(message) = message
-        {
-            self.world.put_back(message);
+    /// After a crash or a failure the message comes again, when its visibility timeout is over.
+    fn failed(&mut self, message: Option<Message>) {
+        if let Some(message) = message.filter(|_| self.breakage != Some(Breakage::Redelivery)) {
+            self.redeliver(message, VISIBILITY_SECONDS);
         }
     }
 

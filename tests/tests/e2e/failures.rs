@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update};
 use driftless_tests::{
-    scenario::{RUN, Source, condition, is_ready, output},
+    scenario::{Namespace, RUN, Source, condition, is_ready, output},
     world::ready,
 };
 use jiff::Timestamp;
@@ -87,6 +87,30 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     nothing_was_given_up(&world).await
 }
 
+/// Waits until the first Update of the Stack `app` says that it waits, in these words.
+async fn waits_for(team: &Namespace<'_>, words: &str) -> Result<()> {
+    ready::until("the Update says what it waits for", RUN, async || {
+        let updates = team.updates("app").await?;
+        let status = updates.first().and_then(|update| update.status.clone()).unwrap_or_default();
+        let found = status.driftless.and_then(|ours| ours.waiting_for).unwrap_or_default();
+        ensure!(found.contains(words), "{updates:#?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_namespace_that_runs_may_not_come_from_is_told_what_to_bind() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.foreign_namespace("foreign").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    waits_for(&team, "bind the ClusterRole driftless:run-inputs in it").await?;
+    team.allow_runs().await?;
+    team.ready_after("app", 1).await?;
+    nothing_was_given_up(&world).await
+}
+
 #[tokio::test]
 async fn a_missing_secret_keeps_the_run_waiting_and_is_named() -> Result<()> {
     let (world, _turn) = shared().await?;
@@ -94,14 +118,7 @@ async fn a_missing_secret_keeps_the_run_waiting_and_is_named() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let more = "    TOKEN: { type: Secret, secret: { name: later, key: token } }\n";
     team.apply_stack("app", Source::Program("app"), more).await?;
-    ready::until("the Update says what it waits for", RUN, async || {
-        let updates = team.updates("app").await?;
-        let status = updates.first().and_then(|update| update.status.clone()).unwrap_or_default();
-        let words = status.driftless.and_then(|ours| ours.waiting_for).unwrap_or_default();
-        ensure!(words == "Secret \"later\" is not there; the run starts when it is", "{updates:#?}");
-        Ok(())
-    })
-    .await?;
+    waits_for(&team, "Secret \"later\" is not there; the run starts when it is").await?;
     team.apply("apiVersion: v1\nkind: Secret\nmetadata: { name: later, namespace: NAMESPACE }\nstringData: { token: t }").await?;
     team.ready_after("app", 1).await.map(drop)
 }

@@ -1,0 +1,200 @@
+//! What holds of every plan, whatever is true of the Stack.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use proptest::{option, prelude::*};
+use support::*;
+
+/// Around the time of the look: long ago, just now, ahead.
+fn time() -> impl Strategy<Value = jiff::Timestamp> {
+    (-200_i64..200).prop_map(ago)
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![Just(Operation::Up), Just(Operation::Preview), Just(Operation::Refresh), Just(Operation::Destroy)]
+}
+
+fn commit() -> impl Strategy<Value = String> {
+    prop_oneof![Just("main@sha1:aaa".to_owned()), Just("main@sha1:bbb".to_owned()), Just(String::new())]
+}
+
+fn request() -> impl Strategy<Value = String> {
+    prop_oneof![Just(String::new()), Just("now".to_owned())]
+}
+
+prop_compose! {
+    fn last()(
+        generation in 1_i64..4,
+        reconcile_request in request(),
+        operation in option::of(operation()),
+        state in prop_oneof![Just(LastUpdateState::Succeeded), Just(LastUpdateState::Failed), Just(LastUpdateState::Unknown)],
+        (last_attempted_commit, last_successful_commit) in (commit(), commit()),
+        last_resync_time in option::of(time()),
+        failures in 0_i64..6,
+    ) -> LastUpdate {
+        let (name, message) = ("shop-000".into(), String::new());
+        LastUpdate {
+            name, generation, reconcile_request, operation, state, message, last_attempted_commit, last_successful_commit,
+            permalink: None, last_resync_time, failures,
+        }
+    }
+}
+
+prop_compose! {
+    fn a_run()(generation in 1_i64..4, reconcile_request in request(), commit in commit(), operation in operation()) -> Run {
+        Run { name: "shop-111".into(), generation, reconcile_request, commit, operation }
+    }
+}
+
+fn a_run_state() -> impl Strategy<Value = RunState> {
+    prop_oneof![
+        3 => Just(RunState::None),
+        1 => Just(RunState::Missing),
+        1 => Just(RunState::Foreign),
+        2 => a_run().prop_map(RunState::Live),
+        2 => (a_run(), any::<bool>()).prop_map(|(run, succeeded)| RunState::Ended(run, outcome(succeeded))),
+    ]
+}
+
+fn a_source() -> impl Strategy<Value = Option<SourceState>> {
+    option::weighted(0.9, prop_oneof![
+        Just(SourceState::NotFound),
+        Just(SourceState::NoArtifact { why: "auth failed".into() }),
+        Just(SourceState::Outdated { generation: 2 }),
+        commit().prop_map(|revision| SourceState::Artifact { revision, digest: "sha256:aaa".into() }),
+        Just(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into() }),
+    ])
+}
+
+fn a_tree() -> impl Strategy<Value = TreeState> {
+    let failed = (time(), any::<bool>())
+        .prop_map(|(at, terminal)| TreeState::Absent { failure: Some(FetchFailure { at, message: "refused".into(), terminal }) });
+    prop_oneof![3 => Just(TreeState::Stored), 1 => Just(TreeState::Absent { failure: None }), 1 => failed]
+}
+
+prop_compose! {
+    fn a_spec()(
+        preview in any::<bool>(),
+        destroy_on_finalize in any::<bool>(),
+        continue_resync_on_commit_match in any::<bool>(),
+        refresh in any::<bool>(),
+        prerequisite in option::weighted(0.2, option::of(0_i64..100)),
+        resync_frequency_seconds in option::of(-10_i64..200),
+        retry_max_backoff_duration_seconds in option::of(-10_i64..200),
+        valid in prop::bool::weighted(0.9),
+    ) -> StackSpec {
+        let prerequisites = prerequisite
+            .map(|succeeded_within_seconds| PrerequisiteRef { name: "db".into(), succeeded_within_seconds });
+        StackSpec {
+            stack: if valid { "dev".into() } else { String::new() },
+            preview, destroy_on_finalize, continue_resync_on_commit_match, refresh, resync_frequency_seconds,
+            retry_max_backoff_duration_seconds, prerequisites: prerequisites.into_iter().collect(), ..stack().spec
+        }
+    }
+}
+
+prop_compose! {
+    fn a_snapshot()(
+        spec in a_spec(),
+        (generation, deleting, finalizer, reconcile_request) in (1_i64..4, any::<bool>(), any::<bool>(), request()),
+        last_update in option::weighted(0.8, last()),
+        next_look in option::of(time()),
+        (source, tree, run) in (a_source(), a_tree(), a_run_state()),
+        prerequisite in option::of((1_i64..3, option::of(last()))),
+    ) -> Snapshot {
+        let mut stack = Stack { generation, deleting, finalizer, reconcile_request, spec, ..stack() };
+        stack.status.last_update = last_update;
+        stack.status.next_look = next_look;
+        let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: String::new() };
+        stack.status.current_update = (run != RunState::None).then_some(named);
+        let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
+        let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
+        Snapshot { stack, source, tree, run, prerequisites }
+    }
+}
+
+/// The facts after a plan was carried out, as far as the Stack's own look would find them.
+fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
+    let mut next = snapshot.clone();
+    next.stack.status = plan.status.clone();
+    next.stack.finalizer = true;
+    next.run = match (created(plan), &snapshot.run) {
+        (Some(new), _) => RunState::Live(Run {
+            name: new.current.name.clone(),
+            generation: new.current.generation,
+            reconcile_request: new.current.reconcile_request.clone(),
+            commit: new.current.commit.clone(),
+            operation: new.operation,
+        }),
+        (None, RunState::Ended(..) | RunState::Missing) => RunState::None,
+        (None, run) => run.clone(),
+    };
+    next
+}
+
+proptest! {
+    #[test]
+    fn no_plan_breaks_an_invariant(snapshot in a_snapshot()) {
+        let plan = decide(&snapshot, now());
+        prop_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{:#?}", plan);
+        prop_assert_eq!(decide(&snapshot, now()), plan, "the same facts, another plan");
+    }
+
+    #[test]
+    fn a_second_look_at_the_same_facts_does_nothing_and_books_nothing(snapshot in a_snapshot()) {
+        let plan = decide(&snapshot, now());
+        let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
+        // Facts of the past that are due again lead to another request at once, which the time of the answer ends.
+        let failed_long_ago = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
+            if now().duration_since(failure.at) >= SignedDuration::from_secs(30));
+        if gone || failed_long_ago {
+            return Ok(());
+        }
+        let again = decide(&after(&snapshot, &plan), now());
+        let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. }));
+        prop_assert!(idle, "{:#?}\nafter {:#?}", again, plan);
+        prop_assert_eq!(again.look_at, None, "{:#?}\nafter {:#?}", again, plan);
+        prop_assert_eq!(again.status, plan.status);
+    }
+
+    #[test]
+    fn an_unfinished_deletion_never_loses_its_finalizer(snapshot in a_snapshot()) {
+        let plan = decide(&snapshot, now());
+        if plan.effects.contains(&Effect::RemoveFinalizer) {
+            let stack = &snapshot.stack;
+            let last = plan.status.last_update.as_ref();
+            let destroyed = last.is_some_and(|last| (last.operation, last.state) == (Some(Operation::Destroy), LastUpdateState::Succeeded));
+            prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || last.is_none()));
+            prop_assert!(!matches!(snapshot.run, RunState::Live(_)));
+        }
+    }
+}
+
+/// A plan, broken by hand, and the number of the invariant that it breaks then.
+#[test]
+fn the_checker_sees_each_rule_broken() {
+    type Break = fn(&mut Snapshot, &mut Plan);
+    let breaks: [(&str, Break); 9] = [
+        ("1:", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up))),
+        ("1:", |_, plan| plan.status.current_update = None),
+        ("2:", |snapshot, plan| {
+            snapshot.run = RunState::Live(run(Operation::Up));
+            plan.effects.clear();
+        }),
+        ("3:", |snapshot, _| snapshot.tree = TreeState::Absent { failure: None }),
+        ("3:", |snapshot, _| snapshot.stack.generation = 9),
+        ("4:", |_, plan| plan.effects.push(Effect::RemoveFinalizer)),
+        ("4:", |snapshot, _| snapshot.stack.finalizer = false),
+        ("5:", |_, plan| plan.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 1))),
+        ("7:", |_, plan| plan.status.observed_generation = None),
+    ];
+    for (n, (rule, break_it)) in breaks.into_iter().enumerate() {
+        let mut snapshot = snapshot(stack());
+        let mut plan = plan(&snapshot);
+        break_it(&mut snapshot, &mut plan);
+        let found = violations(&snapshot, &plan);
+        assert!(found.iter().any(|violation| violation.starts_with(rule)), "{n}: {rule} is not among {found:?}");
+    }
+}
