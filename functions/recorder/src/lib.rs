@@ -244,24 +244,25 @@ async fn record<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str
 async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
-    mut update: Update,
+    update: Option<Update>,
     outcome: &Outcome,
     task: Option<&str>,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let secret = match task {
-        Some(task) => outputs::store(ports, &update, outcome, task, now).await?,
-        None => None,
-    };
-    let failure = match &outcome.verdict {
-        Verdict::Succeeded {} => None,
-        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
-        Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
+    let secret = match (&update, task) {
+        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, now).await?,
+        _ => None,
     };
     release(ports, settings, outcome).await?;
     if let Some(task) = task {
         tidy(ports, task).await?;
     }
+    let Some(mut update) = update else { return Ok(()) };
+    let failure = match &outcome.verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
+        Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
+    };
     // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there.
     let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
     if changed {

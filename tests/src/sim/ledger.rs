@@ -13,7 +13,7 @@
 //! Besides, `driftless_core::violations` sees the plan of every look.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     rc::Rc,
 };
 
@@ -30,7 +30,8 @@ type State = (String, i64, String, String, Operation);
 
 /// What is known about an Update's operation.
 struct Run {
-    state: State,
+    /// `None` once its Update was taken away by force.
+    state: Option<State>,
     update: String,
     pulumi_stack: String,
     /// What the runner reported.
@@ -51,6 +52,8 @@ pub(super) struct Ledger {
     events: usize,
     /// By the Update's uid.
     runs: BTreeMap<String, Run>,
+    /// Uids of Updates that were taken away by force.
+    forgotten: HashSet<String>,
     /// The Update's uid whose operation is under way, by Pulumi stack.
     live: BTreeMap<String, String>,
     /// When a task was first seen, by ARN.
@@ -113,36 +116,49 @@ impl Ledger {
         self.check(before.is_none() || before == after, || format!("5: {key} was written, and is written again"));
     }
 
+    /// An Update is taken away by force: what its run did is not for its Stack to know.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.forgotten.insert(uid.into());
+        if let Some(run) = self.runs.get_mut(uid) {
+            run.state = None;
+        }
+    }
+
     /// A runner begins its operation. `pack` is the content of its tree.
-    pub(super) fn begin_operation(&mut self, update: &Update, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
+    pub(super) fn begin_operation(&mut self, update: Option<&Update>, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
         self.stats.operations += 1;
-        let (name, uid) = (update.name_any(), spec.run.uid.clone());
+        let (name, uid) = (spec.run.update.name.clone(), spec.run.uid.clone());
         self.tell(|| format!("runner: begins {:?} of {name} on {pulumi_stack}", spec.operation));
         self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
         let other = self.live.get(pulumi_stack).map(|other| self.runs[other].update.clone());
         self.check(other.is_none(), || format!("1: {name} begins while {other:?} is under way on {pulumi_stack}"));
-        let Some(ours) = &update.spec.driftless else { return };
-        let (generation, commit) = (ours.stack_generation.unwrap_or_default(), ours.commit.clone().unwrap_or_default());
-        let stack_uid = update.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.uid.clone());
+        let known = update.filter(|_| !self.forgotten.contains(&uid));
+        self.check(known.is_some() || self.forgotten.contains(&uid), || format!("3: {name} begins and is not there"));
+        let state = known.and_then(|update| self.state(update, spec, pack));
+        self.live.insert(pulumi_stack.into(), uid.clone());
+        self.runs.insert(uid, Run { state, update: name, pulumi_stack: pulumi_stack.into(), succeeded: None });
+    }
+
+    /// What the operation of an Update runs, after a look at whether that is so.
+    fn state(&mut self, update: &Update, spec: &RunSpec, pack: &[u8]) -> Option<State> {
+        let name = update.name_any();
+        let ours = update.spec.driftless.as_ref()?;
+        let (generation, commit) = (ours.stack_generation?, ours.commit.clone()?);
         let marker = spec.config.first().map(|config| config.value == ConfigValue::String(generation.to_string()));
         self.check(spec.operation == Operation::Destroy || marker == Some(true), || {
             format!("3: {name} is of generation {generation}, its configuration is not")
         });
-        let state = format!("state {commit};");
-        self.check(pack.windows(state.len()).any(|bytes| bytes == state.as_bytes()), || {
+        let text = format!("state {commit};");
+        self.check(pack.windows(text.len()).any(|bytes| bytes == text.as_bytes()), || {
             format!("3: {name} is of revision {commit}, its tree is not")
         });
-        let state = (
-            stack_uid.unwrap_or_default(),
-            generation,
-            ours.reconcile_request.clone().unwrap_or_default(),
-            commit,
-            spec.operation,
-        );
-        let again = self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
+        let stack_uid = update.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.uid.clone());
+        let request = ours.reconcile_request.clone().unwrap_or_default();
+        let state = Some((stack_uid?, generation, request, commit, spec.operation));
+        let again =
+            self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
-        self.live.insert(pulumi_stack.into(), uid.clone());
-        self.runs.insert(uid, Run { state, update: name, pulumi_stack: pulumi_stack.into(), succeeded: None });
+        state
     }
 
     /// The operation is over: reported, or killed.
@@ -188,7 +204,8 @@ impl Ledger {
             let newer = self.updates.get(&before.name) < self.updates.get(&last.name);
             self.check(same || newer, || format!("5: lastUpdate of Stack {name} goes from {before:?} to {last:?}"));
         }
-        let reported = self.runs.values().find(|run| run.update == last.name).and_then(|run| run.succeeded);
+        let reported =
+            self.runs.values().find(|run| run.update == last.name && run.state.is_some()).and_then(|run| run.succeeded);
         self.check((last.state == LastUpdateState::Succeeded) == (reported == Some(true)), || {
             format!("5: lastUpdate of Stack {name} says {:?} of {}, the runner reported {reported:?}", last.state, last.name)
         });

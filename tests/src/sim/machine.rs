@@ -88,8 +88,10 @@ pub(super) struct Machine {
     disturbed: bool,
     disturbed_until: Timestamp,
     at_rest_since: Option<Timestamp>,
-    /// What the Stacks wait for; `None` since the cluster changed.
-    waits: Option<Option<String>>,
+    /// What the Stacks wait for.
+    waits: Option<String>,
+    /// The cluster changed since that was found out.
+    changed: bool,
 }
 
 impl Machine {
@@ -115,6 +117,7 @@ impl Machine {
             disturbed_until,
             at_rest_since: None,
             waits: None,
+            changed: true,
             world,
         };
         for (at, action) in script {
@@ -160,7 +163,8 @@ impl Machine {
         if now.duration_since(self.disturbed_until) > SETTLED_WITHIN {
             return Err(format!("2, 8: {}", waits.unwrap_or_else(|| "it never comes to rest".into())));
         }
-        let wakes = self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
+        let wakes =
+            self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
         let next = wakes.chain(self.agenda.keys().map(|(at, _)| *at)).chain(self.world.next_due()).min();
         // With nothing planned, the time is up.
         let end = self.disturbed_until + SETTLED_WITHIN + SignedDuration::from_secs(1);
@@ -203,7 +207,9 @@ impl Machine {
             }
             Event::Action(action) => {
                 let hint = self.outside.act(action, &self.calm, &mut self.ledger.borrow_mut());
-                hint.into_iter().for_each(|hint| self.tell(hint));
+                if let Some(hint) = hint {
+                    self.tell(hint);
+                }
             }
             Event::Hint(hint) => drop(self.calm.drive(driftless_aws::Queues::hint(&self.calm, &hint, 0))),
             Event::Message(message) => self.invoke(message),
@@ -226,7 +232,7 @@ impl Machine {
     /// What the watchers see.
     fn watch(&mut self) {
         for key in self.world.written() {
-            self.waits = None;
+            self.changed = true;
             let object = self.world.object(&key);
             if object.is_none() {
                 let at = self.world.now() + self.dice.seconds(30);
@@ -329,7 +335,7 @@ impl Machine {
                 let wire = self.wire("reconciler");
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire };
-                    let looked = reconciler::handle(&ports, &hint, now).await;
+                    let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
                     looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }
@@ -384,10 +390,10 @@ impl Machine {
         let settings = sweeper::Settings { tick_seconds: SWEEP_SECONDS, period_seconds: LOOK_PERIOD_SECONDS };
         self.begin(wire.who.clone(), None, async move {
             // One that fails is followed by the next.
-            sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await.map(drop).map_err(|error| Broken {
-                transient: true,
-                words: error.to_string(),
-            })
+            sweeper::sweep(CLUSTER, &wire, &wire, settings, now)
+                .await
+                .map(drop)
+                .map_err(|error| Broken { transient: true, words: error.to_string() })
         });
     }
 
@@ -469,15 +475,18 @@ impl Machine {
         if !self.runners.is_empty() || !self.invocations.is_empty() {
             return Some("what is under way to end".into());
         }
-        let world = &self.calm;
-        let waits = || outside::stacks(world).iter().find_map(|stack| outside::waits_for(world, stack));
-        self.waits.get_or_insert_with(waits).clone()
+        if std::mem::take(&mut self.changed) {
+            let world = &self.calm;
+            self.waits = outside::stacks(world).iter().find_map(|stack| outside::waits_for(world, stack));
+        }
+        self.waits.clone()
     }
 
     /// What has to be true when all is at rest.
     fn check_end(&self) -> Result<(), String> {
         let list = |error: &str| format!("8: cannot list: {error}");
-        let leases = self.calm.drive(self.calm.list::<Lease>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
+        let leases =
+            self.calm.drive(self.calm.list::<Lease>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
         if let Some(lease) = leases.first() {
             let by = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.values().next());
             return Err(format!("8: the claim {} of {by:?} is never given back", lease.name_any()));

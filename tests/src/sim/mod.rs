@@ -16,7 +16,13 @@ mod outside;
 mod ports;
 mod runner;
 
-use std::{fmt, ops::AddAssign, str::FromStr};
+use std::{
+    fmt,
+    ops::{AddAssign, Range},
+    str::FromStr,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use rand_chacha::{
     ChaCha8Rng,
@@ -116,6 +122,40 @@ pub fn simulate(seed: u64, breakage: Option<Breakage>, events: usize) -> Result<
         // Once more, with a trace: it costs more than the run.
         machine::Machine::new(seed, breakage, events).run()
     })
+}
+
+/// What came of many seeds.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Of the seeds that went well.
+    pub stats: Stats,
+    /// Of the others, by seed.
+    pub failures: Vec<Failure>,
+}
+
+/// Simulates many seeds, as many at a time as there are processors. See [`simulate`].
+#[must_use]
+pub fn simulate_all(seeds: Range<u64>, breakage: Option<Breakage>, events: usize) -> Report {
+    let report = Mutex::new(Report::default());
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(seed) = next() {
+                    let simulated = simulate(seed, breakage, events);
+                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
+                    match simulated {
+                        Ok(stats) => report.stats += stats,
+                        Err(failure) => report.failures.push(*failure),
+                    }
+                }
+            });
+        }
+    });
+    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.failures.sort_by_key(|failure| failure.seed);
+    report
 }
 
 /// How often, in a thousand, something goes wrong.

@@ -10,6 +10,7 @@ use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{Dice, ledger::Ledger};
@@ -39,9 +40,9 @@ enum Field {
     Flux,
 }
 
-/// The Pulumi stack that a Stack is about.
-pub(super) fn pulumi_stack(stack: &str) -> &'static str {
-    STACKS.iter().find(|known| known.0 == stack).map_or("", |known| known.4)
+/// The Pulumi stack that a spec means by what it writes.
+pub(super) fn pulumi_stack(written: &str) -> &'static str {
+    STACKS.iter().find(|known| known.1 == written).map_or("", |known| known.4)
 }
 
 /// What somebody does.
@@ -52,16 +53,25 @@ pub(super) enum Action {
     EditStack(usize),
     Request(usize),
     DeleteStack(usize),
-    DeleteUpdateOf(usize),
-    EditProgram { broken: bool },
-    Push { broken: bool },
+    /// The current one; with force, it is gone at once, whatever its finalizer is for.
+    DeleteUpdateOf {
+        stack: usize,
+        force: bool,
+    },
+    EditProgram {
+        broken: bool,
+    },
+    Push {
+        broken: bool,
+    },
 }
 
 /// The actions of a run, each with its time, and when the disturbance ends.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
     let stacks = 2 + dice.index(3);
-    let mut script = vec![(begin + dice.seconds(60), Action::CreateProgram), (begin + dice.seconds(60), Action::Push { broken: false })];
+    let mut script =
+        vec![(begin + dice.seconds(60), Action::CreateProgram), (begin + dice.seconds(60), Action::Push { broken: false })];
     script.extend((0..stacks).map(|stack| (begin + dice.seconds(60), Action::CreateStack(stack))));
     for _ in 0..2 + dice.below(8) {
         let stack = dice.index(stacks);
@@ -71,7 +81,7 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
             3..5 => Action::Request(stack),
             5..7 => Action::EditProgram { broken },
             7..10 => Action::Push { broken },
-            10 => Action::DeleteUpdateOf(stack),
+            10 => Action::DeleteUpdateOf { stack, force: dice.chance(300) },
             _ => Action::DeleteStack(stack),
         };
         script.push((begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), action));
@@ -96,20 +106,27 @@ impl Outside {
         match action {
             Action::CreateStack(stack) => create_stack(world, stack),
             Action::CreateProgram => world.insert(program(1, false, &Value::Null)),
-            Action::EditStack(stack) => edit(world, stack_key(stack), |stack| {
+            Action::EditStack(stack) => edit(world, &stack_key(stack), |stack| {
                 let generation = raise_generation(stack);
                 stack["spec"]["config"]["marker"] = json!(generation.to_string());
             }),
-            Action::Request(stack) => edit(world, stack_key(stack), |stack| {
+            Action::Request(stack) => edit(world, &stack_key(stack), |stack| {
                 let now = world.now().as_millisecond().to_string();
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
             }),
             Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
-            Action::DeleteUpdateOf(stack) => {
+            Action::DeleteUpdateOf { stack, force } => {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
-                current.into_iter().for_each(|update| delete::<Update>(world, &update));
+                let update = get::<Update>(world, &current?)?;
+                if force {
+                    ledger.forget(&update.uid().unwrap_or_default());
+                    edit(world, &key(("auto.pulumi.com/v1alpha1", "Update", &update.name_any())), |update| {
+                        update["metadata"]["finalizers"] = Value::Null;
+                    });
+                }
+                delete::<Update>(world, &update.name_any());
             }
-            Action::EditProgram { broken } => edit(world, key(PROGRAM), |object| {
+            Action::EditProgram { broken } => edit(world, &key(PROGRAM), |object| {
                 let generation = raise_generation(object);
                 *object = program(generation, broken, object);
             }),
@@ -245,10 +262,13 @@ fn create_stack(world: &World, stack: usize) {
     match field {
         Field::Program => spec["programRef"] = json!({ "name": PROGRAM.2 }),
         Field::Flux => {
-            spec["fluxSource"] = json!({ "sourceRef": { "apiVersion": api_version, "kind": kind, "name": source }, "dir": "infra" });
+            spec["fluxSource"] =
+                json!({ "sourceRef": { "apiVersion": api_version, "kind": kind, "name": source }, "dir": "infra" });
         }
     }
-    prerequisite.into_iter().for_each(|name| spec["prerequisites"] = json!([{ "name": name }]));
+    if let Some(name) = prerequisite {
+        spec["prerequisites"] = json!([{ "name": name }]);
+    }
     let metadata = json!({ "namespace": NAMESPACE, "name": name });
     world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec }));
 }
@@ -280,8 +300,8 @@ fn archive(revision: &str, broken: bool) -> Vec<u8> {
 }
 
 /// A change by somebody who is not held up by versions.
-fn edit(world: &World, key: ObjectKey, change: impl FnOnce(&mut Value)) {
-    if let Some(mut object) = world.object(&key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
+fn edit(world: &World, key: &ObjectKey, change: impl FnOnce(&mut Value)) {
+    if let Some(mut object) = world.object(key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
         change(&mut object);
         world.insert(object);
     }

@@ -137,10 +137,11 @@ impl Objects for Wire {
                 self.world.put_new(key, content).await
             };
             self.ledger.borrow_mut().outcome_written(key, before.as_deref(), self.recorded(key).as_deref());
-            match new? {
+            if new? {
                 // What a client says that tried again after an answer was lost.
-                true => Ok(!self.forgets()),
-                false => Ok(file == Some("owner") && self.is_broken(Breakage::Owner)),
+                Ok(!self.forgets())
+            } else {
+                Ok(file == Some("owner") && self.is_broken(Breakage::Owner))
             }
         };
         self.call(|| format!("put if new {key}"), put).await

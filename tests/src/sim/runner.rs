@@ -101,8 +101,7 @@ impl Runner {
         };
         let pack = get(world, &format!("{folder}in/pack")).unwrap_or_default();
         let update = world.drive(Cluster::get::<Update>(world, NAMESPACE, &spec.run.update.name)).and_then(Result::ok).flatten();
-        let Some(update) = update else { return ledger.violate(|| format!("3: {} runs and is not there", spec.run.update)) };
-        ledger.begin_operation(&update, &spec, pulumi_stack(update.stack_name().unwrap_or_default()), &pack);
+        ledger.begin_operation(update.as_ref(), &spec, pulumi_stack(&spec.stack), &pack);
         let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
@@ -113,10 +112,10 @@ impl Runner {
 }
 
 fn report(world: &World, folder: &str, succeeded: bool, began: Timestamp) {
-    let message = "the program fails".to_owned();
-    let verdict = match succeeded {
-        true => Verdict::Succeeded {},
-        false => Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message },
+    let verdict = if succeeded {
+        Verdict::Succeeded {}
+    } else {
+        Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "the program fails".into() }
     };
     let outputs = succeeded.then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
     let result = RunResult {
