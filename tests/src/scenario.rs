@@ -232,7 +232,8 @@ impl Namespace<'_> {
 
     /// Waits until a Stack is Ready after `runs` Updates.
     pub async fn ready_after(&self, stack: &str, runs: usize) -> Result<Stack> {
-        let settled = |stack: &Stack| is_ready(stack) && stack.status.as_ref().is_some_and(|status| status.current_update.is_none());
+        let settled =
+            |stack: &Stack| is_ready(stack) && stack.status.as_ref().is_some_and(|status| status.current_update.is_none());
         let found = self.wait(stack, &format!("to be Ready after {runs} Updates"), settled).await?;
         let updates = self.updates(stack).await?;
         ensure!(updates.len() == runs, "{} Updates, not {runs}: {:#?}", updates.len(), names(&updates));
@@ -241,7 +242,10 @@ impl Namespace<'_> {
 }
 
 fn names(updates: &[Update]) -> Vec<String> {
-    updates.iter().map(|update| format!("{} ({})", update.name_any(), update.spec.message.as_deref().unwrap_or_default())).collect()
+    updates
+        .iter()
+        .map(|update| format!("{} ({})", update.name_any(), update.spec.message.as_deref().unwrap_or_default()))
+        .collect()
 }
 
 /// Ready, for what the Stack asks for now.

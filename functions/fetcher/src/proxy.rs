@@ -53,7 +53,12 @@ pub trait Artifacts {
 pub struct ServiceProxy(pub kube::Client);
 
 impl Artifacts for ServiceProxy {
-    async fn get(&self, service: &Service, path: &str, mut take: impl FnMut(&[u8]) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    async fn get(
+        &self,
+        service: &Service,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
         let Service { namespace, name, port } = service;
         let url = format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}");
         let request = Request::get(url).body(kube::client::Body::empty()).map_err(unreachable)?;

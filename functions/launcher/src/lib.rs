@@ -10,9 +10,7 @@ mod spec;
 
 use driftless_api::{Stack, Update};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{
-    Launch, LaunchHint, Owner, RunHint, RunId, TaskRun, VERSION, from_json, keys, to_json,
-};
+use driftless_contract::{Launch, LaunchHint, Owner, RunHint, RunId, TaskRun, VERSION, from_json, keys, to_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -201,7 +199,8 @@ async fn is_current<C: Cluster, O, Q, T>(ports: &Ports<'_, C, O, Q, T>, update: 
     let stack = ports.cluster.get::<Stack>(&update.namespace().unwrap_or_default(), name).await?;
     Ok(stack.is_some_and(|stack| {
         let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
-        current.is_some_and(|current| current.name.as_deref() == update.metadata.name.as_deref()) && update.run_of(&stack.uid().unwrap_or_default()).is_some()
+        current.is_some_and(|current| current.name.as_deref() == update.metadata.name.as_deref())
+            && update.run_of(&stack.uid().unwrap_or_default()).is_some()
     }))
 }
 

@@ -21,22 +21,29 @@ async fn main() -> Result<(), Error> {
     };
     let bucket = env::required("BUCKET")?;
     let objects = Bucket::new(&aws, bucket.clone());
-    let queues = Sqs::new(&aws, QueueUrls {
-        launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
-        runs: Some(env::required("RUNS_QUEUE_URL")?),
-        ..QueueUrls::default()
-    });
-    let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, Some(TaskSettings {
-        role_arn: env::required("TASK_ROLE_ARN")?,
-        role_id: settings.task_role_id.clone(),
-        execution_role_arn: env::required("EXECUTION_ROLE_ARN")?,
-        subnets: env::list("SUBNETS")?,
-        security_groups: env::list("SECURITY_GROUPS")?,
-        runner_image: env::required("RUNNER_IMAGE")?,
-        log_group: env::required("LOG_GROUP")?,
-        bucket,
-        region: env::required("AWS_REGION")?,
-    }));
+    let queues = Sqs::new(
+        &aws,
+        QueueUrls {
+            launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
+            runs: Some(env::required("RUNS_QUEUE_URL")?),
+            ..QueueUrls::default()
+        },
+    );
+    let tasks = Ecs::new(
+        &aws,
+        env::required("ECS_CLUSTER")?,
+        Some(TaskSettings {
+            role_arn: env::required("TASK_ROLE_ARN")?,
+            role_id: settings.task_role_id.clone(),
+            execution_role_arn: env::required("EXECUTION_ROLE_ARN")?,
+            subnets: env::list("SUBNETS")?,
+            security_groups: env::list("SECURITY_GROUPS")?,
+            runner_image: env::required("RUNNER_IMAGE")?,
+            log_group: env::required("LOG_GROUP")?,
+            bucket,
+            region: env::required("AWS_REGION")?,
+        }),
+    );
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
         let cluster = clusters.get(&hint.update.cluster).await?;
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };

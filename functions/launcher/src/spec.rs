@@ -35,7 +35,9 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
     let Some(ours) = update.spec.driftless.as_ref() else {
         return Err(Stop::invalid("spec.driftless is missing; an Update that no Stack made is not supported by this release"));
     };
-    let Some((source, digest, dir)) = ours.tree.as_ref().and_then(|tree| Some((tree.source.as_ref()?, tree.digest.as_ref()?, &tree.dir))) else {
+    let Some((source, digest, dir)) =
+        ours.tree.as_ref().and_then(|tree| Some((tree.source.as_ref()?, tree.digest.as_ref()?, &tree.dir)))
+    else {
         return Err(Stop::invalid("spec.driftless.tree names no source or no digest"));
     };
     let workspace = ours.workspace.clone().unwrap_or_default();
@@ -100,7 +102,12 @@ fn qualified(stack: &str, project: &str) -> String {
 }
 
 /// The project's name, from its `Pulumi.yaml`; empty if that cannot be read: the runner will say so.
-async fn project_name<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str, manifest: &[u8], dir: &str) -> Result<String, Error> {
+async fn project_name<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    folder: &str,
+    manifest: &[u8],
+    dir: &str,
+) -> Result<String, Error> {
     #[derive(serde::Deserialize)]
     struct Project {
         name: String,
@@ -144,7 +151,9 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
         }
     }
     let name = &var.name;
-    Err(Stop::invalid(format!("environment variable {name:?} refers to a pod, and there is none; use secretKeyRef or configMapKeyRef")))
+    Err(Stop::invalid(format!(
+        "environment variable {name:?} refers to a pod, and there is none; use secretKeyRef or configMapKeyRef"
+    )))
 }
 
 async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
@@ -195,7 +204,14 @@ mod tests {
     fn a_mount_path_means_a_key_of_an_object() {
         assert_eq!(object_of(&format!("{SECRETS_MOUNT}/db/password")), Some((Kind::Secret, "db", "password")));
         assert_eq!(object_of(&format!("{CONFIG_MAPS_MOUNT}/net/cidr")), Some((Kind::ConfigMap, "net", "cidr")));
-        for path in ["", "/etc/passwd", SECRETS_MOUNT, &format!("{SECRETS_MOUNT}/db"), &format!("{SECRETS_MOUNT}/db/../x"), &format!("{SECRETS_MOUNT}//k")] {
+        for path in [
+            "",
+            "/etc/passwd",
+            SECRETS_MOUNT,
+            &format!("{SECRETS_MOUNT}/db"),
+            &format!("{SECRETS_MOUNT}/db/../x"),
+            &format!("{SECRETS_MOUNT}//k"),
+        ] {
             assert_eq!(object_of(path), None, "{path}");
         }
     }

@@ -93,8 +93,11 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let Some((api_version, kind, name)) = source.object() else { return Ok(()) };
-    let request =
-        FetchRequest { version: VERSION, source: hint.object.sibling(api_version, kind, name), hops: hint.hops.saturating_add(1) };
+    let request = FetchRequest {
+        version: VERSION,
+        source: hint.object.sibling(api_version, kind, name),
+        hops: hint.hops.saturating_add(1),
+    };
     // The Stacks of one source ask within moments of each other; a later try has to get through.
     let moment = (now.as_second() / 10).to_string();
     let deduplication = keys::hash(&[&request.source.to_string(), &format!("{:?}", snapshot.source), &moment]);
@@ -102,7 +105,11 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
 }
 
 /// Creates the Workspace and the Update. One that is there already was made by another look: it counts if it is the same.
-async fn create<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, stack: &Stack, new: &NewUpdate) -> Result<(), Error> {
+async fn create<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &Stack,
+    new: &NewUpdate,
+) -> Result<(), Error> {
     let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
     let update = Update::of_stack(stack, &workspace, new);
     match ports.cluster.create(&update).await {

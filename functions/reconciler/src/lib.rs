@@ -58,12 +58,19 @@ impl Error {
 const PASSING_SECONDS: u16 = 15;
 
 /// Does what a hint asks for. For a cause that passes another look is booked; an error is one that does not.
-pub async fn handle<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
+pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    now: Timestamp,
+) -> Result<(), Error> {
     match follow(ports, hint, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(object = %hint.object, %error, "looking again later");
             match hint.next(hint.object.clone()) {
-                Some(next) => Ok(ports.queues.hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS).await?),
+                Some(next) => Ok(ports
+                    .queues
+                    .hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS)
+                    .await?),
                 None => Ok(()),
             }
         }

@@ -43,7 +43,11 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     Ok(Snapshot { stack: core, source, tree, run, prerequisites })
 }
 
-async fn run<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, cluster: &str, stack: &CoreStack) -> Result<RunState, Error> {
+async fn run<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    cluster: &str,
+    stack: &CoreStack,
+) -> Result<RunState, Error> {
     let Some(current) = &stack.status.current_update else { return Ok(RunState::None) };
     let Some(update) = ports.cluster.get::<Update>(&stack.namespace, &current.name).await? else {
         return Ok(RunState::Missing);

@@ -15,12 +15,15 @@ async fn main() -> Result<(), Error> {
     let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-reconciler");
     let aws = driftless_aws::config().await;
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
-    let queues = Sqs::new(&aws, QueueUrls {
-        hints: Some(env::required("HINTS_QUEUE_URL")?),
-        sources: Some(env::required("SOURCES_QUEUE_URL")?),
-        launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
-        runs: None,
-    });
+    let queues = Sqs::new(
+        &aws,
+        QueueUrls {
+            hints: Some(env::required("HINTS_QUEUE_URL")?),
+            sources: Some(env::required("SOURCES_QUEUE_URL")?),
+            launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
+            runs: None,
+        },
+    );
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
         let cluster = clusters.get(&hint.object.cluster).await?;
         Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues }, &hint, now())).await

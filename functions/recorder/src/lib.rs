@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict, from_json, keys, to_json,
+    Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
+    from_json, keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
@@ -190,7 +191,13 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
 }
 
 /// What the runner reported, without the outputs' secret values.
-async fn reported<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str, run: &RunId, owner: &Owner, now: Timestamp) -> Result<Option<Outcome>, Error> {
+async fn reported<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    task: &str,
+    run: &RunId,
+    owner: &Owner,
+    now: Timestamp,
+) -> Result<Option<Outcome>, Error> {
     let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
     let result = from_json("result", &document).unwrap_or_else(|error| RunResult {
@@ -222,7 +229,12 @@ fn sha256(document: &[u8]) -> String {
 }
 
 /// Keeps what a dead run wrote into the backend's lock, so that the next run of the same stack can remove it.
-async fn keep_lock<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str, run: &RunId, now: Timestamp) -> Result<(), Error> {
+async fn keep_lock<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    task: &str,
+    run: &RunId,
+    now: Timestamp,
+) -> Result<(), Error> {
     let Some(document) = ports.objects.get(&format!("{task}out/lock")).await? else { return Ok(()) };
     let lock = Lock { not_after: Some(now), ..from_json("lock", &document)? };
     let key = keys::lock(&run.update.cluster, &run.claim);

@@ -17,11 +17,14 @@ async fn main() -> Result<(), Error> {
     let settings =
         Settings { system_namespace: env::required("SYSTEM_NAMESPACE")?, task_role_id: env::required("TASK_ROLE_ID")? };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
-    let queues = Sqs::new(&aws, QueueUrls {
-        hints: Some(env::required("HINTS_QUEUE_URL")?),
-        runs: Some(env::required("RUNS_QUEUE_URL")?),
-        ..QueueUrls::default()
-    });
+    let queues = Sqs::new(
+        &aws,
+        QueueUrls {
+            hints: Some(env::required("HINTS_QUEUE_URL")?),
+            runs: Some(env::required("RUNS_QUEUE_URL")?),
+            ..QueueUrls::default()
+        },
+    );
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     let record = async |message: RunMessage| -> Result<(), recorder::Error> {
         for hint in runs(&objects, &settings.task_role_id, message).await? {

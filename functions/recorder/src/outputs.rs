@@ -47,7 +47,8 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     match ports.cluster.create(&secret).await {
         Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(Some(secret.name_any())),
         Err(KubernetesError::Permanent { message, .. }) => {
-            let remedy = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs.yaml) and run again";
+            let remedy =
+                "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs.yaml) and run again";
             let note = format!("the outputs Secret could not be created: {message}; {remedy}");
             ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, now).await;
             Ok(None)
@@ -89,7 +90,9 @@ pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<
         outcome.project.as_ref().map(|project| ProjectInfo { name: project.name.clone(), runtime: project.runtime.clone() });
     status.message = match &outcome.verdict {
         driftless_contract::Verdict::Succeeded {} => None,
-        driftless_contract::Verdict::Failed { message, .. } | driftless_contract::Verdict::Aborted { message } => Some(message.clone()),
+        driftless_contract::Verdict::Failed { message, .. } | driftless_contract::Verdict::Aborted { message } => {
+            Some(message.clone())
+        }
     };
     let changes = outcome.changes.iter().map(|(operation, count)| (operation.clone(), i64::try_from(*count).unwrap_or(i64::MAX)));
     status.driftless.get_or_insert_default().changes = changes.collect();

@@ -13,12 +13,11 @@ async fn main() -> Result<(), Error> {
     driftless_telemetry::init("sweeper");
     let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-sweeper");
     let names = env::list("CLUSTERS")?;
-    let settings =
-        Settings { tick_seconds: env::parsed("SWEEP_SECONDS")?, period_seconds: env::parsed("LOOK_PERIOD_SECONDS")? };
-    let queues = Sqs::new(&driftless_aws::config().await, QueueUrls {
-        hints: Some(env::required("HINTS_QUEUE_URL")?),
-        ..QueueUrls::default()
-    });
+    let settings = Settings { tick_seconds: env::parsed("SWEEP_SECONDS")?, period_seconds: env::parsed("LOOK_PERIOD_SECONDS")? };
+    let queues = Sqs::new(
+        &driftless_aws::config().await,
+        QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() },
+    );
     run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
         let mut failed = None;
         for name in &names {

@@ -11,10 +11,10 @@ mod run;
 
 pub use driftless_core::Operation;
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest};
-pub use hint::{Hint, ObjectKey, MAX_HOPS, REVISION_LOOKS};
-pub use message::{from_json, parse_run_message, to_json, InvalidMessage, LaunchHint, RunHint, RunMessage};
+pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
+pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};
 pub use run::{
-    Config, ConfigValue, Env, Launch, Lock, Outcome, OutputValue, Owner, Phase, ProjectInfo, Progress, RunId, RunResult, RunSpec,
+    Config, ConfigValue, Env, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress, ProjectInfo, RunId, RunResult, RunSpec,
     TaskRun, Verdict,
 };
 

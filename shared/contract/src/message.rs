@@ -159,7 +159,9 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
     }
     let what = "message of the runs queue";
     match serde_json::from_str::<Foreign>(body) {
-        Ok(Foreign::S3 { records }) => Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect())),
+        Ok(Foreign::S3 { records }) => {
+            Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect()))
+        }
         Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { arn: detail.task_arn }),
         Ok(Foreign::Test { event }) if event == "s3:TestEvent" => Ok(RunMessage::Test),
         Ok(Foreign::Test { .. }) | Err(_) => from_json(what, body.as_bytes()).map(RunMessage::Hint),

@@ -1,11 +1,12 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceRef, Stack,
-    StackStatus, Sync, Why,
+    CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot,
+    SourceRef, Stack, StackStatus, Sync, Why,
     finalize::{Finalize, finalize},
-    is_synced, observe, prerequisites, reason, retry,
+    is_synced,
     names::update_name,
+    observe, prerequisites, reason, retry,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     validate, workspace,
 };
@@ -145,11 +146,15 @@ impl<'a> Look<'a> {
                 Readiness::stalled(reason::UPDATE_FAILED, message)
             }
             LastUpdate { state: LastUpdateState::Failed, operation: Some(Operation::Preview), failures, .. } => {
-                Readiness::Reconciling { reason: reason::PREVIEW_FAILED, message: format!("preview failed ({failures} attempt(s))") }
+                Readiness::Reconciling {
+                    reason: reason::PREVIEW_FAILED,
+                    message: format!("preview failed ({failures} attempt(s))"),
+                }
             }
-            LastUpdate { state: LastUpdateState::Failed, failures, .. } => {
-                Readiness::Reconciling { reason: reason::RETRYING_AFTER_FAILURE, message: format!("{failures} update failure(s)") }
-            }
+            LastUpdate { state: LastUpdateState::Failed, failures, .. } => Readiness::Reconciling {
+                reason: reason::RETRYING_AFTER_FAILURE,
+                message: format!("{failures} update failure(s)"),
+            },
             LastUpdate { state: LastUpdateState::Succeeded | LastUpdateState::Unknown, .. } => Readiness::Ready,
         }
     }

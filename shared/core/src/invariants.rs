@@ -1,6 +1,4 @@
-use crate::{
-    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, TreeState, reason,
-};
+use crate::{Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, TreeState, reason};
 
 /// The invariants that a plan breaks, in words. Empty for a good plan.
 #[must_use]
@@ -22,7 +20,10 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     check(!(live && run.is_some()), "1: a run is created while another is under way");
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
-        check(plan.status.current_update.as_ref() == Some(&run.current), "1: a run is created that status.currentUpdate does not name");
+        check(
+            plan.status.current_update.as_ref() == Some(&run.current),
+            "1: a run is created that status.currentUpdate does not name",
+        );
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was looked at");
         check(snapshot.tree == TreeState::Stored, "3: a run is created whose tree is not stored");
         let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest })
@@ -33,7 +34,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     }
     if let Some(at) = position(|effect| matches!(effect, Effect::RemoveFinalizer)) {
         let last = plan.status.last_update.as_ref();
-        let destroyed = last.is_some_and(|last| last.operation == Some(Operation::Destroy) && last.state == LastUpdateState::Succeeded);
+        let destroyed =
+            last.is_some_and(|last| last.operation == Some(Operation::Destroy) && last.state == LastUpdateState::Succeeded);
         let asked = stack.spec.destroy_on_finalize && !stack.spec.preview && last.is_some();
         check(stack.deleting && !live, "4: the finalizer goes while the Stack stays or a run is under way");
         check(destroyed || !asked, "4: the finalizer goes before destroy succeeded");

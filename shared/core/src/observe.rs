@@ -1,8 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{
-    Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus,
-};
+use crate::{Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus};
 
 /// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
 #[must_use]

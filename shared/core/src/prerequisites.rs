@@ -3,11 +3,7 @@ use jiff::Timestamp;
 use crate::{Effect, LastUpdateState, Prerequisite, PrerequisiteRef};
 
 /// What is unmet, in words, and the requests that would mend what is out of date. `None` if all are met.
-pub(crate) fn unmet(
-    refs: &[PrerequisiteRef],
-    found: &[Option<Prerequisite>],
-    now: Timestamp,
-) -> Option<(String, Vec<Effect>)> {
+pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: Timestamp) -> Option<(String, Vec<Effect>)> {
     let mut words = Vec::new();
     let mut requests = Vec::new();
     for (reference, prerequisite) in refs.iter().zip(found) {

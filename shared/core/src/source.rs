@@ -9,14 +9,9 @@ pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {
     /// A revision, and the digest of its tree.
-    At {
-        revision: &'a str,
-        digest: &'a str,
-    },
+    At { revision: &'a str, digest: &'a str },
     /// The fetcher has to make it first.
-    ToBeMade {
-        generation: i64,
-    },
+    ToBeMade { generation: i64 },
     /// Nothing; the condition says why.
     Unavailable(Readiness),
 }
@@ -29,8 +24,12 @@ pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolve
         SourceState::Outdated { generation } => Resolved::ToBeMade { generation: *generation },
         SourceState::NotFound if program => Resolved::Unavailable(unavailable(source, "unable to retrieve program for stack")),
         SourceState::NotFound => Resolved::Unavailable(unavailable(source, "could not resolve sourceRef")),
-        SourceState::NoArtifact { why } if why.is_empty() => Resolved::Unavailable(unavailable(source, "Flux source has no artifact")),
-        SourceState::NoArtifact { why } => Resolved::Unavailable(unavailable(source, &format!("Flux source has no artifact: {why}"))),
+        SourceState::NoArtifact { why } if why.is_empty() => {
+            Resolved::Unavailable(unavailable(source, "Flux source has no artifact"))
+        }
+        SourceState::NoArtifact { why } => {
+            Resolved::Unavailable(unavailable(source, &format!("Flux source has no artifact: {why}")))
+        }
     }
 }
 

@@ -41,9 +41,9 @@ fn valid_api_version(api_version: &str) -> bool {
 
 fn invalid_dir(source: &SourceRef) -> Option<String> {
     let dir = source.dir();
-    dir.split('/').any(|part| part == "..").then(|| {
-        format!("spec.fluxSource.dir is {dir:?}; it must stay within the source: remove every \"..\"")
-    })
+    dir.split('/')
+        .any(|part| part == "..")
+        .then(|| format!("spec.fluxSource.dir is {dir:?}; it must stay within the source: remove every \"..\""))
 }
 
 /// PKO's words where it has some. The last two it leaves to a log.
@@ -70,15 +70,19 @@ fn duplicate_config(stack: &Stack) -> Option<String> {
         ("spec.secretsRef", spec.secrets_ref.keys().collect()),
     ];
     fields.iter().enumerate().find_map(|(i, (field, keys))| {
-        let (other, key) = fields[i + 1..].iter().find_map(|(other, others)| Some((other, keys.iter().find(|key| others.contains(key))?)))?;
+        let (other, key) =
+            fields[i + 1..].iter().find_map(|(other, others)| Some((other, keys.iter().find(|key| others.contains(key))?)))?;
         Some(format!("config key {key:?} is in {field} and in {other}; keep one"))
     })
 }
 
 fn duplicate_env(stack: &Stack) -> Option<String> {
     let spec = &stack.spec;
-    [("PULUMI_BACKEND_URL", "spec.backend", spec.backend.is_some()), ("PULUMI_ACCESS_TOKEN", "spec.accessTokenSecret", spec.access_token_secret.is_some())]
-        .into_iter()
-        .find(|(name, _, set)| *set && spec.env_refs.contains_key(*name))
-        .map(|(name, field, _)| format!("environment variable {name:?} is set by {field} and by spec.envRefs; keep one"))
+    [
+        ("PULUMI_BACKEND_URL", "spec.backend", spec.backend.is_some()),
+        ("PULUMI_ACCESS_TOKEN", "spec.accessTokenSecret", spec.access_token_secret.is_some()),
+    ]
+    .into_iter()
+    .find(|(name, _, set)| *set && spec.env_refs.contains_key(*name))
+    .map(|(name, field, _)| format!("environment variable {name:?} is set by {field} and by spec.envRefs; keep one"))
 }

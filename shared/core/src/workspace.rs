@@ -76,9 +76,10 @@ pub enum ConfigSource {
 #[must_use]
 pub fn workspace(spec: &StackSpec) -> Workspace {
     let backend = spec.backend.iter().map(|url| EnvVar::Value("PULUMI_BACKEND_URL".into(), url.clone()));
-    let token = spec.access_token_secret.iter().map(|name| {
-        EnvVar::Secret("PULUMI_ACCESS_TOKEN".into(), KeyRef { name: name.clone(), key: "accessToken".into() })
-    });
+    let token = spec
+        .access_token_secret
+        .iter()
+        .map(|name| EnvVar::Secret("PULUMI_ACCESS_TOKEN".into(), KeyRef { name: name.clone(), key: "accessToken".into() }));
     let references = spec.env_refs.iter().filter_map(|(name, reference)| match resolve(reference)? {
         Resolved::Literal(value) => Some(EnvVar::Value(name.clone(), value)),
         Resolved::Secret(key) => Some(EnvVar::Secret(name.clone(), key)),

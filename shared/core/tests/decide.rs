@@ -52,7 +52,11 @@ fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
     let plan = plan(&snapshot);
     assert_eq!(plan.effects, [Effect::Launch { update: "shop-111".into() }]);
     let current = plan.status.current_update.unwrap();
-    assert_eq!((current.name.as_str(), current.generation), ("shop-111", 1), "what the Update says, not what the Stack is by now");
+    assert_eq!(
+        (current.name.as_str(), current.generation),
+        ("shop-111", 1),
+        "what the Update says, not what the Stack is by now"
+    );
 }
 
 #[test]
@@ -198,10 +202,10 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
     snapshot.tree = TreeState::Absent { failure: None };
     let fetch = Effect::Fetch(snapshot.stack.spec.sources[0].clone());
     let first = plan(&snapshot);
-    assert_eq!((condition(&first).as_str(), first.effects.as_slice()), (
-        "Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa",
-        std::slice::from_ref(&fetch)
-    ));
+    assert_eq!(
+        (condition(&first).as_str(), first.effects.as_slice()),
+        ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
+    );
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
@@ -218,7 +222,9 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
         failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal }),
     };
     let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused";
-    for (tree, effects, look) in [(failure(false, 5), 0, Some(25)), (failure(false, 31), 1, Some(30)), (failure(true, 99), 0, None)] {
+    for (tree, effects, look) in
+        [(failure(false, 5), 0, Some(25)), (failure(false, 31), 1, Some(30)), (failure(true, 99), 0, None)]
+    {
         snapshot.tree = tree;
         let plan = plan(&snapshot);
         assert_eq!((condition(&plan).as_str(), plan.effects.len()), (words, effects));
@@ -324,11 +330,10 @@ fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
     stack.spec.targets = vec!["urn".into()];
     let destroy = plan(&snapshot(stack.clone()));
     let update = created(&destroy).unwrap();
-    assert_eq!((update.operation, update.targets.len(), update.message.as_str()), (
-        Operation::Destroy,
-        0,
-        "Stack marked for deletion"
-    ));
+    assert_eq!(
+        (update.operation, update.targets.len(), update.message.as_str()),
+        (Operation::Destroy, 0, "Stack marked for deletion")
+    );
 
     let run = Run { generation: 2, ..run(Operation::Destroy) };
     let mut failed = snapshot(stack.clone());

@@ -193,7 +193,7 @@ fn the_checker_sees_each_rule_broken() {
         ("4: a destroy without deletion, or the reverse", |snapshot, _| snapshot.stack.deleting = true),
         ("4: a run before the finalizer", |snapshot, _| snapshot.stack.finalizer = false),
         ("4: the finalizer goes while the Stack stays or a run is under way", |_, plan| {
-            plan.effects.push(Effect::RemoveFinalizer)
+            plan.effects.push(Effect::RemoveFinalizer);
         }),
         ("4: the finalizer goes before destroy succeeded", |snapshot, plan| {
             snapshot.stack.spec.destroy_on_finalize = true;

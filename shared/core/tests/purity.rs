@@ -24,7 +24,8 @@ fn core_depends_on_nothing_that_could_act() {
     let (mut seen, mut queue) = (BTreeSet::new(), vec![start]);
     while let Some(node) = queue.pop() {
         for dependency in node["deps"].as_array().unwrap() {
-            let normal = dependency["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"].is_null() && kind["target"].is_null());
+            let normal =
+                dependency["dep_kinds"].as_array().unwrap().iter().any(|kind| kind["kind"].is_null() && kind["target"].is_null());
             if normal && seen.insert(name(&dependency["pkg"])) {
                 queue.push(nodes.iter().find(|node| node["id"] == dependency["pkg"]).unwrap());
             }

@@ -78,7 +78,8 @@ impl Client {
 /// One object that cannot be read, such as another operator's, keeps no other from being seen.
 fn readable<K: Object>(DeserializeGuard(object): DeserializeGuard<K>) -> Option<K> {
     let warn = |invalid: &InvalidObject| {
-        let name = [&invalid.metadata.namespace, &invalid.metadata.name].map(|part| part.as_deref().unwrap_or_default()).join("/");
+        let name =
+            [&invalid.metadata.namespace, &invalid.metadata.name].map(|part| part.as_deref().unwrap_or_default()).join("/");
         tracing::warn!(kind = %K::kind(&()), name, error = invalid.error, "an object is left out: it cannot be read");
     };
     object.inspect_err(warn).ok()

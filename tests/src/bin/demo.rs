@@ -50,7 +50,8 @@ async fn show(world: &World) -> Result<()> {
 
     say("git push: a repository that Flux follows, and a Stack on its GitRepository");
     let repository = handle.git.create("shop").await?;
-    let project = |content: &str| Ok::<_, anyhow::Error>(format!("name: shop\nruntime: yaml\n{}", team.program("shop.txt", content, "")?));
+    let project =
+        |content: &str| Ok::<_, anyhow::Error>(format!("name: shop\nruntime: yaml\n{}", team.program("shop.txt", content, "")?));
     repository.commit("Open the shop", &[("Pulumi.yaml", &project("open")?)]).await?;
     team.apply_alert().await?;
     team.apply_git_repository("shop", &repository.url).await?;
@@ -104,7 +105,8 @@ async fn follow(team: &Namespace<'_>, name: &str, wanted: impl Fn(&Stack) -> boo
 
 async fn kubectl(handle: &Handle, arguments: &[&str]) -> Result<()> {
     let kubectl = Path::new(handle.get("WORLD_TOOLS")?).join("kubectl");
-    let status = tokio::process::Command::new(kubectl).args(arguments).env("KUBECONFIG", handle.get("KUBECONFIG")?).status().await?;
+    let status =
+        tokio::process::Command::new(kubectl).args(arguments).env("KUBECONFIG", handle.get("KUBECONFIG")?).status().await?;
     anyhow::ensure!(status.success(), "kubectl {}: {status}", arguments.join(" "));
     Ok(())
 }

@@ -6,8 +6,8 @@
 //! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and tells what
 //!   the runner reported; no Update's operation begins twice.
 //! - 6: at the end no task folder has a spec or a result.
-//! - 7: a Stack is Ready only if the generation that it observed was run with success; a look at a Stack that is at rest finds
-//!   nothing to do.
+//! - 7: a Stack is Ready only if the generation that it observed was run with success; one that waits has a run or a look booked; a
+//!   look at a Stack that is at rest finds nothing to do.
 //! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left.
 //!
 //! Besides, `driftless_core::violations` sees the plan of every look.
@@ -19,7 +19,7 @@ use std::{
 
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Operation, RunSpec};
-use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack};
+use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack, reason};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -195,6 +195,11 @@ impl Ledger {
             });
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
+        let sees = status.next_look.is_some() || status.current_update.is_some();
+        let in_vain = matches!(&status.readiness, Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }));
+        self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {
+            format!("7: Stack {name} waits, and no look is booked: {status:?}")
+        });
         let Some(last) = last else {
             let before = self.last.get(&stack.uid).map(|last| last.name.clone());
             return self.check(before.is_none(), || format!("5: lastUpdate of Stack {name} is gone; it was {before:?}"));

@@ -8,19 +8,16 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use driftless_api::{Stack, Update, names};
-use driftless_contract::{Hint, ObjectKey, RunMessage, keys};
-use driftless_core::{Readiness, Stack as CoreStack, decide, violations};
-use driftless_kubernetes::Cluster;
+use driftless_api::{Stack, Update};
+use driftless_contract::{Hint, RunMessage};
+use driftless_core::Stack as CoreStack;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::ResourceExt as _;
 
 use super::{
     Breakage, Dice, Failure, Odds, Stats,
     ledger::Ledger,
-    outside::{self, Action, NAMESPACE, Outside, SERVICE},
+    outside::{self, Action, Outside, SERVICE},
     ports::Wire,
     runner::{ROLE, Runner},
 };
@@ -52,7 +49,7 @@ struct Broken {
     words: String,
 }
 
-struct Invocation {
+pub(super) struct Invocation {
     work: Pin<Box<dyn Future<Output = Result<(), Broken>>>>,
     /// `None` for a sweep.
     message: Option<Message>,
@@ -73,25 +70,25 @@ enum Event {
 /// One simulated world and all that goes on in it.
 pub(super) struct Machine {
     seed: u64,
-    world: World,
-    calm: World,
-    ledger: Rc<RefCell<Ledger>>,
+    pub(super) world: World,
+    pub(super) calm: World,
+    pub(super) ledger: Rc<RefCell<Ledger>>,
     odds: Rc<Cell<Odds>>,
     breakage: Option<Breakage>,
     dice: Dice,
     outside: Outside,
-    invocations: Vec<Invocation>,
-    runners: Vec<Runner>,
+    pub(super) invocations: Vec<Invocation>,
+    pub(super) runners: Vec<Runner>,
     /// What will happen, by time and in the order that it was planned.
     agenda: BTreeMap<(Timestamp, u32), Event>,
     planned: u32,
-    disturbed: bool,
+    pub(super) disturbed: bool,
     disturbed_until: Timestamp,
-    at_rest_since: Option<Timestamp>,
+    pub(super) at_rest_since: Option<Timestamp>,
     /// What the Stacks wait for.
-    waits: Option<String>,
+    pub(super) waits: Option<String>,
     /// The cluster changed since that was found out.
-    changed: bool,
+    pub(super) changed: bool,
 }
 
 impl Machine {
@@ -221,7 +218,7 @@ impl Machine {
 
     /// The forwarder or the webhook sends a hint, sooner or later, or never.
     fn tell(&mut self, hint: Hint) {
-        if self.dice.chance(self.odds.get().drop) {
+        if self.dice.chance(self.odds.get().deaf) {
             self.ledger.borrow_mut().stats.drops += 1;
             return;
         }
@@ -280,7 +277,7 @@ impl Machine {
         let odds = self.odds.get();
         // The recorder's own are spared: two losses in a row, of an end and of what makes up for it, are an operator's case.
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
-        let (lost, late) = (self.dice.chance(odds.drop / 2) && !spared, self.dice.chance(odds.delay));
+        let (lost, late) = (self.dice.chance(odds.drop) && !spared, self.dice.chance(odds.delay));
         let twice = self.world.waiting() < FEW_MESSAGES && self.dice.chance(odds.duplicate);
         let mut ledger = self.ledger.borrow_mut();
         match (lost, late) {
@@ -444,74 +441,5 @@ impl Machine {
         if let Some(message) = message.filter(|_| self.breakage != Some(Breakage::Redelivery)) {
             self.redeliver(message, VISIBILITY_SECONDS);
         }
-    }
-
-    /// The plan of a look at this time, before the checker.
-    fn check_plan(&self, object: &ObjectKey) {
-        if object.kind != "Stack" {
-            return;
-        }
-        let stack = self.calm.drive(Cluster::get::<Stack>(&self.calm, NAMESPACE, &object.name)).and_then(Result::ok).flatten();
-        let Some(stack) = stack else { return };
-        let ports = reconciler::Ports { cluster: &self.calm, objects: &self.calm, queues: &self.calm };
-        let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack)) else { return };
-        let plan = decide(&snapshot, self.world.now());
-        let found = violations(&snapshot, &plan);
-        let mut ledger = self.ledger.borrow_mut();
-        if !found.is_empty() {
-            ledger.violate(|| format!("{}: {plan:?} of {snapshot:?}", found.join(", ")));
-        }
-        let idle = plan.effects.is_empty() && plan.status == snapshot.stack.status && plan.look_at.is_none();
-        if self.at_rest_since.is_some() && snapshot.stack.status.readiness == Some(Readiness::Ready) && !idle {
-            ledger.violate(|| format!("7: Stack {} is at rest, and a look finds {plan:?}", object.name));
-        }
-    }
-
-    /// What the world waits for, if it is not at rest.
-    fn waits_for(&mut self) -> Option<String> {
-        if self.disturbed {
-            return Some("the disturbance to end".into());
-        }
-        if !self.runners.is_empty() || !self.invocations.is_empty() {
-            return Some("what is under way to end".into());
-        }
-        if std::mem::take(&mut self.changed) {
-            let world = &self.calm;
-            self.waits = outside::stacks(world).iter().find_map(|stack| outside::waits_for(world, stack));
-        }
-        self.waits.clone()
-    }
-
-    /// What has to be true when all is at rest.
-    fn check_end(&self) -> Result<(), String> {
-        let list = |error: &str| format!("8: cannot list: {error}");
-        let leases =
-            self.calm.drive(self.calm.list::<Lease>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
-        if let Some(lease) = leases.first() {
-            let by = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.values().next());
-            return Err(format!("8: the claim {} of {by:?} is never given back", lease.name_any()));
-        }
-        for key in self.world.objects().keys() {
-            if key.starts_with("tasks/") && (key.ends_with("in/spec") || key.ends_with("out/result")) {
-                return Err(format!("6: {key} is left"));
-            }
-        }
-        let stacks = outside::stacks(&self.calm);
-        let updates =
-            self.calm.drive(self.calm.list::<Update>(None, None)).ok_or("crashed")?.map_err(|error| list(&error.to_string()))?;
-        for update in updates {
-            let name = update.name_any();
-            let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
-            if !update.is_complete() || !self.world.objects().contains_key(&outcome) {
-                return Err(format!("5: Update {name} is left without an outcome"));
-            }
-            if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
-                return Err(format!("4: Update {name} keeps its finalizer"));
-            }
-            if !stacks.iter().any(|stack| Some(stack.name_any().as_str()) == update.stack_name()) {
-                return Err(format!("8: Update {name} outlives its Stack"));
-            }
-        }
-        Ok(())
     }
 }

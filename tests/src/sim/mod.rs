@@ -14,6 +14,7 @@ mod ledger;
 mod machine;
 mod outside;
 mod ports;
+mod rest;
 mod runner;
 
 use std::{
@@ -171,8 +172,10 @@ struct Odds {
     lost_answer: u32,
     /// A message is delivered twice.
     duplicate: u32,
-    /// A message, or an event of the cluster, is lost.
+    /// A message is lost.
     drop: u32,
+    /// The forwarder and the webhook are silent.
+    deaf: u32,
     /// A message comes later.
     delay: u32,
     /// ECS forgets a client token, or does not know a new task yet; the bucket tells of a write that it was not the first.
@@ -197,7 +200,8 @@ impl Odds {
             transient: draw(40),
             lost_answer: draw(40),
             duplicate: draw(400),
-            drop: draw(300),
+            drop: draw(150),
+            deaf: draw(1000),
             delay: draw(300),
             forget: draw(300),
             fail: draw(300),

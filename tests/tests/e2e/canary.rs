@@ -24,7 +24,10 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
     .await?;
     let program = |marker: &str| -> Result<String> {
         let body = team.program("app.txt", "one", &format!(", secretContent: '${{password}}'{marker}"))?;
-        Ok(format!("configuration: {{ password: {{ type: String }} }}\n{}", body.replace("outputs: {", "outputs: { secret: '${password}',")))
+        Ok(format!(
+            "configuration: {{ password: {{ type: String }} }}\n{}",
+            body.replace("outputs: {", "outputs: { secret: '${password}',")
+        ))
     };
     let marker = team.file("marker")?;
     fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;

@@ -131,7 +131,10 @@ async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()
     team.apply_stack("app", Source::Program("app"), "  config: { key: one }\n  secrets: { key: two }\n").await?;
     let stack = team.wait("app", "to be stalled", |stack| condition(stack).is_some_and(|(type_, ..)| type_ == "Stalled")).await?;
     let (_, reason, words) = condition(&stack).context("a condition")?;
-    assert_eq!((reason.as_str(), words.as_str()), ("SpecInvalid", "config key \"key\" is in spec.config and in spec.secrets; keep one"));
+    assert_eq!(
+        (reason.as_str(), words.as_str()),
+        ("SpecInvalid", "config key \"key\" is in spec.config and in spec.secrets; keep one")
+    );
     assert_eq!(team.updates("app").await?.len(), 0);
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await.map(drop)

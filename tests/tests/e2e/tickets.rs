@@ -29,13 +29,16 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
         Ok(_) => "allowed".to_owned(),
         Err(error) => code(error.code()),
     };
-    let put = async |key: String| match task.put_object().bucket(bucket).key(key).body(ByteStream::from_static(b"x")).send().await {
+    let put = async |key: String| match task.put_object().bucket(bucket).key(key).body(ByteStream::from_static(b"x")).send().await
+    {
         Ok(_) => "allowed".to_owned(),
         Err(error) => code(error.code()),
     };
     assert_eq!(get(format!("{mine}/in/spec")).await, "allowed");
     assert_eq!(put(format!("{mine}/out/progress")).await, "allowed");
-    for key in [format!("{other}/in/spec"), format!("{other}/out/result"), format!("{mine}/out/result"), "runs/world/x/outcome".into()] {
+    for key in
+        [format!("{other}/in/spec"), format!("{other}/out/result"), format!("{mine}/out/result"), "runs/world/x/outcome".into()]
+    {
         assert_eq!(get(key.clone()).await, "AccessDenied", "reading {key}");
     }
     for key in [format!("{mine}/in/spec"), format!("{other}/out/result"), "runs/world/x/owner".into(), "trees/world/x".into()] {

@@ -91,7 +91,8 @@ pub async fn quiet(world: &Handle) -> Result<()> {
     world.control.trigger("Sweeper").await?;
     ready::until("no message is waiting", RUN, async || {
         for queue in queues.iter().filter(|queue| !queue.contains("dead-letters")) {
-            let waiting = [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
+            let waiting =
+                [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
             let request = sqs.get_queue_attributes().queue_url(queue).set_attribute_names(Some(waiting.to_vec()));
             let attributes = request.send().await?.attributes.unwrap_or_default();
             ensure!(attributes.values().all(|count| count == "0"), "{queue}: {attributes:?}");

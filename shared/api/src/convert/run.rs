@@ -5,8 +5,9 @@ use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 
 use super::status::set_condition;
 use crate::{
-    ConfigItem, ObjectSelector, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, EnvFromSource, EnvVar, EnvVarSource, KeySelector,
-    ObjectReference, Stack, Tree, Update, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack, names,
+    ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, EnvFromSource, EnvVar, EnvVarSource, KeySelector,
+    ObjectReference, ObjectSelector, Stack, Tree, Update, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack,
+    names,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -121,8 +122,7 @@ impl Update {
             ..UpdateSpec::default()
         };
         let mut update = Self::new(&new.current.name, spec);
-        let stack_owner =
-            stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
+        let stack_owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
         update.metadata = ObjectMeta {
             namespace: stack.namespace(),
             labels: Some(labels(stack)),
@@ -162,31 +162,52 @@ impl Update {
 
     /// Says what it waits for. `false` if it says so already.
     pub fn set_waiting(&mut self, reason: &str, message: &str, now: Timestamp) -> bool {
-        self.set([("Progressing", "False", reason), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")], message, now, |status| {
-            status.driftless.get_or_insert_default().waiting_for = Some(message.to_owned());
-        })
+        self.set(
+            [("Progressing", "False", reason), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
+            message,
+            now,
+            |status| {
+                status.driftless.get_or_insert_default().waiting_for = Some(message.to_owned());
+            },
+        )
     }
 
     /// Says that a task runs it. `false` if it says so already.
     pub fn set_running(&mut self, task: &str, now: Timestamp) -> bool {
-        self.set([("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")], "", now, |status| {
-            status.start_time.get_or_insert(Time(now));
-            status.driftless = Some(DriftlessUpdateStatus { task: Some(task.to_owned()), ..DriftlessUpdateStatus::default() });
-        })
+        self.set(
+            [("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
+            "",
+            now,
+            |status| {
+                status.start_time.get_or_insert(Time(now));
+                status.driftless =
+                    Some(DriftlessUpdateStatus { task: Some(task.to_owned()), ..DriftlessUpdateStatus::default() });
+            },
+        )
     }
 
     /// Says how it ended. `failure` is the reason and pulumi's words if it failed. `false` if it says so already.
-    pub fn set_complete(&mut self, failure: Option<(&str, &str)>, now: Timestamp, change: impl FnOnce(&mut UpdateStatus)) -> bool {
+    pub fn set_complete(
+        &mut self,
+        failure: Option<(&str, &str)>,
+        now: Timestamp,
+        change: impl FnOnce(&mut UpdateStatus),
+    ) -> bool {
         let (failed, reason, message) = match failure {
             Some((reason, message)) => ("True", reason, message),
             None => ("False", "UpdateSucceeded", ""),
         };
-        self.set([("Progressing", "False", "Complete"), ("Failed", failed, reason), ("Complete", "True", "Updated")], message, now, |status| {
-            if let Some(ours) = &mut status.driftless {
-                ours.waiting_for = None;
-            }
-            change(status);
-        })
+        self.set(
+            [("Progressing", "False", "Complete"), ("Failed", failed, reason), ("Complete", "True", "Updated")],
+            message,
+            now,
+            |status| {
+                if let Some(ours) = &mut status.driftless {
+                    ours.waiting_for = None;
+                }
+                change(status);
+            },
+        )
     }
 
     fn set(
