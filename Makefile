@@ -32,7 +32,7 @@ lint: ## Format, clippy, licences and bans, shell scripts.
 	cargo deny --log-level error check bans licenses sources
 
 .PHONY: unit
-unit: ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.
+unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.
 	cargo test --workspace --locked --exclude driftless-tests
 	cargo test --package driftless-tests --locked --lib --test sim
 

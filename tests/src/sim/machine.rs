@@ -200,6 +200,7 @@ impl Machine {
         match due.remove() {
             Event::Sweep => {
                 self.plan(now + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
+                self.plan(now, Event::Garbage);
                 self.sweep();
             }
             Event::Action(action) => {

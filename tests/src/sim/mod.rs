@@ -7,7 +7,7 @@
 //! and delays, an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep goes
 //! on, and everything has to settle.
 //!
-//! [`ledger`] says what is checked. A run is a function of its seed and nothing else (`rand_chacha`'s `ChaCha8Rng`, one stream per
+//! What is checked is listed in `ledger.rs`. A run is a function of its seed and nothing else (`rand_chacha`'s `ChaCha8Rng`, one stream per
 //! purpose), so that a failure is replayed by its seed.
 
 mod ledger;
