@@ -132,6 +132,8 @@ impl<'a> Session<'a> {
         self.call(&Call::new(["install"], None)).await?;
 
         self.gauge.phase.set(Phase::Init);
+        // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud: a wrong token is named here, not by `select`.
+        self.call(&Call::new(["login"], None)).await?;
         if let Some(key) = arguments::unusable(self.spec) {
             return Err(Failure::unknown(format!(
                 "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"

@@ -156,11 +156,13 @@ async fn messages_that_come_twice_lead_to_one_run_per_change() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_lost_first_hint_about_everything_leads_to_one_run_per_change() -> Result<()> {
+async fn a_lost_first_hint_about_everything_and_all_else_twice_leads_to_one_run_per_change() -> Result<()> {
     let (world, _turn) = alone().await?;
-    world.control.switch("Reconciler", &Switches { drop_first: true, ..Switches::default() }).await?;
+    let twice = Switches { duplicate: true, ..Switches::default() };
+    switch_all(&world, &twice).await?;
+    world.control.switch("Reconciler", &Switches { drop_first: true, ..twice }).await?;
     let result = two_changes(&world, "lost").await;
-    world.control.switch("Reconciler", &Switches::default()).await?;
+    switch_all(&world, &Switches::default()).await?;
     result
 }
 
