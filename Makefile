@@ -47,6 +47,7 @@ sim: ## The simulation: make sim SEEDS=10000
 
 .PHONY: bench
 bench: tools ## The figures of the README, of the release build.
+	@tests/tools/install untar
 	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
 	@cargo run --quiet --locked --package driftless-tests --bin bench
 

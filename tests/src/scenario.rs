@@ -4,18 +4,19 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
-use driftless_api::{Program, Stack, Update};
-use k8s_openapi::api::core::v1::Secret;
+use aws_lc_rs::digest;
+use driftless_api::{KINDS, Program, Stack, Update};
+use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     aws::control,
-    world::{cluster, git::GitServer, ready},
+    world::{cluster, git::GitServer, ready, registry::Registry},
 };
 
 /// How long a run may take, with its start and end, on a busy machine.
@@ -24,12 +25,19 @@ pub const RUN: Duration = Duration::from_mins(2);
 /// The passphrase of every stack's secrets. No log, message or object of the world may hold it, but the user's own Secret.
 pub const PASSPHRASE: &str = "canary-passphrase-7d1f";
 
+/// The API version of Flux's sources.
+pub const FLUX: &str = "source.toolkit.fluxcd.io/v1";
+
 /// A running world.
 pub struct Handle {
     /// As administrator.
     pub client: Client,
     /// The git server.
     pub git: GitServer,
+    /// The git server for those who show a credential.
+    pub private_git: GitServer,
+    /// The OCI registry.
+    pub registry: Registry,
     /// Test hooks.
     pub control: control::Client,
     /// What `target/world/env` sets.
@@ -51,6 +59,8 @@ impl Handle {
         Ok(Self {
             client: Client::try_from(config)?,
             git: GitServer { root: get("WORLD_GIT_ROOT")?.into(), url: get("WORLD_GIT_URL")? },
+            private_git: GitServer { root: get("WORLD_GIT_PRIVATE_ROOT")?.into(), url: get("WORLD_GIT_PRIVATE_URL")? },
+            registry: Registry { host: get("WORLD_OCI")?, tools: get("WORLD_TOOLS")?.into(), tmp: std::env::temp_dir() },
             control: control::Client::new(&get("WORLD_CONTROL")?)?,
             env,
         })
@@ -96,6 +106,28 @@ pub enum Source<'a> {
     Program(&'a str),
     /// The GitRepository of that name.
     GitRepository(&'a str),
+    /// An object with an artifact.
+    Flux {
+        /// Such as [`FLUX`].
+        api_version: &'a str,
+        /// Its kind.
+        kind: &'a str,
+        /// Its name.
+        name: &'a str,
+        /// The project's directory.
+        dir: &'a str,
+    },
+    /// A git repository.
+    Git {
+        /// `projectRepo`
+        url: &'a str,
+        /// `branch: …` or `commit: …`
+        reference: &'a str,
+        /// `repoDir`
+        dir: &'a str,
+        /// `gitAuth: …` or `gitAuthSecret: …` or nothing.
+        auth: &'a str,
+    },
 }
 
 impl Namespace<'_> {
@@ -127,7 +159,7 @@ impl Namespace<'_> {
     pub fn program(&self, file: &str, content: &str, more: &str) -> Result<String> {
         let path = self.file(file)?;
         Ok(format!(
-            "resources: {{ file: {{ type: 'world:index:Object', properties: {{ path: {path}, content: {content:?}{more} }} }} }}\n\
+            "resources: {{ file: {{ type: 'world:index:Object', properties: {{ path: '{path}', content: {content:?}{more} }} }} }}\n\
              outputs: {{ content: '${{file.content}}', size: '${{file.size}}' }}\n"
         ))
     }
@@ -144,48 +176,132 @@ impl Namespace<'_> {
 
     /// Applies a Stack. `more` are further lines of its spec, each indented by two spaces.
     pub async fn apply_stack(&self, name: &str, source: Source<'_>, more: &str) -> Result<()> {
+        self.apply_stack_as(name, "dev", "{}", source, more).await
+    }
+
+    /// The same with the name of the Pulumi stack, and with annotations, which are a YAML flow mapping.
+    pub async fn apply_stack_as(&self, name: &str, stack: &str, annotations: &str, source: Source<'_>, more: &str) -> Result<()> {
+        let flux = |api_version: &str, kind: &str, name: &str, dir: &str| {
+            format!("fluxSource: {{ sourceRef: {{ apiVersion: {api_version}, kind: {kind}, name: {name} }}, dir: '{dir}' }}")
+        };
         let source = match source {
             Source::Program(name) => format!("programRef: {{ name: {name} }}"),
-            Source::GitRepository(name) => format!(
-                "fluxSource: {{ sourceRef: {{ apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, name: {name} }} }}"
-            ),
+            Source::GitRepository(name) => flux(FLUX, "GitRepository", name, ""),
+            Source::Flux { api_version, kind, name, dir } => flux(api_version, kind, name, dir),
+            Source::Git { url, reference, dir, auth } => {
+                format!("projectRepo: '{url}'\n  {reference}\n  repoDir: '{dir}'\n  {auth}")
+            }
         };
         let backend = self.state()?;
         self.apply(&format!(
-            "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE }}\nspec:\n  stack: dev\n  \
-             backend: file://{backend}\n  {source}\n  envRefs:\n    PULUMI_CONFIG_PASSPHRASE: {{ type: Secret, secret: {{ name: pulumi, key: \
-             passphrase }} }}\n{more}"
+            "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE, annotations: {annotations} }}\n\
+             spec:\n  stack: {stack}\n  backend: file://{backend}\n  {source}\n  envRefs:\n    PULUMI_CONFIG_PASSPHRASE: {{ type: \
+             Secret, secret: {{ name: pulumi, key: passphrase }} }}\n{more}"
         ))
         .await
+    }
+
+    /// Applies a Secret.
+    pub async fn apply_secret(&self, name: &str, values: &[(&str, &str)]) -> Result<()> {
+        let values: BTreeMap<&str, &str> = values.iter().copied().collect();
+        let metadata = json!({ "name": name, "namespace": self.name });
+        self.apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values }).to_string()).await
+    }
+
+    /// Applies a source of Flux. `spec` is a YAML flow mapping.
+    pub async fn apply_source(&self, kind: &str, name: &str, spec: &str) -> Result<()> {
+        let head = format!("apiVersion: {FLUX}\nkind: {kind}\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
+        self.apply(&format!("{head}\nspec: {spec}")).await
     }
 
     /// Applies a GitRepository of Flux that follows `main` of a repository.
     pub async fn apply_git_repository(&self, name: &str, url: &str) -> Result<()> {
-        self.apply(&format!(
-            "apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {{ name: {name}, namespace: NAMESPACE }}\n\
-             spec: {{ interval: 1h, url: '{url}', ref: {{ branch: main }} }}"
-        ))
+        self.apply_source("GitRepository", name, &format!("{{ interval: 1h, url: '{url}', ref: {{ branch: main }} }}")).await
+    }
+
+    /// Applies an OCIRepository of Flux that follows the tag `latest` of an artifact of the world's registry.
+    pub async fn apply_oci_repository(&self, name: &str, artifact: &str) -> Result<()> {
+        let url = format!("oci://{}/{artifact}", self.world.registry.host);
+        self.apply_source(
+            "OCIRepository",
+            name,
+            &format!("{{ interval: 1h, url: '{url}', insecure: true, ref: {{ tag: latest }} }}"),
+        )
         .await
+    }
+
+    /// Applies a Bucket of Flux that follows a bucket of the world's S3.
+    pub async fn apply_bucket(&self, name: &str, bucket: &str) -> Result<()> {
+        let endpoint = self.world.get("WORLD_BUCKET_ENDPOINT")?.trim_start_matches("http://");
+        self.apply_secret("s3", &[("accesskey", "test"), ("secretkey", "test")]).await?;
+        let spec = format!(
+            "{{ interval: 1h, provider: generic, bucketName: {bucket}, endpoint: '{endpoint}', region: us-east-1, insecure: true, \
+             secretRef: {{ name: s3 }} }}"
+        );
+        self.apply_source("Bucket", name, &spec).await
+    }
+
+    /// Applies an object with an artifact that is `archive`: it lies where source-controller would serve the object's own.
+    pub async fn offer(&self, api_version: &str, kind: &str, name: &str, revision: &str, archive: &[u8]) -> Result<()> {
+        let digest = base16ct::lower::encode_string(digest::digest(&digest::SHA256, archive).as_ref());
+        let path = format!("{}/{}/{name}/{digest}.tar.gz", kind.to_lowercase(), self.name);
+        let file = Path::new(self.world.get("WORLD_ARTIFACTS")?).join(&path);
+        fs::create_dir_all(file.parent().context("a folder")?)?;
+        fs::write(&file, archive)?;
+        let artifact = json!({
+            "digest": format!("sha256:{digest}"),
+            "lastUpdateTime": "2026-01-01T00:00:00Z",
+            "path": path,
+            "revision": revision,
+            "url": format!("http://source-controller.flux-system.svc.cluster.local./{path}"),
+        });
+        let metadata = json!({ "name": name, "namespace": self.name });
+        self.apply(&json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata }).to_string()).await?;
+        self.patch_status(api_version, kind, name, &json!({ "artifact": artifact })).await
+    }
+
+    /// The objects of a kind in this namespace.
+    pub fn objects(&self, api_version: &str, kind: &str) -> Result<Api<DynamicObject>> {
+        let (group, version) = api_version.split_once('/').context("a group and a version")?;
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        Ok(Api::namespaced_with(self.world.client.clone(), &self.name, &kind))
+    }
+
+    /// Writes fields of an object's status, as its controller would.
+    pub async fn patch_status(&self, api_version: &str, kind: &str, name: &str, status: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.objects(api_version, kind)?.patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The artifact's revision of a source of Flux, once it has one.
+    pub async fn revision(&self, kind: &str, name: &str) -> Result<Option<String>> {
+        let source = self.objects(FLUX, kind)?.get(name).await?;
+        Ok(source.data["status"]["artifact"]["revision"].as_str().map(Into::into))
     }
 
     /// Asks source-controller to look at a GitRepository now, as `flux reconcile source git` does.
     pub async fn reconcile_source(&self, name: &str, request: &str) -> Result<()> {
-        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("source.toolkit.fluxcd.io", "v1", "GitRepository"));
-        let sources: Api<DynamicObject> = Api::namespaced_with(self.world.client.clone(), &self.name, &kind);
+        self.reconcile("GitRepository", name, request).await
+    }
+
+    /// The same for a source of any kind.
+    pub async fn reconcile(&self, kind: &str, name: &str, request: &str) -> Result<()> {
         let patch = json!({ "metadata": { "annotations": { "reconcile.fluxcd.io/requestedAt": request } } });
-        sources.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        self.objects(FLUX, kind)?.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 
     /// Applies the Provider and the Alert that tell the webhook of this namespace's sources.
     pub async fn apply_alert(&self) -> Result<()> {
         let (address, token) = (self.world.get("WORLD_WEBHOOK_URL")?, self.world.get("WORLD_WEBHOOK_KEY")?);
+        let sources = KINDS.map(|(_, kind)| format!("{{ kind: {kind}, name: '*' }}")).join(", ");
         self.apply(&format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{ name: driftless-webhook, namespace: NAMESPACE }}\nstringData: {{ token: {token} }}\n\
              ---\napiVersion: notification.toolkit.fluxcd.io/v1beta3\nkind: Provider\nmetadata: {{ name: driftless, namespace: NAMESPACE }}\n\
              spec: {{ type: generic-hmac, address: '{address}', secretRef: {{ name: driftless-webhook }} }}\n\
              ---\napiVersion: notification.toolkit.fluxcd.io/v1beta3\nkind: Alert\nmetadata: {{ name: driftless, namespace: NAMESPACE }}\n\
-             spec: {{ providerRef: {{ name: driftless }}, eventSources: [{{ kind: GitRepository, name: '*' }}] }}\n"
+             spec: {{ providerRef: {{ name: driftless }}, eventSources: [{sources}] }}\n"
         ))
         .await
     }
@@ -193,6 +309,33 @@ impl Namespace<'_> {
     /// A Stack as it is now.
     pub async fn stack(&self, name: &str) -> Result<Stack> {
         Ok(Api::<Stack>::namespaced(self.world.client.clone(), &self.name).get(name).await?)
+    }
+
+    /// Deletes every Stack and waits until they are gone. Left alone, each would be looked at once in a while to the world's end.
+    pub async fn clear(&self) -> Result<()> {
+        let stacks: Api<Stack> = Api::namespaced(self.world.client.clone(), &self.name);
+        stacks.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        ready::until("the Stacks are gone", RUN, async || {
+            let left = self.stacks().await?;
+            ensure!(left.is_empty(), "{} are left, such as {:#?}", left.len(), left[0].metadata);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Every Stack as it is now.
+    pub async fn stacks(&self) -> Result<Vec<Stack>> {
+        Ok(Api::<Stack>::namespaced(self.world.client.clone(), &self.name).list(&ListParams::default()).await?.items)
+    }
+
+    /// The notes of a Stack's Events with that reason.
+    pub async fn events(&self, stack: &str, reason: &str) -> Result<Vec<String>> {
+        let all = Api::<Event>::namespaced(self.world.client.clone(), &self.name).list(&ListParams::default()).await?;
+        let about = |event: &Event| {
+            let regarding = event.regarding.as_ref().and_then(|regarding| regarding.name.as_deref());
+            regarding == Some(stack) && event.reason.as_deref() == Some(reason)
+        };
+        Ok(all.items.into_iter().filter(about).filter_map(|event| event.note).collect())
     }
 
     /// A Program as it is now.
@@ -226,6 +369,16 @@ impl Namespace<'_> {
                 writeln!(updates, "{}: {}", update.name_any(), serde_json::to_string(&update.status)?)?;
             }
             bail!("{status}\n{updates}")
+        })
+        .await
+    }
+
+    /// Waits until a Stack says that its source is not available, in these words.
+    pub async fn unavailable(&self, stack: &str, words: &str) -> Result<Stack> {
+        self.wait(stack, &format!("to say {words:?} of its source"), |stack| {
+            condition(stack).is_some_and(|(type_, reason, message)| {
+                type_ == "Stalled" && reason == "SourceUnavailable" && message.contains(words)
+            })
         })
         .await
     }

@@ -12,6 +12,7 @@ fn no_seed_breaks_an_invariant() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     let stats = report.stats;
     assert!(stats.crashes > 100 && stats.duplicates > 100 && stats.drops > 100, "nothing was disturbed: {stats:?}");
+    assert!(stats.collections > 10, "no tree was deleted: {stats:?}");
 }
 
 #[test]

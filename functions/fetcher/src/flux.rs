@@ -1,85 +1,115 @@
 //! The artifact of a Flux source. A tenant writes the source's spec and may write its status: the artifact has to lie where
 //! source-controller would put that very object's.
 
-use std::io::{BufReader, Seek as _, Write as _};
+use std::io::BufReader;
 
-use driftless_api::{Artifact, Source};
+use driftless_api::{Artifact, KINDS, Source};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{ObjectKey, keys};
 use driftless_kubernetes::Cluster;
-use driftless_source::{Digest, Verifier, unpack};
+use driftless_source::{Digest, InvalidDigest, unpack};
+use jiff::Timestamp;
 
 use crate::{
     Answer, Error, Ports, Refusal, Settings,
-    proxy::{Artifacts, Service},
+    collect::is_stored,
     store,
+    transport::{Artifacts, Download, Place},
 };
 
 pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     key: &ObjectKey,
+    now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
-    let Some(object) = ports.cluster.get_dynamic(key).await? else { return Ok(None) };
-    let Some(Artifact { digest: Some(stated), path, url, .. }) = Source::from_object(&object).artifact else { return Ok(None) };
-    let folder = keys::tree(key, &stated);
-    if ports.objects.exists(&format!("{folder}manifest")).await? {
-        return Ok(Some((stated, Ok(()))));
+    let Some((stated, artifact)) = offered(ports, key).await? else { return Ok(None) };
+    let stored = store(ports, settings, key, &stated, &artifact, now).await?;
+    // What is not there, or is something else by now, was superseded: the object may say so already.
+    if matches!(stored, Err(Refusal::Gone | Refusal::Mismatch(_)))
+        && let Some((newer, artifact)) = offered(ports, key).await?.filter(|(_, newer)| *newer != artifact)
+    {
+        let stored = store(ports, settings, key, &newer, &artifact, now).await?;
+        return Ok(Some((newer, stored.map(|()| None))));
     }
-    let digest: Digest = match stated.parse() {
-        Ok(digest) => digest,
-        Err(invalid) => return Ok(Some((stated, Err(invalid.into())))),
-    };
-    let fetched = match service(settings, key, &path, &url) {
-        Ok(service) => archive(ports.artifacts, settings, &service, &path, digest).await,
-        Err(refusal) => Err(refusal),
-    };
-    let (tree, mut spool) = match fetched {
-        Ok(unpacked) => unpacked,
-        Err(refusal) => return Ok(Some((stated, Err(refusal)))),
-    };
-    let stored = store::store(ports.objects, &folder, &tree, &mut spool).await?;
-    Ok(Some((stated, stored)))
+    Ok(Some((stated, stored.map(|()| None))))
 }
 
-/// The Service that the artifact is to be had from: one that the installation allows, at a path that is this object's own.
-fn service(settings: &Settings, key: &ObjectKey, path: &str, url: &str) -> Result<Service, Refusal> {
-    let wrong = |field, value: &str, why: String| Refusal::Artifact { field, value: value.to_owned(), why };
-    let own = format!("{}/{}/{}/", key.kind.to_lowercase(), key.namespace, key.name);
-    let file = path.strip_prefix(&own).unwrap_or_default();
-    if file.is_empty() || file.contains('/') || file.starts_with('.') {
-        return Err(wrong("path", path, format!("an artifact of this object lies in {own}")));
+/// What the source offers now, with the digest that it states.
+async fn offered<C: Cluster, O, Q, A>(
+    ports: &Ports<'_, C, O, Q, A>,
+    key: &ObjectKey,
+) -> Result<Option<(String, Artifact)>, Error> {
+    let artifact = ports.cluster.get_dynamic(key).await?.and_then(|object| Source::from_object(&object).artifact);
+    Ok(artifact.and_then(|artifact| Some((artifact.digest.clone()?, artifact))))
+}
+
+async fn store<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    key: &ObjectKey,
+    stated: &str,
+    artifact: &Artifact,
+    now: Timestamp,
+) -> Result<Result<(), Refusal>, Error> {
+    let digest = digest(stated).map_err(Refusal::from);
+    let (digest, place) = match digest.and_then(|digest| Ok((digest, place(settings, key, artifact)?))) {
+        Ok(checked) => checked,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let folder = keys::tree(key, stated);
+    if is_stored(ports.objects, &folder, settings.retention, now).await? {
+        return Ok(Ok(()));
     }
-    let service = Service::of_url(url, path).ok_or_else(|| wrong("url", url, "not http://SERVICE.NAMESPACE.svc…/PATH".into()))?;
-    if !settings.services.contains(&service.to_string()) {
+    match archive(ports.artifacts, settings, &place, digest).await {
+        Ok((tree, mut spool)) => store::store(ports.objects, &folder, &tree, &mut spool).await,
+        Err(refusal) => Ok(Err(refusal)),
+    }
+}
+
+/// A digest as Flux reads it: one that does not name its algorithm is a SHA-256.
+fn digest(stated: &str) -> Result<Digest, InvalidDigest> {
+    match stated.parse() {
+        Err(InvalidDigest::NoAlgorithm) => format!("sha256:{stated}").parse(),
+        parsed => parsed,
+    }
+}
+
+/// Where the artifact is to be had: at a host that the installation allows, at a path that is this object's own.
+fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Place, Refusal> {
+    let ObjectKey { kind, namespace, name, .. } = key;
+    let group = key.group();
+    let of_flux = |(api_version, known): &(&str, &str)| api_version.starts_with(&format!("{group}/")) && known == kind;
+    if !KINDS.iter().any(of_flux) && !settings.source_kinds.contains(&format!("{group}/{kind}")) {
+        return Err(Refusal::Kind { group: group.into(), kind: kind.clone() });
+    }
+    let wrong = |field, value: &str, why: String| Refusal::Artifact { field, value: value.to_owned(), why };
+    let Artifact { path, url, .. } = artifact;
+    let own = format!("{}/{namespace}/{name}/", kind.to_lowercase());
+    let file = path.strip_prefix(&own).unwrap_or_default();
+    // Characters that mean themselves in a URL and in a path: whoever serves it must not read an encoded slash or a query.
+    let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~+:@=,".contains(&c);
+    if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
+        return Err(wrong("path", path, format!("an artifact of this object is a file in {own}")));
+    }
+    let place =
+        Place::of_url(url, path).ok_or_else(|| wrong("url", url, "not http://HOST/PATH with the artifact's path".into()))?;
+    if !place.is_among(&settings.services) {
         return Err(wrong("url", url, format!("artifacts may come from {}", settings.services.join(", "))));
     }
-    Ok(service)
+    Ok(place)
 }
 
 /// Gets the archive, verifies it and only then unpacks it. Content is on scratch files, not in memory.
 async fn archive<A: Artifacts>(
     artifacts: &A,
     settings: &Settings,
-    service: &Service,
-    path: &str,
+    place: &Place,
     digest: Digest,
 ) -> Result<(driftless_source::Tree, std::fs::File), Refusal> {
-    let mut file = tempfile::tempfile()?;
-    let mut verifier = Verifier::new(digest);
-    let mut size = 0;
-    artifacts
-        .get(service, path, |piece| {
-            size += piece.len() as u64;
-            if size > settings.max_archive_bytes {
-                return Err(Refusal::TooLarge { limit: settings.max_archive_bytes });
-            }
-            verifier.update(piece);
-            Ok(file.write_all(piece)?)
-        })
-        .await?;
-    verifier.finish()?;
-    file.rewind()?;
+    let mut download = Download::new(digest, settings.max_archive_bytes)?;
+    artifacts.get(place, &mut download).await?;
+    let file = download.finish()?;
     let spool = tempfile::tempfile()?;
     let tree = unpack(BufReader::new(file), &settings.limits, &spool).map_err(store::refusal)?;
     Ok((tree, spool))
@@ -88,54 +118,112 @@ async fn archive<A: Artifacts>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::settings;
 
     const PATH: &str = "gitrepository/team/shop/abc.tar.gz";
     const URL: &str = "http://source-controller.flux-system.svc.cluster.local./gitrepository/team/shop/abc.tar.gz";
 
-    fn check(path: &str, url: &str) -> Result<String, String> {
+    fn check_kind(api_version: &str, kind: &str, path: &str, url: &str) -> Result<Place, String> {
         let key = ObjectKey {
             cluster: "c".into(),
-            api_version: "source.toolkit.fluxcd.io/v1".into(),
-            kind: "GitRepository".into(),
+            api_version: api_version.into(),
+            kind: kind.into(),
             namespace: "team".into(),
             name: "shop".into(),
         };
+        let artifact = Artifact { path: path.into(), url: url.into(), ..Artifact::default() };
         let settings = Settings {
-            bucket: "b".into(),
-            services: vec!["source-controller.flux-system".into()],
-            max_archive_bytes: 1,
-            limits: driftless_source::Limits::default(),
+            services: ["source-controller.flux-system", "archives.example.com:8080"].map(Into::into).into(),
+            source_kinds: vec!["example.com/Widget".into()],
+            ..settings()
         };
-        service(&settings, &key, path, url).map(|service| service.to_string()).map_err(|refusal| refusal.to_string())
+        place(&settings, &key, &artifact).map_err(|refusal| refusal.to_string())
+    }
+
+    fn check(path: &str, url: &str) -> Result<Place, String> {
+        check_kind("source.toolkit.fluxcd.io/v1", "GitRepository", path, url)
     }
 
     #[test]
     fn an_artifact_lies_where_source_controller_puts_this_objects() {
-        assert_eq!(check(PATH, URL).unwrap(), "source-controller.flux-system");
+        assert_eq!(check(PATH, URL).unwrap().path(), PATH);
         for path in [
             "gitrepository/other/shop/abc.tar.gz",
             "gitrepository/team/shop2/abc.tar.gz",
             "gitrepository/team/shop/",
             "gitrepository/team/shop/../../other/shop/abc.tar.gz",
             "gitrepository/team/shop/..",
+            "gitrepository/team/shop/x%2f..%2f..%2f..%2fother%2fshop%2fabc.tar.gz",
+            "gitrepository/team/shop/x\\..\\..\\abc.tar.gz",
+            "gitrepository/team/shop/abc.tar.gz?x",
+            "gitrepository/team/shop/abc.tar.gz#x",
+            "gitrepository/team/shop/abc def",
             "",
         ] {
             let url = format!("http://source-controller.flux-system.svc.cluster.local./{path}");
-            assert!(check(path, &url).unwrap_err().contains("lies in gitrepository/team/shop/"), "{path}");
+            assert!(check(path, &url).unwrap_err().contains("is a file in gitrepository/team/shop/"), "{path}");
         }
     }
 
     #[test]
-    fn an_artifact_comes_from_an_allowed_service_and_from_nowhere_else() {
-        for url in [
-            "http://169.254.169.254/gitrepository/team/shop/abc.tar.gz",
-            "http://evil.example.com/gitrepository/team/shop/abc.tar.gz",
-            "http://source-controller.flux-system.svc.cluster.local./other/path.tar.gz",
-            "http://source-controller.flux-system.svc@evil.example.com/gitrepository/team/shop/abc.tar.gz",
-            "http://source-controller.evil.svc.cluster.local/gitrepository/team/shop/abc.tar.gz",
-            "file:///gitrepository/team/shop/abc.tar.gz",
+    fn the_names_that_source_controller_gives_archives_are_accepted() {
+        let host = "http://source-controller.flux-system.svc.cluster.local.";
+        for (kind, file) in [
+            ("OCIRepository", "sha256:0f1e.tar.gz"),
+            ("Bucket", "0f1e.tar.gz"),
+            ("HelmChart", "shop-6.2.1+3.tgz"),
+            ("ExternalArtifact", "latest@sha256:0f1e.tar.gz"),
         ] {
-            assert!(check(PATH, url).is_err(), "{url}");
+            let path = format!("{}/team/shop/{file}", kind.to_lowercase());
+            assert!(check_kind("source.toolkit.fluxcd.io/v1", kind, &path, &format!("{host}/{path}")).is_ok(), "{path}");
         }
+    }
+
+    #[test]
+    fn an_artifact_comes_from_an_allowed_host_and_from_nowhere_else() {
+        assert!(check(PATH, &format!("http://archives.example.com:8080/{PATH}")).is_ok());
+        for host in [
+            "http://169.254.169.254",
+            "http://evil.example.com",
+            "http://archives.example.com",
+            "http://archives.example.com:80",
+            "http://source-controller.flux-system.svc.cluster.local.:8080",
+            "http://source-controller.flux-system.svc@evil.example.com",
+            "http://source-controller.evil.svc.cluster.local",
+            "http://source-controller.flux-system.svc.cluster.local./other",
+            "https://source-controller.flux-system.svc.cluster.local.",
+            "file://",
+        ] {
+            assert!(check(PATH, &format!("{host}/{PATH}")).is_err(), "{host}");
+        }
+        assert!(check(PATH, "http://source-controller.flux-system.svc.cluster.local./other/path.tar.gz").is_err());
+    }
+
+    #[test]
+    fn a_kind_is_fluxs_or_one_that_the_installation_lists() {
+        let host = "http://source-controller.flux-system.svc";
+        let check = |api_version, kind: &str| {
+            let path = format!("{}/team/shop/f", kind.to_lowercase());
+            check_kind(api_version, kind, &path, &format!("{host}/{path}"))
+        };
+        assert!(check("source.toolkit.fluxcd.io/v1", "GitRepository").is_ok());
+        assert!(check("source.toolkit.fluxcd.io/v1beta2", "GitRepository").is_ok());
+        assert!(check("example.com/v1", "Widget").is_ok());
+        let index = check("source.toolkit.fluxcd.io/v1", "HelmRepository").unwrap_err();
+        assert!(index.ends_with("it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository"), "{index}");
+        let other = check("evil.example.com/v1", "GitRepository").unwrap_err();
+        assert!(other.contains("list evil.example.com/GitRepository in SourceKinds"), "{other}");
+    }
+
+    #[test]
+    fn a_digest_without_an_algorithm_is_a_sha256_and_sha1_is_refused() {
+        let hex = "0f".repeat(32);
+        assert_eq!(digest(&hex).unwrap().as_str(), format!("sha256:{hex}"));
+        for (algorithm, digits) in [("sha256", 64), ("sha384", 96), ("sha512", 128), ("blake3", 64)] {
+            assert!(digest(&format!("{algorithm}:{}", "a".repeat(digits))).is_ok(), "{algorithm}");
+        }
+        assert!(digest(&format!("sha1:{}", "a".repeat(40))).is_err());
+        assert!(digest(&"a".repeat(40)).is_err());
+        assert!(digest("").is_err());
     }
 }

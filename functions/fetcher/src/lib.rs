@@ -4,18 +4,24 @@
 //!
 //! Nothing from a tree is ever run here.
 
+mod collect;
 mod flux;
+pub mod git;
+mod guard;
 mod program;
-mod proxy;
 mod store;
+mod transport;
 
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchFailure, FetchOutcome, FetchRequest, Hint, MAX_HOPS, VERSION, keys, to_json};
+use driftless_contract::{
+    FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, from_json, keys, to_json,
+};
+use driftless_core::Retention;
 use driftless_kubernetes::Cluster;
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use jiff::Timestamp;
 
-pub use proxy::{Artifacts, Service, ServiceProxy};
+pub use transport::{Artifacts, Download, Place, Transport};
 
 /// What the fetcher works with, for one cluster.
 #[derive(Debug)]
@@ -35,12 +41,20 @@ pub struct Ports<'a, C, O, Q, A> {
 pub struct Settings {
     /// The bucket's name, for a Program's `status.artifact.url`.
     pub bucket: String,
-    /// The Services that artifacts may come from, as `<name>.<namespace>`.
+    /// The namespace in which Updates run for a namespace that is going.
+    pub system_namespace: String,
+    /// How long trees are kept.
+    pub retention: Retention,
+    /// The Services that artifacts may come from, as `<name>.<namespace>`, and other hosts; with a port other than 80 as `…:<port>`.
     pub services: Vec<String>,
+    /// Kinds beside Flux's own whose `status.artifact` is used, as `<group>/<kind>`.
+    pub source_kinds: Vec<String>,
     /// The largest archive, in bytes.
     pub max_archive_bytes: u64,
     /// What an archive may hold.
     pub limits: Limits,
+    /// How git is talked to.
+    pub git: git::Settings,
 }
 
 /// Why a request could not be answered.
@@ -78,6 +92,14 @@ pub enum Refusal {
         /// What is wrong with it.
         why: String,
     },
+    /// Not a kind whose artifact is a project.
+    #[error("an artifact of {kind} of {group:?} is not used{}", kind_remedy(.group, .kind))]
+    Kind {
+        /// The API group.
+        group: String,
+        /// The kind.
+        kind: String,
+    },
     /// The digest that the source states is none.
     #[error("status.artifact.digest: {0}")]
     Digest(#[from] InvalidDigest),
@@ -102,6 +124,9 @@ pub enum Refusal {
     /// The scratch space or the archive could not be read or written.
     #[error("the archive could not be read: {0}")]
     Io(#[from] std::io::Error),
+    /// A git repository, the way to it or what is in it.
+    #[error(transparent)]
+    Git(#[from] git::GitError),
     /// A Program that is no YAML document.
     #[error("the Program could not be written as YAML: {0}")]
     Program(String),
@@ -111,15 +136,30 @@ impl Refusal {
     /// The same source will be refused again.
     fn is_terminal(&self) -> bool {
         match self {
-            Self::Artifact { .. } | Self::Digest(_) | Self::TooLarge { .. } | Self::Content(_) | Self::Program(_) => true,
+            Self::Artifact { .. }
+            | Self::Kind { .. }
+            | Self::Digest(_)
+            | Self::TooLarge { .. }
+            | Self::Content(_)
+            | Self::Program(_) => true,
+            Self::Git(error) => error.is_terminal(),
             // A proxy or a cache on the way may have garbled it.
             Self::Mismatch(_) | Self::Gone | Self::Unreachable(_) | Self::Io(_) => false,
         }
     }
 }
 
-/// What came of a request: which state of the source it is about, and why there is no tree, if there is none.
-type Answer = (String, Result<(), Refusal>);
+/// What to do instead.
+fn kind_remedy(group: &str, kind: &str) -> String {
+    if kind == "HelmRepository" {
+        return ": it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository".into();
+    }
+    format!("; name an object of Flux, or have the installation list {group}/{kind} in SourceKinds and allow it to be read")
+}
+
+/// What came of a request: which state of the source it is about (see [`FetchOutcome::subject`]), and why there is no tree, if there is
+/// none. What git came to is told, as no object says it.
+type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
 /// Answers a request and tells the Stacks that wait.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
@@ -129,18 +169,51 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let source = &request.source;
+    if request.collect {
+        // It is asked for again tomorrow, and a message that failed would keep the source from being fetched until then.
+        if let Err(error) = collect::collect(ports, settings, source, now).await {
+            tracing::error!(%source, %error, "trees that nobody needs are left");
+        }
+        return Ok(());
+    }
     let answer = match (source.group(), source.kind.as_str()) {
         ("pulumi.com", "Program") => program::fetch(ports, settings, source, now).await?,
-        _ => flux::fetch(ports, settings, source).await?,
+        ("pulumi.com", "Stack") => git::fetch(ports, settings, source, now).await?,
+        _ => flux::fetch(ports, settings, source, now).await?,
     };
     // Nothing to fetch: the Stack's own look tells what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };
-    let failure = result.err().map(|refusal| FetchFailure { terminal: refusal.is_terminal(), message: refusal.to_string() });
+    let (artifact, failure) = match result {
+        Ok(artifact) => (artifact, None),
+        Err(refusal) => (None, Some(FetchFailure { terminal: refusal.is_terminal(), message: refusal.to_string() })),
+    };
     tracing::info!(%source, subject, failure = failure.as_ref().map(|failure| &failure.message), "fetched");
-    let outcome = FetchOutcome { version: VERSION, subject, at: now, failure };
+    let failures = if failure.is_some() { 1 + failures_before(ports, source, &subject).await? } else { 0 };
+    let outcome = FetchOutcome { version: VERSION, subject, at: now, artifact, failures, failure };
     ports.objects.put(&keys::fetch(source), to_json(&outcome).into_bytes()).await?;
     if request.hops < MAX_HOPS {
         ports.queues.hint(&Hint { hops: request.hops + 1, ..Hint::new(source.clone()) }, 0).await?;
     }
     Ok(())
 }
+
+/// How often fetching this very thing failed in a row.
+async fn failures_before<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    source: &ObjectKey,
+    subject: &str,
+) -> Result<u32, Error> {
+    Ok(outcome_before(ports, source).await?.filter(|before| before.subject == subject).map_or(0, |before| before.failures))
+}
+
+/// How the last fetch of a source ended. One that cannot be read is none: it is written anew.
+pub(crate) async fn outcome_before<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    source: &ObjectKey,
+) -> Result<Option<FetchOutcome>, Error> {
+    let document = ports.objects.get(&keys::fetch(source)).await?;
+    Ok(document.and_then(|document| from_json("fetch outcome", &document).ok()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,10 +3,11 @@
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Bucket, QueueUrls, Sqs, batch};
 use driftless_contract::{FetchRequest, from_json};
+use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
 use driftless_telemetry::env;
-use fetcher::{Ports, ServiceProxy, Settings, handle};
+use fetcher::{Ports, Settings, Transport, git, handle};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 
@@ -17,20 +18,41 @@ async fn main() -> Result<(), Error> {
     let aws = driftless_aws::config().await;
     let settings = Settings {
         bucket: env::required("BUCKET")?,
+        system_namespace: env::required("SYSTEM_NAMESPACE")?,
+        retention: Retention::days(env::parsed("TREE_DAYS")?),
         services: env::list("ARTIFACT_SERVICES")?,
+        source_kinds: env::optional_list("SOURCE_KINDS"),
         max_archive_bytes: env::parsed("MAX_ARCHIVE_BYTES")?,
-        limits: Limits::default(),
+        limits: Limits {
+            bytes: env::parsed("UNPACK_MAX_BYTES")?,
+            entries: env::parsed("UNPACK_MAX_ENTRIES")?,
+            path_length: env::parsed("UNPACK_MAX_PATH_LENGTH")?,
+            depth: env::parsed("UNPACK_MAX_DEPTH")?,
+            ratio: env::parsed("UNPACK_MAX_RATIO")?,
+        },
+        git: git::Settings {
+            allow_local: env::parsed("GIT_ALLOW_LOCAL")?,
+            github_api_url: env::required("GITHUB_API_URL")?,
+            known_hosts: env::optional("GIT_KNOWN_HOSTS").unwrap_or_default(),
+            ca_certificates: env::optional("GIT_CA_CERTIFICATES").unwrap_or_default(),
+            max_pack_bytes: env::parsed("MAX_ARCHIVE_BYTES")?,
+        },
+    };
+    let direct = match env::required("ARTIFACT_TRANSPORT")?.as_str() {
+        "proxy" => None,
+        "direct" => Some(Transport::direct()?),
+        other => return Err(format!("ARTIFACT_TRANSPORT is {other:?}; use proxy or direct").into()),
     };
     let objects = Bucket::new(&aws, settings.bucket.clone());
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
     let fetch = async |request: FetchRequest| -> Result<(), fetcher::Error> {
         let cluster = clusters.get(&request.source.cluster).await?;
-        let artifacts = ServiceProxy(cluster.kube().clone());
+        let artifacts = direct.clone().unwrap_or_else(|| Transport::proxy(cluster.kube().clone()));
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
         Box::pin(handle(&ports, &settings, &request, now())).await
     };
     let parse = |body: &str| from_json("fetch request", body.as_bytes());
-    let absorb = |kept: &mut FetchRequest, other: &FetchRequest| kept.source == other.source;
+    let absorb = |kept: &mut FetchRequest, other: &FetchRequest| kept.source == other.source && kept.collect == other.collect;
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
         Ok(batch(event.payload, event.context.deadline(), parse, absorb, &fetch).await)
     }))

@@ -1,5 +1,7 @@
 //! A Program becomes a tree with one file, `Pulumi.yaml`, and says so in its `status.artifact`, in the form of a Flux source.
 
+use std::fs::File;
+
 use driftless_api::{Artifact, Program, ProgramBody, ProgramStatus};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{ObjectKey, keys};
@@ -10,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use crate::{Answer, Error, Ports, Refusal, Settings, proxy::Artifacts, store};
+use crate::{Answer, Error, Ports, Refusal, Settings, collect::is_stored, store, transport::Artifacts};
 
 /// A Pulumi YAML project: the program's own fields beside the project's.
 #[derive(Serialize)]
@@ -28,22 +30,32 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
     let Some(program) = ports.cluster.get::<Program>(&key.namespace, &key.name).await? else { return Ok(None) };
-    let generation = program.metadata.generation.unwrap_or_default().to_string();
+    let generation = format!("generation {}", program.metadata.generation.unwrap_or_default());
     let content = match document(&program) {
         Ok(content) => content,
         Err(refusal) => return Ok(Some((generation, Err(refusal)))),
     };
     let digest = Digest::sha256(content.as_bytes()).to_string();
-    let (tree, mut spool) = match Tree::from_files([("Pulumi.yaml", content.as_bytes())]) {
+    let (tree, mut spool) = match tree(&content) {
         Ok(tree) => tree,
-        Err(error) => return Ok(Some((generation, Err(store::refusal(error))))),
+        Err(refusal) => return Ok(Some((generation, Err(refusal)))),
     };
     let folder = keys::tree(key, &digest);
-    if let Err(refusal) = store::store(ports.objects, &folder, &tree, &mut spool).await? {
-        return Ok(Some((generation, Err(refusal))));
+    let stored = if is_stored(ports.objects, &folder, settings.retention, now).await? {
+        Ok(())
+    } else {
+        store::store(ports.objects, &folder, &tree, &mut spool).await?
+    };
+    if stored.is_ok() {
+        publish(ports, settings, program, &folder, &digest, content.len(), now).await?;
     }
-    publish(ports, settings, program, &folder, &digest, content.len(), now).await?;
-    Ok(Some((generation, Ok(()))))
+    Ok(Some((generation, stored.map(|()| None))))
+}
+
+fn tree(document: &str) -> Result<(Tree, File), Refusal> {
+    let spool = tempfile::tempfile()?;
+    let tree = Tree::from_files([("Pulumi.yaml", document.as_bytes())], &spool).map_err(store::refusal)?;
+    Ok((tree, spool))
 }
 
 /// The `Pulumi.yaml` of a Program. The project is named after the object, as in PKO.
@@ -63,7 +75,8 @@ async fn publish<C: Cluster, O, Q, A>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let generation = program.metadata.generation;
-    if program.status.as_ref().is_some_and(|status| status.observed_generation == generation && status.artifact.is_some()) {
+    let published = program.status.as_ref().filter(|status| status.observed_generation == generation);
+    if published.and_then(|status| status.artifact.as_ref()?.digest.as_deref()) == Some(digest) {
         return Ok(());
     }
     program.status = Some(ProgramStatus {

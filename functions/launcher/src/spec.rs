@@ -35,8 +35,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
     let Some(ours) = update.spec.driftless.as_ref() else {
         return Err(Stop::invalid("spec.driftless is missing; an Update that no Stack made is not supported by this release"));
     };
-    let Some((source, digest, dir)) =
-        ours.tree.as_ref().and_then(|tree| Some((tree.source.as_ref()?, tree.digest.as_ref()?, &tree.dir)))
+    let Some((source, digest, tree)) =
+        ours.tree.as_ref().and_then(|tree| Some((tree.source.as_ref()?, tree.digest.as_ref()?, tree)))
     else {
         return Err(Stop::invalid("spec.driftless.tree names no source or no digest"));
     };
@@ -54,7 +54,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
     let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
         return Err(Stop::wait("TreeNotFound", format!("the tree of {} {:?} is not stored", source.kind, source.name)));
     };
-    let dir = dir.clone().unwrap_or_default();
+    let dir = tree.dir.clone().unwrap_or_default();
     let mut inputs = Inputs::new(ports.cluster, &key.namespace);
     let env = env(&mut inputs, &workspace).await?;
     let config = config(&mut inputs, &stack).await?;
@@ -73,6 +73,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
         create: stack.create.unwrap_or(false),
         secrets_provider: stack.secrets_provider.clone(),
         dir,
+        paths: tree.paths.clone(),
         manifest_sha256: base16ct::lower::encode_string(&Sha256::digest(&manifest)),
         env,
         config,

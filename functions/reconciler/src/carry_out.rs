@@ -92,10 +92,11 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
     snapshot: &Snapshot,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Some((api_version, kind, name)) = source.object() else { return Ok(()) };
+    let (api_version, kind, name) = source.object();
     let request = FetchRequest {
         version: VERSION,
         source: hint.object.sibling(api_version, kind, name),
+        collect: false,
         hops: hint.hops.saturating_add(1),
     };
     // The Stacks of one source ask within moments of each other; a later try has to get through.

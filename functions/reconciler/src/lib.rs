@@ -11,7 +11,7 @@ mod load;
 use driftless_api::{Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, LaunchHint, ObjectKey, REVISION_LOOKS};
-use driftless_core::decide;
+use driftless_core::{Retention, decide};
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -26,6 +26,8 @@ pub struct Ports<'a, C, O, Q> {
     pub objects: &'a O,
     /// Where hints, launches and fetch requests go.
     pub queues: &'a Q,
+    /// How old a tree may be that a run begins to use.
+    pub retention: Retention,
 }
 
 /// Why a look failed.
@@ -40,6 +42,9 @@ pub enum Error {
     /// A document in the bucket that this release cannot read.
     #[error(transparent)]
     Document(#[from] driftless_contract::InvalidMessage),
+    /// The manifest of a tree that this release cannot read.
+    #[error(transparent)]
+    Manifest(#[from] driftless_source::InvalidManifest),
 }
 
 impl Error {
@@ -49,7 +54,7 @@ impl Error {
         match self {
             Self::Aws(error) => error.is_transient(),
             Self::Kubernetes(error) => error.is_transient(),
-            Self::Document(_) => false,
+            Self::Document(_) | Self::Manifest(_) => false,
         }
     }
 }
@@ -95,7 +100,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
     };
     // Kubernetes keeps times in whole seconds: what is written has to be what is read back.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let snapshot = load::snapshot(ports, &hint.object.cluster, &stack).await?;
+    let snapshot = load::snapshot(ports, &hint.object.cluster, &stack, now).await?;
     let plan = decide(&snapshot, now);
     tracing::info!(
         stack = %hint.object,
@@ -124,7 +129,11 @@ async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
 /// Hints the Stacks of a Flux source, once it shows the revision that the hint speaks of: the webhook comes before the status.
 async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint) -> Result<(), Error> {
     if let Some(revision) = &hint.revision {
-        let source = ports.cluster.get_dynamic(&hint.object).await?;
+        let source = match ports.cluster.get_dynamic(&hint.object).await {
+            // A kind that is not served or may not be read: the Stack's own look says so.
+            Err(driftless_kubernetes::Error::Permanent { .. }) => None,
+            source => source?,
+        };
         let shown = source.as_ref().and_then(|object| Source::from_object(object).artifact).map(|artifact| artifact.revision);
         if shown.as_ref() != Some(revision)
             && let Some(delay) = REVISION_LOOKS.get(usize::from(hint.looks))

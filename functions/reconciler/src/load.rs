@@ -2,20 +2,30 @@
 
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchOutcome, ObjectKey, Outcome, Verdict, from_json, keys};
+use driftless_contract::{FetchOutcome, FetchedArtifact, ObjectKey, Outcome, Verdict, from_json, keys};
 use driftless_core::{
-    FetchFailure, Prerequisite, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack, TreeState,
+    FetchFailure, GitSource, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack,
+    Sync, TreeState, hash, is_synced, paths,
 };
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_source::{Digest, Manifest};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports};
+
+/// Nothing is known of a tree.
+const ABSENT: TreeState = TreeState::Absent { failure: None };
+
+/// What a project's file may be called.
+const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
 
 /// Everything that is true of a Stack as far as a decision needs it.
 pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     cluster: &str,
     stack: &Stack,
+    now: Timestamp,
 ) -> Result<Snapshot, Error> {
     let core = CoreStack::from(stack);
     let here = ObjectKey {
@@ -27,10 +37,13 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     };
     let run = run(ports, cluster, &core).await?;
     let (source, tree) = match core.spec.sources.as_slice() {
-        // A run that is under way or a Stack that only goes needs nothing of its source.
-        _ if matches!(run, RunState::Live(_)) => (None, TreeState::Absent { failure: None }),
-        [one] => source(ports, &here, one).await?,
-        _ => (None, TreeState::Absent { failure: None }),
+        // A run that is under way needs nothing of its source.
+        [one] if !matches!(run, RunState::Live(_)) => {
+            let (api_version, kind, name) = one.object();
+            let (state, tree) = source(ports, &here.sibling(api_version, kind, name), &core, one, &run, now).await?;
+            (Some(state), tree)
+        }
+        _ => (None, ABSENT),
     };
     let mut prerequisites = Vec::new();
     for reference in &core.spec.prerequisites {
@@ -67,38 +80,101 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
 
 async fn source<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
-    here: &ObjectKey,
+    key: &ObjectKey,
+    stack: &CoreStack,
     reference: &SourceRef,
-) -> Result<(Option<SourceState>, TreeState), Error> {
-    let absent = TreeState::Absent { failure: None };
-    let Some((api_version, kind, name)) = reference.object() else { return Ok((None, absent)) };
-    let key = here.sibling(api_version, kind, name);
+    run: &RunState,
+    now: Timestamp,
+) -> Result<(SourceState, TreeState), Error> {
     let state = match reference {
-        SourceRef::Program { .. } => match ports.cluster.get::<Program>(&key.namespace, name).await? {
+        SourceRef::Program { .. } => match ports.cluster.get::<Program>(&key.namespace, &key.name).await? {
             Some(program) => SourceState::from(&program),
             None => SourceState::NotFound,
         },
-        SourceRef::Flux { .. } | SourceRef::Git => match ports.cluster.get_dynamic(&key).await? {
-            Some(object) => SourceState::from(&Source::from_object(&object)),
-            None => SourceState::NotFound,
+        SourceRef::Flux { .. } => match ports.cluster.get_dynamic(key).await {
+            Ok(Some(object)) => SourceState::from(&Source::from_object(&object)),
+            Ok(None) => SourceState::NotFound,
+            // A kind that is not served, or that the installation does not let us read.
+            Err(KubernetesError::Permanent { message, .. }) => SourceState::Unfit { why: message },
+            Err(error) => return Err(error.into()),
         },
+        SourceRef::Git(git) => git_state(git, outcome(ports, key, &git.fingerprint).await?),
     };
-    let (subject, stored) = match &state {
-        SourceState::Artifact { digest, .. } => {
-            let manifest = format!("{}manifest", keys::tree(&key, digest));
-            (digest.clone(), ports.objects.exists(&manifest).await?)
+    let subject = match (&state, reference) {
+        (SourceState::Artifact { revision, digest, .. }, _) => {
+            // A run that ended is about to change what the Stack says of itself.
+            let settled = matches!(run, RunState::None | RunState::Missing);
+            if settled && is_synced(stack, revision, now) == Sync::Synced {
+                return Ok((state, ABSENT));
+            }
+            if let Some(stored) = tree(ports, &keys::tree(key, digest), stack, reference, now).await? {
+                return Ok((state, stored));
+            }
+            digest
         }
-        SourceState::Outdated { generation } => (generation.to_string(), false),
-        SourceState::NotFound | SourceState::NoArtifact { .. } => return Ok((Some(state), absent)),
+        (SourceState::Unknown { .. }, SourceRef::Git(git)) => &git.fingerprint,
+        (SourceState::Unknown { subject }, _) => subject,
+        (SourceState::NotFound | SourceState::NoArtifact { .. } | SourceState::Unfit { .. }, _) => return Ok((state, ABSENT)),
     };
-    if stored {
-        return Ok((Some(state), TreeState::Stored));
-    }
-    let outcome: Option<FetchOutcome> =
-        ports.objects.get(&keys::fetch(&key)).await?.map(|document| from_json("fetch outcome", &document)).transpose()?;
-    let failure = outcome.filter(|outcome| outcome.subject == subject).and_then(|outcome| {
-        let failure = outcome.failure?;
-        Some(FetchFailure { at: outcome.at, message: failure.message, terminal: failure.terminal })
+    let failure = outcome(ports, key, subject).await?.and_then(|FetchOutcome { at, failures, failure, .. }| {
+        let failure = failure?;
+        // What is wrong with a branch may be mended by a commit that nobody tells of.
+        let terminal = failure.terminal && !matches!(reference, SourceRef::Git(git) if !git.branch.is_empty());
+        Some(FetchFailure { at, message: failure.message, terminal, failures })
     });
-    Ok((Some(state), TreeState::Absent { failure }))
+    Ok((state, TreeState::Absent { failure }))
+}
+
+/// How the last fetch of a source ended, if it was about this state of it.
+async fn outcome<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    source: &ObjectKey,
+    subject: &str,
+) -> Result<Option<FetchOutcome>, Error> {
+    let Some(document) = ports.objects.get(&keys::fetch(source)).await? else { return Ok(None) };
+    let outcome: FetchOutcome = from_json("fetch outcome", &document)?;
+    Ok((outcome.subject == subject).then_some(outcome))
+}
+
+/// What is known of a git repository is what the fetcher wrote down when it asked for it as the spec says now.
+fn git_state(git: &GitSource, outcome: Option<FetchOutcome>) -> SourceState {
+    match outcome {
+        Some(FetchOutcome { at, artifact: Some(FetchedArtifact { revision, digest }), .. }) => {
+            SourceState::Artifact { revision, digest, polled: (!git.branch.is_empty()).then_some(at) }
+        }
+        _ => SourceState::Unknown { subject: if git.branch.is_empty() { &git.commit } else { &git.branch }.clone() },
+    }
+}
+
+/// What a run would find in the stored tree, if there is one.
+async fn tree<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    folder: &str,
+    stack: &CoreStack,
+    reference: &SourceRef,
+    now: Timestamp,
+) -> Result<Option<TreeState>, Error> {
+    let manifest = format!("{folder}manifest");
+    let modified = ports.objects.modified(&manifest).await?;
+    // An old one may be on its way to be deleted: it counts as not stored, and the fetcher stores it again.
+    if !modified.is_some_and(|modified| ports.retention.is_usable(modified, now)) {
+        return Ok(None);
+    }
+    let Some(document) = ports.objects.get(&manifest).await? else { return Ok(None) };
+    let manifest = Manifest::parse(&document)?;
+    let dir = reference.dir();
+    let project = if manifest.directory(dir).is_none() {
+        Project::NoDirectory
+    } else if PROJECT_FILES.iter().any(|file| manifest.digest_of(&format!("./{dir}/{file}")).is_some()) {
+        Project::There
+    } else {
+        Project::NoFile
+    };
+    let paths = paths(stack);
+    let scope = (!paths.is_empty()).then(|| {
+        let digests: Vec<&str> =
+            paths.iter().flat_map(|path| [path.as_str(), manifest.digest_of(path).map_or("absent", Digest::as_str)]).collect();
+        hash(&digests)
+    });
+    Ok(Some(TreeState::Stored { project, scope }))
 }

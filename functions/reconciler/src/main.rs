@@ -3,6 +3,7 @@
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Bucket, QueueUrls, Sqs, batch};
 use driftless_contract::{Hint, from_json};
+use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
@@ -24,9 +25,10 @@ async fn main() -> Result<(), Error> {
             runs: None,
         },
     );
+    let retention = Retention::days(env::parsed("TREE_DAYS")?);
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
         let cluster = clusters.get(&hint.object.cluster).await?;
-        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues }, &hint, now())).await
+        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, retention }, &hint, now())).await
     };
     let parse = |body: &str| from_json("hint", body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

@@ -148,6 +148,7 @@ mod tests {
             create: true,
             secrets_provider: Some("passphrase".into()),
             dir: String::new(),
+            paths: Vec::new(),
             manifest_sha256: String::new(),
             env: vec![],
             config: vec![],

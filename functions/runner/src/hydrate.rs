@@ -7,7 +7,7 @@ use cap_std::{
     fs::{Dir, OpenOptions, OpenOptionsExt},
 };
 use driftless_contract::RunSpec;
-use driftless_source::{Digest, DigestMismatch, InvalidManifest, Manifest, Verifier};
+use driftless_source::{Digest, DigestMismatch, Directory, InvalidManifest, Manifest, Verifier};
 
 use crate::s3::{Folder, StoreError};
 
@@ -43,8 +43,8 @@ impl HydrateError {
     }
 }
 
-/// Writes the whole tree below `root`, which is made new; a program may refer to what is beside its directory. Every file is
-/// verified as it is written. Links come last, so that nothing is written through one.
+/// Writes the tree below `root`, which is made new: all of it, as a program may refer to what is beside its directory, or what the
+/// Stack says that it needs. Every file is verified as it is written. Links come last, so that nothing is written through one.
 pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Result<(), HydrateError> {
     let bytes = folder.get("in/manifest").await?.bytes().await?;
     if Digest::sha256(&bytes).hex() != spec.manifest_sha256 {
@@ -55,14 +55,30 @@ pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Res
         return Err(HydrateError::NoDirectory(spec.dir.clone()));
     }
     let dir = fresh(root).map_err(written("."))?;
-    let mut pack = folder.get("in/pack").await?;
-    let mut piece = pack.chunk().await?.unwrap_or_default();
-    for (path, file) in &manifest.files {
-        let mut out = create(&dir, path, file.executable).map_err(written(path))?;
+    let whole = [String::new()];
+    let paths = if spec.paths.is_empty() { &whole } else { &spec.paths[..] };
+    // What is listed and not there is part of the digest that the run was decided by: it may come with a later revision.
+    let parts: Vec<_> = paths.iter().filter_map(|path| manifest.part(path)).collect();
+    for part in &parts {
+        files(folder, &dir, part).await?;
+    }
+    for (path, target) in parts.iter().flat_map(|part| &part.links) {
+        make_parent(&dir, path).and_then(|()| dir.symlink(target, path)).map_err(written(path))?;
+    }
+    Ok(())
+}
+
+/// Writes the files of a part of the tree: one ranged read.
+async fn files(folder: &Folder, dir: &Dir, part: &Directory<'_>) -> Result<(), HydrateError> {
+    let mut pack = if part.size == 0 { None } else { Some(folder.get_range("in/pack", part.offset, part.size).await?) };
+    let mut piece = bytes::Bytes::new();
+    for (path, file) in &part.files {
+        let mut out = create(dir, path, file.executable).map_err(written(path))?;
         let mut verifier = Verifier::new(file.digest.clone());
         let mut left = file.size;
         while left > 0 {
             if piece.is_empty() {
+                let pack = pack.as_mut().ok_or(HydrateError::Short)?;
                 piece = pack.chunk().await?.ok_or(HydrateError::Short)?;
             }
             let length = usize::try_from(left).map_or(piece.len(), |left| left.min(piece.len()));
@@ -71,10 +87,7 @@ pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Res
             verifier.update(&content);
             left -= length as u64;
         }
-        verifier.finish().map_err(|error| HydrateError::Content { path: path.clone(), error })?;
-    }
-    for (path, target) in &manifest.links {
-        make_parent(&dir, path).and_then(|()| dir.symlink(target, path)).map_err(written(path))?;
+        verifier.finish().map_err(|error| HydrateError::Content { path: (*path).to_owned(), error })?;
     }
     Ok(())
 }

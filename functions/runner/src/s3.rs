@@ -13,7 +13,10 @@ use aws_sigv4::{
     },
     sign::v4,
 };
-use http::{Method, StatusCode};
+use http::{
+    HeaderName, Method, StatusCode,
+    header::{IF_NONE_MATCH, RANGE},
+};
 use jiff::Timestamp;
 use reqwest::{Client, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
@@ -96,25 +99,37 @@ impl Folder {
 
     /// An object that must be there.
     pub(crate) async fn get(&self, name: &str) -> Result<Response, StoreError> {
-        self.send(Method::GET, name, Vec::new(), false).await
+        self.send(Method::GET, name, None, Vec::new()).await
+    }
+
+    /// `size` bytes, at least one, of an object that must be there, from `offset` on.
+    pub(crate) async fn get_range(&self, name: &str, offset: u64, size: u64) -> Result<Response, StoreError> {
+        let range = format!("bytes={offset}-{}", offset + size - 1);
+        self.send(Method::GET, name, Some((RANGE, &range)), Vec::new()).await
     }
 
     /// Writes an object. One that is written `once` is never overwritten: that it is there already is success, as a try whose
     /// answer was lost is the only one who can have written it.
     pub(crate) async fn put(&self, name: &str, body: String, once: bool) -> Result<(), StoreError> {
-        match self.send(Method::PUT, name, body.into_bytes(), once).await {
+        match self.send(Method::PUT, name, once.then_some((IF_NONE_MATCH, "*")), body.into_bytes()).await {
             Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) if once => Ok(()),
             sent => sent.map(drop),
         }
     }
 
-    async fn send(&self, method: Method, name: &str, body: Vec<u8>, once: bool) -> Result<Response, StoreError> {
+    async fn send(
+        &self,
+        method: Method,
+        name: &str,
+        header: Option<(HeaderName, &str)>,
+        body: Vec<u8>,
+    ) -> Result<Response, StoreError> {
         let now = (self.now)();
         let key = encoded(&format!("{}{name}", self.prefix));
         let url = format!("{}/{}/{key}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket);
         let mut request = http::Request::builder().method(&method).uri(url);
-        if once {
-            request = request.header(http::header::IF_NONE_MATCH, "*");
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         let mut request = request.body(body).map_err(|error| StoreError::Request(error.to_string()))?;
         self.sign(&mut request, now).await?;

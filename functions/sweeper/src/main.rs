@@ -1,32 +1,40 @@
 //! The Lambda function that hints what is due. See the library.
 
-use driftless_aws::{QueueUrls, Sqs};
+use driftless_aws::{Bucket, QueueUrls, Sqs};
+use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use sweeper::{Settings, sweep};
+use sweeper::{Settings, collect, sweep};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("sweeper");
     let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-sweeper");
     let names = env::list("CLUSTERS")?;
-    let settings = Settings { tick_seconds: env::parsed("SWEEP_SECONDS")?, period_seconds: env::parsed("LOOK_PERIOD_SECONDS")? };
-    let queues = Sqs::new(
-        &driftless_aws::config().await,
-        QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() },
-    );
+    let settings = Settings {
+        tick_seconds: env::parsed("SWEEP_SECONDS")?,
+        period_seconds: env::parsed("LOOK_PERIOD_SECONDS")?,
+        collect_seconds: env::parsed("COLLECT_SECONDS")?,
+        retention: Retention::days(env::parsed("TREE_DAYS")?),
+    };
+    let aws = driftless_aws::config().await;
+    let objects = Bucket::new(&aws, env::required("BUCKET")?);
+    let (hints, sources) = (Some(env::required("HINTS_QUEUE_URL")?), Some(env::required("SOURCES_QUEUE_URL")?));
+    let queues = Sqs::new(&aws, QueueUrls { hints, sources, ..QueueUrls::default() });
     run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
         let mut failed = None;
         for name in &names {
             let swept = async {
                 let cluster = clusters.get(name).await?;
-                sweep(name, &cluster, &queues, settings, now()).await
+                let hints = sweep(name, &cluster, &queues, settings, now()).await?;
+                Ok((hints, collect(name, &objects, &queues, settings, now()).await?))
             };
-            match swept.await {
-                Ok(hints) => tracing::info!(cluster = name, hints, "swept"),
+            let swept: Result<_, sweeper::Error> = swept.await;
+            match swept {
+                Ok((hints, collections)) => tracing::info!(cluster = name, hints, collections, "swept"),
                 // One cluster that is away keeps no other from its sweep.
                 Err(error) => {
                     tracing::error!(cluster = name, %error, "the sweep failed");

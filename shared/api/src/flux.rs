@@ -54,6 +54,8 @@ pub struct Source {
     pub metadata: ObjectMeta,
     /// `spec.suspend`: the status stays as it is, whatever the source does.
     pub suspend: bool,
+    /// `spec.verify` is set: only what was verified is to be used.
+    pub verify: bool,
     /// `status.artifact`. There may be one although the source is not ready: the last that was.
     pub artifact: Option<Artifact>,
     /// `status.conditions`
@@ -72,6 +74,7 @@ impl Source {
             kind: types.kind,
             metadata: object.metadata.clone(),
             suspend: decode(&object.data, "/spec/suspend").unwrap_or_default(),
+            verify: object.data.pointer("/spec/verify").is_some_and(|verify| !verify.is_null()),
             artifact: decode(&object.data, "/status/artifact"),
             conditions: decode::<Vec<Value>>(&object.data, "/status/conditions")
                 .unwrap_or_default()

@@ -7,6 +7,10 @@ pub const FINALIZER: &str = "finalizer.stack.pulumi.com";
 /// Annotation of a Stack: another value asks for another run.
 pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 
+/// Annotation of a Stack: the directories and files of its source that matter to it beside the project's own directory, separated by
+/// commas. A revision that changes none of them starts no run, and a run gets nothing else. Without it, all of the source matters.
+pub const PATHS: &str = "driftless.dev/paths";
+
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 

@@ -368,4 +368,6 @@ pub struct DriftlessStackStatus {
     /// When the Stack is looked at again, if no event comes before.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
+    /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
+    pub scope: Option<String>,
 }

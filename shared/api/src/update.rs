@@ -98,6 +98,11 @@ pub struct Tree {
     pub digest: Option<String>,
     /// The project's directory within the tree; its root if it is not there.
     pub dir: Option<String>,
+    /// The directories and files of the tree that the run gets; all of it if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
+    /// The digest of `paths`.
+    pub scope: Option<String>,
     /// The object that the tree is of.
     pub source: Option<ObjectReference>,
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
+use driftless_core::SourceState;
 use kube::core::DynamicObject;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -171,4 +172,53 @@ fn the_plurals_of_fluxs_kinds_are_as_kube_guesses_them() {
         kube::core::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind)).plural
     });
     assert_eq!(plurals, ["gitrepositories", "ocirepositories", "buckets", "helmcharts", "externalartifacts"]);
+}
+
+/// What a decision makes of a GitRepository with this metadata, spec, and conditions as (type, status, generation).
+fn state(metadata: &Value, spec: &Value, conditions: &[(&str, &str, i64)], artifact: bool) -> Result<String, String> {
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|(type_, status, generation)| {
+            json!({
+                "type": type_, "status": status, "reason": "R", "message": format!("{type_} is {status}"), "observedGeneration": generation,
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            })
+        })
+        .collect();
+    let offered = json!({
+        "digest": "sha256:1", "lastUpdateTime": "2026-01-02T03:04:05Z", "path": "p", "revision": "main@sha1:1", "url": "http://u",
+    });
+    let status = json!({ "conditions": conditions, "artifact": if artifact { offered } else { Value::Null } });
+    let mut object =
+        json!({ "metadata": { "name": "app", "namespace": "team", "generation": 2 }, "spec": spec, "status": status });
+    object["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+    match SourceState::from(&source(&object)) {
+        SourceState::Artifact { revision, polled: None, .. } => Ok(revision),
+        SourceState::NoArtifact { why } => Err(format!("no artifact: {why}")),
+        SourceState::Unfit { why } => Err(why),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+#[test]
+fn the_last_good_artifact_is_used_unless_its_object_goes_or_nobody_verified_it() {
+    let (none, verify) = (json!({}), json!({ "verify": { "mode": "HEAD" } }));
+    let good = Ok("main@sha1:1".to_owned());
+    let failed = [("Ready", "False", 2)];
+    assert_eq!(state(&none, &none, &failed, true), good, "not ready");
+    assert_eq!(state(&none, &none, &[("Ready", "True", 1)], true), good, "behind its spec");
+    assert_eq!(state(&none, &json!({ "suspend": true }), &[], true), good, "suspended");
+    assert_eq!(state(&none, &verify, &[("SourceVerified", "True", 2)], true), good, "verified");
+
+    assert_eq!(state(&none, &none, &[], false).unwrap_err(), "no artifact: ");
+    assert_eq!(state(&none, &none, &failed, false).unwrap_err(), "no artifact: Ready is False");
+    assert_eq!(state(&none, &json!({ "suspend": true }), &failed, false).unwrap_err(), "no artifact: it is suspended; resume it");
+    let going = json!({ "deletionTimestamp": "2026-01-02T03:04:05Z" });
+    assert_eq!(state(&going, &none, &[], true).unwrap_err(), "it is being deleted");
+    let unverified = "spec.verify asks for a verified source, and it is not: ";
+    assert_eq!(state(&none, &verify, &[], true).unwrap_err(), format!("{unverified}nobody has done so yet"));
+    for (status, generation, words) in [("False", 2, "SourceVerified is False"), ("True", 1, "that was for an earlier spec")] {
+        let why = state(&none, &verify, &[("SourceVerified", status, generation)], true).unwrap_err();
+        assert_eq!(why, format!("{unverified}{words}"));
+    }
 }

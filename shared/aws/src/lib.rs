@@ -7,10 +7,11 @@ mod queues;
 mod sdk;
 mod tasks;
 
-use std::future::Future;
+use std::{fs::File, future::Future};
 
 pub use batch::batch;
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint};
+use jiff::Timestamp;
 pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
 pub use sdk::config;
@@ -54,10 +55,19 @@ pub trait Objects {
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
     /// `size` bytes of the object from `offset` on, if it is there and that long.
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
+    /// When the object was last written, if it is there.
+    fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;
     /// Whether the object is there.
-    fn exists(&self, key: &str) -> impl Future<Output = Result<bool>>;
+    fn exists(&self, key: &str) -> impl Future<Output = Result<bool>> {
+        async { Ok(self.modified(key).await?.is_some()) }
+    }
+    /// The next objects, by key and when they were last written, whose keys begin with `prefix` and come after `after`, in order of
+    /// the keys. Some hundreds at a time; none at the end.
+    fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
     /// Writes the object whether or not it is there.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
+    /// Writes a file's whole content whether or not the object is there. Memory stays bounded whatever the file's size.
+    fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
     /// Writes the object if it is not there; `false` if it is, and then nothing changed.
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
     /// Copies an object within the bucket; `false` if there is none.

@@ -1,8 +1,14 @@
-use std::time::Duration;
+use std::{fs::File, os::fd::AsRawFd as _, time::Duration};
 
 use aws_config::{SdkConfig, timeout::TimeoutConfig};
-use aws_sdk_s3::{Client, config::Builder, error::ProvideErrorMetadata as _};
+use aws_sdk_s3::{
+    Client,
+    config::Builder,
+    error::ProvideErrorMetadata as _,
+    primitives::{ByteStream, DateTime},
+};
 use bytes::Bytes;
+use jiff::Timestamp;
 
 use crate::{
     Error, Objects, Result,
@@ -11,6 +17,9 @@ use crate::{
 
 /// A tree's pack can be some hundred MiB, which takes longer than a queue's message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Bytes of a file that are read and sent at once.
+const PIECE: usize = 128 << 10;
 
 /// How often a conditional write is tried that a concurrent one collided with.
 const CONDITIONAL_WRITES: u32 = 4;
@@ -61,18 +70,38 @@ impl Objects for Bucket {
         Ok(content.filter(|content| content.len() as u64 == size))
     }
 
-    async fn exists(&self, key: &str) -> Result<bool> {
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {
+        let call = format!("s3:HeadObject {key}");
         match self.client.head_object().bucket(&self.name).key(key).send().await {
-            Ok(_) => Ok(true),
+            Ok(head) => timestamp(call, head.last_modified()).map(Some),
             // The answer to HEAD has no body, so there is no code to tell a missing key by.
-            Err(error) if answered(&error, 404) => Ok(false),
-            Err(error) => Err(failure(format!("s3:HeadObject {key}"), &error)),
+            Err(error) if answered(&error, 404) => Ok(None),
+            Err(error) => Err(failure(call, &error)),
         }
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<(String, Timestamp)>> {
+        let call = || format!("s3:ListObjectsV2 {prefix}");
+        let after = (!after.is_empty()).then(|| after.to_owned());
+        let request = self.client.list_objects_v2().bucket(&self.name).prefix(prefix).set_start_after(after);
+        let page = request.send().await.map_err(|error| failure(call(), &error))?;
+        let objects = page.contents().iter().filter_map(|object| Some((object.key()?.to_owned(), object.last_modified())));
+        objects.map(|(key, modified)| Ok((key, timestamp(call(), modified)?))).collect()
     }
 
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
         let request = self.client.put_object().bucket(&self.name).key(key).body(content.into());
         request.send().await.map(drop).map_err(|error| failure(format!("s3:PutObject {key}"), &error))
+    }
+
+    async fn put_file(&self, key: &str, file: &File) -> Result<()> {
+        let call = || format!("s3:PutObject {key}");
+        // Opened anew for every try of the SDK, also when it has no name any more.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let body = ByteStream::read_from().path(path).buffer_size(PIECE).build().await;
+        let body = body.map_err(|error| Error::Permanent { call: call(), message: error.to_string() })?;
+        let request = self.client.put_object().bucket(&self.name).key(key).body(body);
+        request.send().await.map(drop).map_err(|error| failure(call(), &error))
     }
 
     async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
@@ -110,6 +139,12 @@ impl Objects for Bucket {
         let request = self.client.delete_object().bucket(&self.name).key(key);
         request.send().await.map(drop).map_err(|error| failure(format!("s3:DeleteObject {key}"), &error))
     }
+}
+
+/// An object without a time would be as old as one likes.
+fn timestamp(call: String, time: Option<&DateTime>) -> Result<Timestamp> {
+    let time = time.and_then(|time| Timestamp::from_second(time.secs()).ok());
+    time.ok_or_else(|| Error::Permanent { call, message: "the answer does not say when the object was written".into() })
 }
 
 /// The source of a copy travels in a header, which the SDK passes on as it is.

@@ -3,15 +3,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::ObjectKey;
 
-/// The message of the `sources.fifo` queue: a tree is wanted. The fetcher reads the source again and fetches what it finds there;
-/// the digest only says whether that was already done.
+/// The message of the `sources.fifo` queue: a tree is wanted, or some of a source's may be deleted. Either way the fetcher reads the
+/// facts again. The two never overlap for one source, as it has one group in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchRequest {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The source: a Flux source or a Program.
+    /// The source: a Flux source, a Program, or a Stack that names a git repository. To collect, as the bucket names it: see
+    /// [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
+    /// Delete the trees of the source that nobody needs, instead of fetching one.
+    #[serde(default)]
+    pub collect: bool,
     /// See [`crate::Hint::hops`].
     #[serde(default)]
     pub hops: u8,
@@ -24,13 +28,30 @@ pub struct FetchRequest {
 pub struct FetchOutcome {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The digest that the source named, or for a Program its generation: which state of the source this is about.
+    /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git the fingerprint of
+    /// the fields that say what to fetch.
     pub subject: String,
     /// When it ended.
     pub at: Timestamp,
+    /// What the source offers, where no object says it: what git came to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<FetchedArtifact>,
+    /// How often fetching this failed in a row.
+    #[serde(default)]
+    pub failures: u32,
     /// Why there is no tree; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FetchFailure>,
+}
+
+/// What git had at the last look.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct FetchedArtifact {
+    /// The commit's id.
+    pub revision: String,
+    /// The digest that the tree is stored under.
+    pub digest: String,
 }
 
 /// Why a fetch failed.

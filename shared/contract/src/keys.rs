@@ -5,6 +5,11 @@
 
 pub use driftless_core::hash;
 
+use std::collections::BTreeMap;
+
+use driftless_core::StoredTree;
+use jiff::Timestamp;
+
 use crate::ObjectKey;
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
@@ -16,6 +21,48 @@ fn source(object: &ObjectKey) -> String {
 #[must_use]
 pub fn tree(object: &ObjectKey, digest: &str) -> String {
     format!("trees/{}/{}/", source(object), digest.replace(':', "-"))
+}
+
+/// The folder of all trees of a cluster, with a trailing slash.
+#[must_use]
+pub fn trees_of_cluster(cluster: &str) -> String {
+    format!("trees/{cluster}/")
+}
+
+/// The folder of all trees of a source, with a trailing slash.
+#[must_use]
+pub fn trees(object: &ObjectKey) -> String {
+    format!("trees/{}/", source(object))
+}
+
+/// The source that a tree of a cluster is of, by the tree's folder. Its kind is in lower case and its API version is not known, which
+/// makes the same keys as the source itself.
+#[must_use]
+pub fn source_of_trees(cluster: &str, folder: &str) -> Option<ObjectKey> {
+    let mut parts = folder.strip_prefix(&trees_of_cluster(cluster))?.split('/');
+    let (namespace, source) = (parts.next()?, parts.next()?);
+    let (kind, name) = source.split_once('.')?;
+    Some(ObjectKey {
+        cluster: cluster.into(),
+        api_version: String::new(),
+        kind: kind.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    })
+}
+
+/// The trees that a listing of keys and times shows, by folder.
+#[must_use]
+pub fn stored_trees<'a>(listing: impl IntoIterator<Item = (&'a str, Timestamp)>) -> BTreeMap<&'a str, StoredTree> {
+    let mut trees = BTreeMap::<&str, StoredTree>::new();
+    for (key, modified) in listing {
+        if let Some(folder) = key.strip_suffix("manifest") {
+            trees.entry(folder).or_default().manifest = Some(modified);
+        } else if let Some(folder) = key.strip_suffix("pack") {
+            trees.entry(folder).or_default().pack = Some(modified);
+        }
+    }
+    trees
 }
 
 /// How the last fetch of a source ended.
@@ -74,6 +121,27 @@ mod tests {
         assert_eq!(task_of_result("tasks/AROA1:abc/out/progress"), None);
         assert_eq!(task_of_result("tasks/AROA1:abc/out/x/out/result"), None);
         assert_eq!(task_of_result("runs/c/u/out/result"), None);
+    }
+
+    #[test]
+    fn a_tree_tells_its_source_although_not_in_the_sources_own_words() {
+        let source = ObjectKey {
+            cluster: "arn:aws:eks:eu-west-1:1:cluster/c".into(),
+            api_version: "source.toolkit.fluxcd.io/v1".into(),
+            kind: "OCIRepository".into(),
+            namespace: "n".into(),
+            name: "a.b".into(),
+        };
+        let folder = tree(&source, "sha256:00");
+        let found = source_of_trees(&source.cluster, &folder).unwrap();
+        assert_eq!((found.kind.as_str(), found.name.as_str()), ("ocirepository", "a.b"));
+        assert_eq!((tree(&found, "sha256:00"), fetch(&found)), (folder.clone(), fetch(&source)));
+        assert!(folder.starts_with(&trees(&source)));
+        assert_eq!(source_of_trees("other", &folder), None);
+
+        let (written, keys) = (Timestamp::UNIX_EPOCH, [format!("{folder}manifest"), format!("{folder}pack")]);
+        let stored = stored_trees(keys.iter().map(|key| (key.as_str(), written)));
+        assert_eq!(stored, [(folder.as_str(), StoredTree { manifest: Some(written), pack: Some(written) })].into());
     }
 
     #[test]

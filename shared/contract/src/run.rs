@@ -80,6 +80,9 @@ pub struct RunSpec {
     /// The project's directory within the tree; empty for its root.
     #[serde(default)]
     pub dir: String,
+    /// The directories and files of the tree that the run gets; empty for all of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
     /// The digest of the tree's `manifest` object, in hex: the tree that was verified is the tree that is run.
     pub manifest_sha256: String,
     /// The environment of pulumi, in order; a later entry of the same name wins.

@@ -2,11 +2,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot,
-    SourceRef, Stack, StackStatus, Sync, Why,
+    SourceRef, Stack, StackStatus, Sync, TreeState, Why,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
-    observe, prerequisites, reason, retry,
+    observe, paths, prerequisites, reason, retry,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     validate, workspace,
 };
@@ -117,9 +117,17 @@ impl<'a> Look<'a> {
                 self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 readiness
             }
-            Resolved::ToBeMade { generation } => self.fetch(source, &format!("generation {generation}")),
-            Resolved::At { revision, digest } => match is_synced(&self.stack, revision, self.now) {
-                Sync::Synced => self.synced(),
+            Resolved::Unknown { subject } => self.fetch(source, subject),
+            Resolved::At { revision, digest, polled } => match is_synced(&self.stack, revision, self.now) {
+                Sync::Synced => {
+                    let readiness = self.synced();
+                    self.poll(source, polled);
+                    readiness
+                }
+                // To destroy, what is known of the source is enough: it may be gone.
+                Sync::Run(_) if !self.stack.deleting && source::is_stale(polled, self.now) => {
+                    self.fetch(source, "its latest commit")
+                }
                 Sync::Run(why) => self.run(source, revision, digest, &why),
             },
         }
@@ -133,6 +141,22 @@ impl<'a> Look<'a> {
         }
         self.booked = next_look;
         readiness
+    }
+
+    /// Git tells of no change: it is asked every now and then.
+    fn poll(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
+        let Some(polled) = polled else { return };
+        let due = polled + retry::resync_period(&self.snapshot.stack.spec);
+        let look = match self.snapshot.stack.status.next_look {
+            _ if due > self.now => due,
+            // It was asked: the answer is on its way until that look.
+            Some(asked) if asked > self.now => asked,
+            _ => {
+                self.effects.push(Effect::Fetch(source.clone()));
+                self.in_seconds(SOURCE_RETRY_SECONDS)
+            }
+        };
+        self.booked = Some(self.booked.map_or(look, |booked| booked.min(look)));
     }
 
     /// Nothing is to be run now.
@@ -159,8 +183,26 @@ impl<'a> Look<'a> {
         }
     }
 
+    /// Takes a new revision as run if nothing changed in it that matters to the Stack.
+    fn skip(&mut self, revision: &str) -> bool {
+        let TreeState::Stored { scope: Some(scope), .. } = &self.snapshot.tree else { return false };
+        let same = self.stack.status.scope.as_ref() == Some(scope);
+        let Some(last) = self.stack.status.last_update.as_mut().filter(|last| same && last.state == LastUpdateState::Succeeded)
+        else {
+            return false;
+        };
+        last.last_attempted_commit = revision.into();
+        last.last_successful_commit = revision.into();
+        let note = format!("Nothing changed in {} at {revision:?}: no update is needed", paths(&self.snapshot.stack).join(", "));
+        self.effects.push(Effect::Event { event_type: EventType::Normal, reason: "RevisionSkipped", note });
+        true
+    }
+
     fn run(&mut self, source: &SourceRef, revision: &str, digest: &str, why: &Why) -> Readiness {
         let spec = &self.snapshot.stack.spec;
+        if matches!(why, Why::Commit(_)) && self.skip(revision) {
+            return self.synced();
+        }
         if !self.stack.deleting
             && let Some((message, requests)) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {
@@ -168,8 +210,10 @@ impl<'a> Look<'a> {
             self.booked = Some(self.in_seconds(60));
             return Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, message };
         }
-        if self.snapshot.tree != crate::TreeState::Stored {
-            return self.fetch(source, revision);
+        let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
+        if let Some(readiness) = source::unusable(source, revision, *project) {
+            self.booked = None;
+            return readiness;
         }
         let operation = match (self.stack.deleting, spec.preview) {
             (true, _) => Operation::Destroy,
@@ -197,6 +241,8 @@ impl<'a> Look<'a> {
             run_program: !forward && spec.run_program,
             source: source.clone(),
             digest: digest.into(),
+            paths: paths(&self.snapshot.stack),
+            scope: scope.clone(),
             workspace: workspace(spec),
         })));
         self.effects.push(Effect::Launch { update });

@@ -16,7 +16,9 @@ pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp
     unseen || overdue || its_turn(&stack.uid, period_seconds, tick_seconds, now)
 }
 
-fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
+/// Whether the turn of something has come at this tick, by its uid or name. Everything has one turn in `period_seconds`.
+#[must_use]
+pub fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
     let ticks = (period_seconds / tick_seconds.max(1)).max(1);
     // FNV-1a: any hash that spreads uids and never changes will do.
     let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));

@@ -25,8 +25,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
             "1: a run is created that status.currentUpdate does not name",
         );
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was looked at");
-        check(snapshot.tree == TreeState::Stored, "3: a run is created whose tree is not stored");
-        let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest })
+        check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
+        let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
             if *revision == run.current.commit && *digest == run.digest);
         check(of_source, "3: a run's revision and digest are not the source's");
         check(stack.deleting == (run.operation == Operation::Destroy), "4: a destroy without deletion, or the reverse");
@@ -42,7 +42,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         check(at + 1 == plan.effects.len(), "4: something comes after the finalizer");
     }
     let ended = matches!(snapshot.run, RunState::Ended(..));
-    check(ended || plan.status.last_update == stack.status.last_update, "5: lastUpdate changes without an outcome");
+    check(ended || same_run(snapshot, plan), "5: lastUpdate changes without an outcome");
     check(ended || plan.status.outputs == stack.status.outputs, "5: outputs change without an outcome");
     // Without our finalizer a Stack that is being deleted is nobody's any more.
     let ours = !stack.deleting || stack.finalizer;
@@ -61,4 +61,16 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         );
     }
     found
+}
+
+/// `lastUpdate` is as it was, but for the revision if nothing that matters changed in it.
+fn same_run(snapshot: &Snapshot, plan: &Plan) -> bool {
+    let (mut before, after) = (snapshot.stack.status.last_update.clone(), &plan.status.last_update);
+    let scope = snapshot.stack.status.scope.as_ref();
+    let unchanged = matches!(&snapshot.tree, TreeState::Stored { scope: now, .. } if scope.is_some() && scope == now.as_ref());
+    if let (true, Some(before), Some(after)) = (unchanged, &mut before, after) {
+        before.last_attempted_commit.clone_from(&after.last_attempted_commit);
+        before.last_successful_commit.clone_from(&after.last_successful_commit);
+    }
+    before == *after
 }

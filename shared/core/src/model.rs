@@ -24,7 +24,7 @@ pub struct Snapshot {
 }
 
 /// A Stack.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stack {
     /// `metadata.namespace`
     pub namespace: String,
@@ -40,6 +40,9 @@ pub struct Stack {
     pub finalizer: bool,
     /// The annotation `pulumi.com/reconciliation-request`; empty if it is not there.
     pub reconcile_request: String,
+    /// The annotation `driftless.dev/paths`, as it was written: the directories and files of the source that matter beside the
+    /// project's own directory. `None`: all of it does.
+    pub paths: Option<String>,
     /// `spec`
     pub spec: StackSpec,
     /// `status`, as it was read.
@@ -124,7 +127,27 @@ pub enum SourceRef {
         dir: String,
     },
     /// `projectRepo` and its siblings.
-    Git,
+    Git(GitSource),
+}
+
+/// A git repository that a Stack names itself. Its credentials are the Stack's, so that the source is the Stack's own too: the object
+/// that it is stored under is the Stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GitSource {
+    /// The Stack's name.
+    pub stack: String,
+    /// `projectRepo`
+    pub repo: String,
+    /// `branch`: a branch, or a ref such as `refs/tags/v1`.
+    pub branch: String,
+    /// `commit`: a commit, or a tag or branch that is not followed.
+    pub commit: String,
+    /// `repoDir`
+    pub dir: String,
+    /// How many of `gitAuth`'s forms are given; `None` where it is not there, or `gitAuthSecret` is and wins.
+    pub auth_forms: Option<usize>,
+    /// Changes with every field of the spec that says what is fetched and how.
+    pub fingerprint: String,
 }
 
 impl SourceRef {
@@ -134,17 +157,17 @@ impl SourceRef {
         match self {
             Self::Program { .. } => "spec.programRef",
             Self::Flux { .. } => "spec.fluxSource",
-            Self::Git => "spec.projectRepo",
+            Self::Git(_) => "spec.projectRepo",
         }
     }
 
-    /// API version, kind and name of the object; `None` for git, which is none.
+    /// API version, kind and name of the object that the source is: for git that is the Stack.
     #[must_use]
-    pub fn object(&self) -> Option<(&str, &str, &str)> {
+    pub fn object(&self) -> (&str, &str, &str) {
         match self {
-            Self::Program { name } => Some(("pulumi.com/v1", "Program", name)),
-            Self::Flux { api_version, kind, name, .. } => Some((api_version, kind, name)),
-            Self::Git => None,
+            Self::Program { name } => ("pulumi.com/v1", "Program", name),
+            Self::Flux { api_version, kind, name, .. } => (api_version, kind, name),
+            Self::Git(git) => ("pulumi.com/v1", "Stack", &git.stack),
         }
     }
 
@@ -152,8 +175,8 @@ impl SourceRef {
     #[must_use]
     pub fn dir(&self) -> &str {
         match self {
-            Self::Flux { dir, .. } => dir.trim_start_matches("./").trim_matches('/'),
-            Self::Program { .. } | Self::Git => "",
+            Self::Flux { dir, .. } | Self::Git(GitSource { dir, .. }) => dir.trim_start_matches("./").trim_matches('/'),
+            Self::Program { .. } => "",
         }
     }
 }
@@ -203,37 +226,61 @@ pub struct Prerequisite {
 /// The state of a source object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// The object, or its kind, is not there.
+    /// The object is not there.
     NotFound,
     /// There, but with nothing to fetch. Words for the condition.
     NoArtifact {
         /// Why, if the source says it.
         why: String,
     },
-    /// A Program whose artifact is not of its generation: the fetcher has to make it.
-    Outdated {
-        /// `metadata.generation`
-        generation: i64,
+    /// Whatever it offers is not to be used, or cannot be known. Words for the condition: what is wrong and what would mend it.
+    Unfit {
+        /// Why.
+        why: String,
+    },
+    /// What it offers is not known yet: the fetcher has to find out. A Program whose artifact is not of its generation, or a git
+    /// repository that was not looked at.
+    Unknown {
+        /// Which state of the source is asked for, in words.
+        subject: String,
     },
     /// There is something to fetch.
     Artifact {
-        /// `status.artifact.revision`: the commit of PKO's fields. Compared as it is, never parsed.
+        /// `status.artifact.revision`, or the commit of git: the commit of PKO's fields. Compared as it is, never parsed.
         revision: String,
-        /// `status.artifact.digest`
+        /// `status.artifact.digest`, or what the fetcher says.
         digest: String,
+        /// When git was asked; `None` for a source that tells of its changes itself, and for a commit that never changes.
+        polled: Option<Timestamp>,
     },
 }
 
-/// Whether the tree of a source's artifact is stored.
+/// Whether the tree of a source's artifact is stored. Nobody looks where no run is wanted: then it is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeState {
     /// Verified, unpacked and complete.
-    Stored,
+    Stored {
+        /// Whether it has what a run begins with.
+        project: Project,
+        /// A digest of all that matters to the Stack, if it says what that is (see [`crate::paths`]).
+        scope: Option<String>,
+    },
     /// Not, or not known to be.
     Absent {
         /// How the last try to fetch this very artifact failed.
         failure: Option<FetchFailure>,
     },
+}
+
+/// Whether a tree has a Pulumi project where the spec says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Project {
+    /// The directory is not in the tree.
+    NoDirectory,
+    /// The directory has no `Pulumi.yaml`.
+    NoFile,
+    /// It has.
+    There,
 }
 
 /// How a fetch failed.
@@ -245,6 +292,8 @@ pub struct FetchFailure {
     pub message: String,
     /// The same content fails again.
     pub terminal: bool,
+    /// How often it failed in a row, this one counted.
+    pub failures: u32,
 }
 
 /// The state of the run that `status.currentUpdate` names.
@@ -275,6 +324,8 @@ pub struct Run {
     pub commit: String,
     /// What it does.
     pub operation: Operation,
+    /// The digest of all that matters to the Stack in its tree, if the Stack said what that is.
+    pub scope: Option<String>,
 }
 
 /// What pulumi does.

@@ -31,6 +31,7 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     };
     let mut status = StackStatus { current_update: None, last_update: Some(last_update), ..status.clone() };
     if outcome.succeeded {
+        status.scope.clone_from(&run.scope);
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());
         }

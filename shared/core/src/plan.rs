@@ -82,6 +82,10 @@ pub struct NewUpdate {
     pub source: SourceRef,
     /// The digest of the tree, as the source names it.
     pub digest: String,
+    /// The directories and files of the tree that the run gets; empty for all of it.
+    pub paths: Vec<String>,
+    /// The digest of [`NewUpdate::paths`], if there are any.
+    pub scope: Option<String>,
     /// The environment, without secret values.
     pub workspace: Workspace,
 }

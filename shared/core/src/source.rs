@@ -1,17 +1,23 @@
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{FetchFailure, Readiness, SourceRef, SourceState, StackStatus, TreeState, reason};
+use crate::{FetchFailure, Project, Readiness, SourceRef, SourceState, StackStatus, TreeState, reason};
 
 /// A source that is not there, or that could not be fetched, is looked at again after this long even if nothing is heard of it.
 pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
 
+/// A fetch that keeps failing is tried again after twice as long each time, and after this long at most.
+const MAX_FETCH_RETRY_SECONDS: i64 = 600;
+
+/// A run that is wanted starts from what git had this many seconds ago at most; else it is asked again first.
+const FRESH_SECONDS: i64 = 30;
+
 /// What a source gives to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {
-    /// A revision, and the digest of its tree.
-    At { revision: &'a str, digest: &'a str },
-    /// The fetcher has to make it first.
-    ToBeMade { generation: i64 },
+    /// A revision, the digest of its tree, and when that was asked for, if it has to be asked for.
+    At { revision: &'a str, digest: &'a str, polled: Option<Timestamp> },
+    /// The fetcher has to find out first.
+    Unknown { subject: &'a str },
     /// Nothing; the condition says why.
     Unavailable(Readiness),
 }
@@ -19,23 +25,41 @@ pub(crate) enum Resolved<'a> {
 /// What the source gives.
 pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolved<'a> {
     let program = matches!(source, SourceRef::Program { .. });
+    let unavailable = |what: &str| Resolved::Unavailable(unavailable(source, what));
     match state {
-        SourceState::Artifact { revision, digest } => Resolved::At { revision, digest },
-        SourceState::Outdated { generation } => Resolved::ToBeMade { generation: *generation },
-        SourceState::NotFound if program => Resolved::Unavailable(unavailable(source, "unable to retrieve program for stack")),
-        SourceState::NotFound => Resolved::Unavailable(unavailable(source, "could not resolve sourceRef")),
-        SourceState::NoArtifact { why } if why.is_empty() => {
-            Resolved::Unavailable(unavailable(source, "Flux source has no artifact"))
+        // Nobody has the rights to read one, and none is needed to know this.
+        _ if matches!(source, SourceRef::Flux { kind, .. } if kind == "HelmRepository") => {
+            unavailable("a HelmRepository has an index and no project; use a HelmChart of it")
         }
-        SourceState::NoArtifact { why } => {
-            Resolved::Unavailable(unavailable(source, &format!("Flux source has no artifact: {why}")))
+        SourceState::Artifact { revision, digest, polled } => Resolved::At { revision, digest, polled: *polled },
+        SourceState::Unknown { subject } => Resolved::Unknown { subject },
+        SourceState::NotFound if program => unavailable("unable to retrieve program for stack"),
+        SourceState::NotFound => unavailable("could not resolve sourceRef"),
+        SourceState::NoArtifact { why } if why.is_empty() => unavailable("Flux source has no artifact"),
+        SourceState::NoArtifact { why } => unavailable(&format!("Flux source has no artifact: {why}")),
+        SourceState::Unfit { why } => unavailable(&format!("Flux source cannot be used: {why}")),
+    }
+}
+
+/// A condition for a source that gives nothing: the words begin as PKO's and name the object.
+fn unavailable(source: &SourceRef, what: &str) -> Readiness {
+    Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{what} ({})", named(source)))
+}
+
+/// The source in words.
+fn named(source: &SourceRef) -> String {
+    match source {
+        SourceRef::Git(git) => format!("git repository {:?}", git.repo),
+        SourceRef::Program { .. } | SourceRef::Flux { .. } => {
+            let (_, kind, name) = source.object();
+            format!("{kind} {name:?}")
         }
     }
 }
 
-fn unavailable(source: &SourceRef, what: &str) -> Readiness {
-    let named = source.object().map_or_else(String::new, |(_, kind, name)| format!(" ({kind} {name:?})"));
-    Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{what}{named}"))
+/// Git has to be asked before a run: what it had may be old.
+pub(crate) fn is_stale(polled: Option<Timestamp>, now: Timestamp) -> bool {
+    polled.is_some_and(|at| now.duration_since(at) > SignedDuration::from_secs(FRESH_SECONDS))
 }
 
 /// What to do about a tree that is not stored: the condition, whether to ask for it now, and when to look again.
@@ -46,19 +70,44 @@ pub(crate) fn fetch(
     before: &StackStatus,
     now: Timestamp,
 ) -> (Readiness, bool, Option<Timestamp>) {
-    let retry = |from: Timestamp| from + SignedDuration::from_secs(SOURCE_RETRY_SECONDS);
-    let named = source.object().map_or_else(String::new, |(_, kind, name)| format!("{kind} {name:?}"));
-    let TreeState::Absent { failure: Some(FetchFailure { at, message, terminal }) } = tree else {
+    let after = |from: Timestamp, seconds: i64| from + SignedDuration::from_secs(seconds);
+    let named = named(source);
+    let TreeState::Absent { failure: Some(FetchFailure { at, message, terminal, failures }) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
         // If this very thing was asked for, the answer is on its way until the look that was booked for it.
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
-        return (readiness, asked.is_none(), asked.or(Some(retry(now))));
+        return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
     };
-    let readiness = Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {message}"));
-    let due = retry(*at) <= now;
-    match (terminal, due) {
+    let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
+    let due = after(*at, wait);
+    let next = match (terminal, due <= now) {
+        (true, _) => "not tried again until the source changes".to_owned(),
+        (false, true) => "trying again".to_owned(),
+        (false, false) => format!("trying again at {}", due.strftime("%H:%M:%SZ")),
+    };
+    let readiness = Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {message}; {next}"));
+    match (terminal, due <= now) {
         (true, _) => (readiness, false, None),
-        (false, true) => (readiness, true, Some(retry(now))),
-        (false, false) => (readiness, false, Some(retry(*at))),
+        (false, true) => (readiness, true, Some(after(now, SOURCE_RETRY_SECONDS))),
+        (false, false) => (readiness, false, Some(due)),
     }
+}
+
+/// What is wrong with a stored tree, for the condition: nothing is started for what is known to fail.
+pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> Option<Readiness> {
+    let field = match source {
+        SourceRef::Git(_) => "spec.repoDir",
+        SourceRef::Program { .. } | SourceRef::Flux { .. } => "spec.fluxSource.dir",
+    };
+    let (named, dir) = (named(source), source.dir());
+    let what = match project {
+        Project::NoDirectory => {
+            format!("{named} at {revision} has no directory {dir:?}; correct {field}, or add it to the source")
+        }
+        Project::NoFile => {
+            format!("{named} at {revision} has no Pulumi.yaml in {dir:?}; correct {field}, or add it to the source")
+        }
+        Project::There => return None,
+    };
+    Some(Readiness::stalled(reason::SOURCE_UNAVAILABLE, what))
 }

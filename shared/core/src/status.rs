@@ -22,6 +22,8 @@ pub struct StackStatus {
     pub outputs: Option<BTreeMap<String, Value>>,
     /// Name and runtime of the project that ran last.
     pub project: Option<(String, String)>,
+    /// The digest of all that matters to the Stack in the tree that ran last with success, if the Stack said what that is.
+    pub scope: Option<String>,
     /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
     pub next_look: Option<Timestamp>,
 }

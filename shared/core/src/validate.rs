@@ -1,4 +1,4 @@
-use crate::{ResourceRef, SourceRef, Stack};
+use crate::{GitSource, ResourceRef, SourceRef, Stack, paths};
 
 /// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run.
 pub(crate) fn invalid(stack: &Stack) -> Option<String> {
@@ -11,7 +11,7 @@ pub(crate) fn invalid(stack: &Stack) -> Option<String> {
     }
     match spec.sources.as_slice() {
         [] => Some("no source; set one of spec.programRef, spec.fluxSource and spec.projectRepo".into()),
-        [SourceRef::Git] => Some("spec.projectRepo is not supported by this release; use spec.fluxSource with a GitRepository".into()),
+        [SourceRef::Git(git)] => invalid_git(git),
         [SourceRef::Flux { api_version, .. }] if !valid_api_version(api_version) => Some(format!(
             "cannot process source reference: spec.fluxSource.sourceRef.apiVersion is {api_version:?}; write GROUP/VERSION, such as \
              source.toolkit.fluxcd.io/v1"
@@ -23,6 +23,10 @@ pub(crate) fn invalid(stack: &Stack) -> Option<String> {
         }
     }
     .or_else(|| invalid_dir(spec.sources.first()?))
+    .or_else(|| {
+        let path = paths::invalid(stack)?;
+        Some(format!("annotation driftless.dev/paths has {path:?}; list directories within the source, separated by commas"))
+    })
     .or_else(|| spec.env_refs.iter().find_map(|(key, reference)| {
         let why = invalid_reference(reference, &stack.namespace)?;
         Some(format!("resolving env variable reference for {key:?}: {why}"))
@@ -41,9 +45,27 @@ fn valid_api_version(api_version: &str) -> bool {
 
 fn invalid_dir(source: &SourceRef) -> Option<String> {
     let dir = source.dir();
+    let field = if matches!(source, SourceRef::Git(_)) { "spec.repoDir" } else { "spec.fluxSource.dir" };
     dir.split('/')
         .any(|part| part == "..")
-        .then(|| format!("spec.fluxSource.dir is {dir:?}; it must stay within the source: remove every \"..\""))
+        .then(|| format!("{field} is {dir:?}; it must stay within the source: remove every \"..\""))
+}
+
+/// PKO's words come first.
+fn invalid_git(git: &GitSource) -> Option<String> {
+    let message = match (git.repo.trim(), git.branch.trim(), git.commit.trim()) {
+        ("", ..) => r#"missing "projectRepo"; set spec.projectRepo to the repository's URL"#,
+        (_, "", "") => r#"missing "commit" or "branch"; set one of spec.commit and spec.branch"#,
+        (_, branch, commit) if !branch.is_empty() && !commit.is_empty() => {
+            r#"only one of "commit" or "branch" should be specified; remove one of spec.commit and spec.branch"#
+        }
+        _ if git.auth_forms == Some(0) => {
+            "gitAuth config must specify exactly one of 'personalAccessToken', 'sshPrivateKey', 'basicAuth', or 'githubApp': set one in \
+             spec.gitAuth, or remove it"
+        }
+        _ => return None,
+    };
+    Some(message.into())
 }
 
 /// PKO's words where it has some. The last two it leaves to a log.

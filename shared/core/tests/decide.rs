@@ -211,7 +211,7 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
 
     let revision = "main@sha1:bbb".to_owned();
-    snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into() });
+    snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into(), polled: None });
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, [fetch], "another revision is another request");
 }
 
@@ -219,16 +219,97 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
 fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() {
     let mut snapshot = snapshot(stack());
     let failure = |terminal, seconds| TreeState::Absent {
-        failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal }),
+        failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
     };
-    let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused";
-    for (tree, effects, look) in
-        [(failure(false, 5), 0, Some(25)), (failure(false, 31), 1, Some(30)), (failure(true, 99), 0, None)]
-    {
+    let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
+    for (tree, next, effects, look) in [
+        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25)),
+        (failure(false, 31), "trying again", 1, Some(30)),
+        (failure(true, 99), "not tried again until the source changes", 0, None),
+    ] {
         snapshot.tree = tree;
         let plan = plan(&snapshot);
-        assert_eq!((condition(&plan).as_str(), plan.effects.len()), (words, effects));
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
         assert_eq!(plan.look_at.map(|at| at.duration_since(now()).as_secs()), look);
+    }
+    let waits = [1, 2, 3, 5, 9].map(|failures| {
+        let message = String::new();
+        snapshot.tree = TreeState::Absent { failure: Some(FetchFailure { at: now(), message, terminal: false, failures }) };
+        plan(&snapshot).look_at.unwrap().duration_since(now()).as_secs()
+    });
+    assert_eq!(waits, [30, 60, 120, 480, 600]);
+}
+
+/// A Stack on a branch of a git repository, run at "aaa"; git was asked `seconds` ago and had `revision`.
+fn on_git(revision: &str, seconds: i64) -> Snapshot {
+    let mut last = last_update(LastUpdateState::Succeeded, 0, 600);
+    (last.last_attempted_commit, last.last_successful_commit) = ("aaa".into(), "aaa".into());
+    let mut snapshot = snapshot(stack_after(last));
+    let git = GitSource { stack: "shop".into(), repo: "https://git/shop".into(), branch: "main".into(), ..GitSource::default() };
+    snapshot.stack.spec.sources = vec![SourceRef::Git(git)];
+    let polled = Some(ago(seconds));
+    snapshot.source = Some(SourceState::Artifact { revision: revision.into(), digest: "sha1:t".into(), polled });
+    snapshot
+}
+
+#[test]
+fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
+    let asks = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)));
+    let quiet = plan(&on_git("aaa", 20));
+    assert_eq!((condition(&quiet).as_str(), asks(&quiet)), ("Ready", false));
+    assert_eq!(quiet.look_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
+    let due = plan(&on_git("aaa", 60));
+    assert_eq!((condition(&due).as_str(), asks(&due), created(&due)), ("Ready", true, None));
+
+    let old = plan(&on_git("bbb", 31));
+    assert_eq!(condition(&old), "Reconciling/StackProcessing: fetching git repository \"https://git/shop\" at its latest commit");
+    assert_eq!((asks(&old), created(&old)), (true, None));
+    let fresh = plan(&on_git("bbb", 30));
+    assert_eq!(created(&fresh).unwrap().current.commit, "bbb");
+
+    let mut going = on_git("aaa", 9999);
+    (going.stack.deleting, going.stack.generation, going.stack.spec.destroy_on_finalize) = (true, 2, true);
+    assert!(created(&plan(&going)).is_some(), "a repository that is gone does not keep a Stack from being destroyed");
+}
+
+#[test]
+fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
+    let stored = |scope: &str| TreeState::Stored { project: Project::There, scope: Some(scope.into()) };
+    let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
+    snapshot.stack.paths = Some("modules".into());
+    snapshot.stack.status.scope = Some("same".into());
+    let digest = "sha256:bbb".to_owned();
+    snapshot.source = Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest, polled: None });
+
+    snapshot.tree = stored("same");
+    let skipped = plan(&snapshot);
+    assert_eq!((condition(&skipped).as_str(), created(&skipped)), ("Ready", None));
+    assert_eq!(skipped.status.last_update.unwrap().last_successful_commit, "main@sha1:bbb");
+    let note = "Nothing changed in infra, modules at \"main@sha1:bbb\": no update is needed".to_owned();
+    assert_eq!(skipped.effects, [Effect::Event { event_type: EventType::Normal, reason: "RevisionSkipped", note }]);
+
+    snapshot.tree = stored("other");
+    let changed = plan(&snapshot);
+    let new = created(&changed).unwrap();
+    assert_eq!((new.paths.as_slice(), new.scope.as_deref()), (&["infra".to_owned(), "modules".to_owned()][..], Some("other")));
+
+    snapshot.tree = stored("same");
+    snapshot.stack.generation = 2;
+    assert!(created(&plan(&snapshot)).is_some(), "a change of the spec is no change of the source");
+}
+
+#[test]
+fn no_task_is_started_for_a_directory_that_has_no_project() {
+    let mut snapshot = snapshot(stack());
+    for (project, what) in
+        [(Project::NoDirectory, "has no directory \"infra\""), (Project::NoFile, "has no Pulumi.yaml in \"infra\"")]
+    {
+        snapshot.tree = TreeState::Stored { project, scope: None };
+        let plan = plan(&snapshot);
+        assert_eq!(created(&plan), None);
+        let words =
+            format!("Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa {what}; correct spec.fluxSource.dir");
+        assert!(condition(&plan).starts_with(&words), "{}", condition(&plan));
     }
 }
 
@@ -275,6 +356,18 @@ fn a_spec_that_cannot_be_run_says_which_field_and_why() {
     );
     let dir = |dir: &str| SourceRef::Flux { api_version: "g/v1".into(), kind: "K".into(), name: "n".into(), dir: dir.into() };
     assert!(invalid(&|spec| spec.sources = vec![dir("a/../..")]).contains("remove every \"..\""));
+    let git = |repo: &str, branch: &str, commit: &str, forms| {
+        let git = GitSource { repo: repo.into(), branch: branch.into(), commit: commit.into(), ..GitSource::default() };
+        SourceRef::Git(GitSource { auth_forms: forms, ..git })
+    };
+    for (source, words) in [
+        (git("", "main", "", None), "missing \"projectRepo\"; "),
+        (git("r", "", "", None), "missing \"commit\" or \"branch\"; "),
+        (git("r", "main", "abc", None), "only one of \"commit\" or \"branch\" should be specified; "),
+        (git("r", "main", "", Some(0)), "gitAuth config must specify exactly one of "),
+    ] {
+        assert!(invalid(&|spec| spec.sources = vec![source.clone()]).starts_with(words), "{words}");
+    }
     let wrong = SourceRef::Flux { api_version: "v1".into(), kind: "K".into(), name: "n".into(), dir: String::new() };
     assert!(invalid(&|spec| spec.sources = vec![wrong.clone()]).starts_with("cannot process source reference: "));
 }

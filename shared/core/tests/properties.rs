@@ -44,7 +44,7 @@ prop_compose! {
 
 prop_compose! {
     fn a_run()(generation in 1_i64..4, reconcile_request in request(), commit in commit(), operation in operation()) -> Run {
-        Run { name: "shop-111".into(), generation, reconcile_request, commit, operation }
+        Run { name: "shop-111".into(), generation, reconcile_request, commit, operation, scope: Some("scope".into()) }
     }
 }
 
@@ -64,17 +64,26 @@ fn a_source() -> impl Strategy<Value = Option<SourceState>> {
         prop_oneof![
             Just(SourceState::NotFound),
             Just(SourceState::NoArtifact { why: "auth failed".into() }),
-            Just(SourceState::Outdated { generation: 2 }),
-            commit().prop_map(|revision| SourceState::Artifact { revision, digest: "sha256:aaa".into() }),
-            Just(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into() }),
+            Just(SourceState::Unfit { why: "it is being deleted".into() }),
+            Just(SourceState::Unknown { subject: "generation 2".into() }),
+            (commit(), option::of(time())).prop_map(|(revision, polled)| SourceState::Artifact {
+                revision,
+                digest: "sha256:aaa".into(),
+                polled
+            }),
+            Just(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into(), polled: None }),
         ],
     )
 }
 
 fn a_tree() -> impl Strategy<Value = TreeState> {
-    let failed = (time(), any::<bool>())
-        .prop_map(|(at, terminal)| TreeState::Absent { failure: Some(FetchFailure { at, message: "refused".into(), terminal }) });
-    prop_oneof![3 => Just(TreeState::Stored), 1 => Just(TreeState::Absent { failure: None }), 1 => failed]
+    let failed = (time(), any::<bool>(), 0_u32..9).prop_map(|(at, terminal, failures)| TreeState::Absent {
+        failure: Some(FetchFailure { at, message: "refused".into(), terminal, failures }),
+    });
+    let project = prop_oneof![4 => Just(Project::There), 1 => Just(Project::NoDirectory), 1 => Just(Project::NoFile)];
+    let stored = (project, option::of(prop_oneof![Just("scope".to_owned()), Just("other".to_owned())]))
+        .prop_map(|(project, scope)| TreeState::Stored { project, scope });
+    prop_oneof![3 => stored, 1 => Just(TreeState::Absent { failure: None }), 1 => failed]
 }
 
 prop_compose! {
@@ -103,13 +112,14 @@ prop_compose! {
         spec in a_spec(),
         (generation, deleting, finalizer, reconcile_request) in (1_i64..4, any::<bool>(), any::<bool>(), request()),
         last_update in option::weighted(0.8, last()),
-        next_look in option::of(time()),
+        (next_look, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
         (source, tree, run) in (a_source(), a_tree(), a_run_state()),
         prerequisite in option::of((1_i64..3, option::of(last()))),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, reconcile_request, spec, ..stack() };
         stack.status.last_update = last_update;
         stack.status.next_look = next_look;
+        stack.status.scope = scope;
         let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: String::new() };
         stack.status.current_update = (run != RunState::None).then_some(named);
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
@@ -130,6 +140,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
             reconcile_request: new.current.reconcile_request.clone(),
             commit: new.current.commit.clone(),
             operation: new.operation,
+            scope: new.scope.clone(),
         }),
         (None, RunState::Ended(..) | RunState::Missing) => RunState::None,
         (None, run) => run.clone(),

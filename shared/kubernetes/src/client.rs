@@ -102,8 +102,14 @@ impl Cluster for Client {
         }
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         match Api::namespaced_with(self.kube.clone(), namespace, &resource).get(name).await {
-            // Not `get_opt`: a kind that is not there answers without a reason.
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+            // A path that the API server does not know: it answers without a reason.
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
+                call: format!("get {kind} {namespace}/{name}"),
+                message: format!(
+                    "the cluster does not serve {kind} of {api_version}: install its CRD, or correct apiVersion and kind"
+                ),
+            }),
             got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
         }
     }

@@ -83,7 +83,7 @@ impl<K> Object for K where
 pub trait Cluster {
     /// The object, if it is there.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
-    /// An object of a kind that is known only at run time. `None` if it, or its kind, is not there.
+    /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served, or may not be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
     /// The objects of a namespace, or of all, that a field selector such as `spec.programRef.name=x` chooses. Reads every page.
     fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> impl Future<Output = Result<Vec<K>>>;

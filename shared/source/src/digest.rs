@@ -91,6 +91,10 @@ impl Digest {
         hasher.finish()
     }
 
+    pub(crate) fn of_sha256(sha256: &[u8; 32]) -> Self {
+        Self { algorithm: Algorithm::Sha256, text: format!("sha256:{}", hex(sha256)) }
+    }
+
     /// The hash function.
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {

@@ -1,9 +1,13 @@
-/// What an archive may cost. The defaults fit a large repository and a small function.
+/// What an archive may cost: settings of an installation. The defaults fit a large repository and a small function. PKO stops at 100 MiB
+/// of content and has no other limit.
+///
+/// Memory is bounded by these and by constants beside them: 1 MiB per extended header, and 16 MiB for all paths together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes after decompression, the archive's own headers and padding included. Default: 256 MiB.
+    /// Bytes after decompression, the archive's own headers and padding included. They need as much scratch space, and twice as much
+    /// if the archive is not in the order of its paths. Default: 256 MiB.
     pub bytes: u64,
-    /// Entries: files, links, and directories whether listed or implied. Default: 20,000.
+    /// Entries: files, links, and directories whether listed or implied. Default: 100,000.
     pub entries: usize,
     /// Bytes of a path or of a link's target. Default: 1,024.
     pub path_length: usize,
@@ -16,6 +20,6 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 256 << 20, entries: 20_000, path_length: 1024, depth: 64, ratio: 200 }
+        Self { bytes: 256 << 20, entries: 100_000, path_length: 1024, depth: 64, ratio: 200 }
     }
 }

@@ -39,7 +39,7 @@ pub struct File {
     pub executable: bool,
 }
 
-/// A directory of a stored tree and all that is below it.
+/// A part of a stored tree: a directory and all that is below it, or a single file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory<'a> {
     /// Where its content begins in the pack.
@@ -77,7 +77,7 @@ impl Manifest {
         let files = tree.files.iter().map(|(path, file)| {
             let offset = size;
             size += file.size;
-            (path.clone(), File { offset, size: file.size, digest: file.digest.clone(), executable: file.executable })
+            (path.clone(), File { offset, size: file.size, digest: Digest::of_sha256(&file.sha256), executable: file.executable })
         });
         let files = files.collect();
         Self { version: MANIFEST_VERSION, size, directories: directories(&files, &tree.links), files, links: tree.links.clone() }
@@ -114,6 +114,28 @@ impl Manifest {
         if end == manifest.size { Ok(manifest) } else { Err(InvalidManifest::Size) }
     }
 
+    /// The digest of what is at `path`, a directory or a file, as it is written by people; `None` if the tree has none such.
+    #[must_use]
+    pub fn digest_of(&self, path: &str) -> Option<&Digest> {
+        let path = path::directory(path)?;
+        self.directories.get(&path).or_else(|| self.files.get(&path).map(|file| &file.digest))
+    }
+
+    /// What is at `path`, as it is written by people: a directory with all that is below it, a file or a link; `None` if the tree has
+    /// none such.
+    #[must_use]
+    pub fn part(&self, path: &str) -> Option<Directory<'_>> {
+        self.directory(path).or_else(|| {
+            let path = path::directory(path)?;
+            let files: Vec<(&str, &File)> =
+                self.files.get_key_value(&path).map(|(path, file)| (path.as_str(), file)).into_iter().collect();
+            let links: Vec<(&str, &str)> =
+                self.links.get_key_value(&path).map(|(path, target)| (path.as_str(), target.as_str())).into_iter().collect();
+            let (offset, size) = files.first().map_or((0, 0), |(_, file)| (file.offset, file.size));
+            (!files.is_empty() || !links.is_empty()).then_some(Directory { offset, size, files, links })
+        })
+    }
+
     /// The directory `dir` (`""` or `.` is the root, `./a/` is `a`) with all that is below it; `None` if the tree has none such.
     #[must_use]
     pub fn directory(&self, dir: &str) -> Option<Directory<'_>> {
@@ -135,22 +157,39 @@ fn below<'a, T>(map: &'a BTreeMap<String, T>, dir: &str) -> impl Iterator<Item =
     map.range(prefix.clone()..).map(|(path, value)| (path.as_str(), value)).take_while(move |(path, _)| path.starts_with(&prefix))
 }
 
+/// The digest of a directory is one of what lies in it: names, kinds, and the digests of files and of directories.
 fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>) -> BTreeMap<String, Digest> {
     let mut hashers = BTreeMap::from([("", Hasher::new(Algorithm::Sha256))]);
-    // Every part ends with a NUL, which is in no path, target or digest: no two lists of entries are the same bytes.
     let files = files.iter().map(|(path, file)| (path, if file.executable { "program" } else { "file" }, file.digest.as_str()));
     let links = links.iter().map(|(path, target)| (path, "link", target.as_str()));
     for (path, kind, content) in files.chain(links) {
-        for dir in path::ancestors(path).chain([""]) {
-            let hasher = hashers.entry(dir).or_insert_with(|| Hasher::new(Algorithm::Sha256));
-            let relative = path[dir.len()..].trim_start_matches('/');
-            for part in [kind, relative, content] {
-                hasher.update(part.as_bytes());
-                hasher.update(&[0]);
-            }
+        for dir in path::ancestors(path) {
+            hashers.entry(dir).or_insert_with(|| Hasher::new(Algorithm::Sha256));
+        }
+        describe(&mut hashers, path, kind, content);
+    }
+    let mut digests = BTreeMap::new();
+    // Whatever is below a directory comes after it.
+    while let Some((dir, hasher)) = hashers.pop_last() {
+        let digest = hasher.finish();
+        if !dir.is_empty() {
+            describe(&mut hashers, dir, "directory", digest.as_str());
+        }
+        digests.insert(dir.to_owned(), digest);
+    }
+    digests
+}
+
+/// Tells the directory of `path` what is there. Every part ends with a NUL, which is in no name, target or digest: no two lists of
+/// entries are the same bytes.
+fn describe(hashers: &mut BTreeMap<&str, Hasher>, path: &str, kind: &str, content: &str) {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    if let Some(hasher) = hashers.get_mut(dir) {
+        for part in [kind, name, content] {
+            hasher.update(part.as_bytes());
+            hasher.update(&[0]);
         }
     }
-    hashers.into_iter().map(|(dir, hasher)| (dir.to_owned(), hasher.finish())).collect()
 }
 
 #[cfg(test)]
@@ -158,7 +197,7 @@ mod tests {
     use super::*;
 
     fn tree(files: &[(&str, &str)]) -> Tree {
-        Tree::from_files(files.iter().map(|(path, content)| (*path, content.as_bytes()))).unwrap().0
+        Tree::from_files(files.iter().map(|(path, content)| (*path, content.as_bytes())), std::io::sink()).unwrap()
     }
 
     #[test]

@@ -7,15 +7,17 @@ use crate::{Limits, Refusal};
 /// Links that a path may pass through, as in Linux.
 const MAX_HOPS: usize = 40;
 
+/// Steps that following all links of a tree may take. Each is a look at the list of links; this many take seconds at worst.
+const MAX_STEPS: usize = 4 << 20;
+
 /// The path that an archive means by `raw`.
 pub(crate) fn clean(raw: &[u8], limits: &Limits) -> Result<String, Refusal> {
-    let text = std::str::from_utf8(raw).map_err(|_| Refusal::NotUtf8 { path: shown(&String::from_utf8_lossy(raw)) })?;
-    if text.len() > limits.path_length {
-        return Err(Refusal::PathTooLong { path: shown(text), limit: limits.path_length });
+    let lossy = || shown(&String::from_utf8_lossy(raw));
+    if raw.len() > limits.path_length {
+        return Err(Refusal::PathTooLong { path: lossy(), limit: limits.path_length });
     }
-    if text.contains(['\\', '\0']) {
-        return Err(Refusal::InvalidPath { path: shown(text) });
-    }
+    let text = std::str::from_utf8(raw).map_err(|_| Refusal::NotUtf8 { path: lossy() })?;
+    check_characters(text).map_err(|why| Refusal::InvalidPath { path: shown(text), why })?;
     if text.starts_with('/') {
         return Err(Refusal::AbsolutePath { path: shown(text) });
     }
@@ -27,6 +29,16 @@ pub(crate) fn clean(raw: &[u8], limits: &Limits) -> Result<String, Refusal> {
         return Err(Refusal::TooDeep { path: shown(text), limit: limits.depth });
     }
     Ok(parts.join("/"))
+}
+
+/// What no path and no link's target may have, in words.
+pub(crate) fn check_characters(text: &str) -> Result<(), &'static str> {
+    match text.chars().find(|c| ['\\', '\0'].contains(c)) {
+        None if text.is_empty() => Err("is empty"),
+        None => Ok(()),
+        Some('\0') => Err("contains a NUL"),
+        Some(_) => Err("contains a backslash"),
+    }
 }
 
 /// A directory as people write it, with dots and slashes too many; `None` if it is not within the tree.
@@ -45,19 +57,36 @@ pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Where the link at `path` leads stays in the tree, through all other links on the way. It need not exist.
-pub(crate) fn check_link(links: &BTreeMap<String, String>, path: &str) -> Result<(), Refusal> {
+/// Where every link leads stays in the tree, through all other links on the way. It need not exist.
+pub(crate) fn check_links(links: &BTreeMap<String, String>) -> Result<(), Refusal> {
+    let mut steps = 0;
+    links.keys().try_for_each(|path| check_link(links, path, &mut steps))
+}
+
+fn check_link(links: &BTreeMap<String, String>, path: &str, steps: &mut usize) -> Result<(), Refusal> {
     let leaves = || Refusal::LinkLeavesTree { path: shown(path) };
     let mut hops = 0;
-    let mut here: Vec<&str> = path.split('/').collect();
-    let mut ahead: Vec<&str> = here.pop().into_iter().collect();
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let mut here = parent.to_owned();
+    let mut ahead = vec![name];
     while let Some(part) = ahead.pop() {
+        *steps += 1;
+        if *steps > MAX_STEPS {
+            return Err(Refusal::LinkMaze);
+        }
         if part == ".." {
-            here.pop().ok_or_else(leaves)?;
+            if here.is_empty() {
+                return Err(leaves());
+            }
+            here.truncate(here.rfind('/').unwrap_or(0));
             continue;
         }
-        here.push(part);
-        let Some(target) = links.get(&here.join("/")) else { continue };
+        let parent = here.len();
+        if parent > 0 {
+            here.push('/');
+        }
+        here.push_str(part);
+        let Some(target) = links.get(&here) else { continue };
         hops += 1;
         if hops > MAX_HOPS {
             return Err(Refusal::LinkLoop { path: shown(path) });
@@ -65,8 +94,22 @@ pub(crate) fn check_link(links: &BTreeMap<String, String>, path: &str) -> Result
         if target.starts_with('/') {
             return Err(leaves());
         }
-        here.pop();
+        here.truncate(parent);
         ahead.extend(parts(target).rev());
+    }
+    Ok(())
+}
+
+/// No two of Pulumi's settings (`Pulumi.*`) have paths that differ only in case.
+pub(crate) fn check_cases<'a>(paths: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
+    let mut seen = BTreeMap::new();
+    for path in paths {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if name.get(..7).is_some_and(|begin| begin.eq_ignore_ascii_case("pulumi."))
+            && let Some(other) = seen.insert(path.to_lowercase(), path)
+        {
+            return Err(Refusal::CaseTwins { path: shown(other), other: shown(path) });
+        }
     }
     Ok(())
 }

@@ -1,9 +1,17 @@
 use std::{
-    collections::{BTreeMap, btree_map::Entry as Place},
-    io::{self, Read, Seek, SeekFrom, Write},
+    collections::BTreeMap,
+    io::{self, BufWriter, Read, Seek, SeekFrom, Write},
 };
 
-use crate::{Algorithm, Digest, Hasher, Limits, path};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Limits, path};
+
+/// All paths and targets of a tree together. Large repositories have about a quarter of it.
+const PATHS_BYTES: usize = 16 << 20;
+
+/// Bytes of content that are read and written at once.
+const BUFFER: usize = 64 << 10;
 
 /// Why content did not become a tree.
 #[derive(Debug, thiserror::Error)]
@@ -19,50 +27,79 @@ pub enum Error {
     Spool(#[source] io::Error),
 }
 
-/// What is wrong with the content. Paths in it are cut to 200 characters.
+/// What is wrong with the content. Paths in it are cut to 200 characters; nothing else of the content is in its words.
+///
+/// Two paths that differ only in case are two files where runs happen, and repositories with `README` and `readme` exist: they are
+/// refused only where it matters, for Pulumi's project and stack settings (`Pulumi.*`), whose reviewer on a file system that ignores
+/// case would see another file than the one that is run. Unicode's different spellings of one name are not compared: names of settings
+/// have none, and the runner's file system keeps them apart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]
 pub enum Refusal {
-    #[error("not a gzip-compressed archive")]
-    NotGzip,
+    #[error("the archive is empty")]
+    Empty,
+    #[error("not a gzip-compressed archive but {found}; the source has to offer a tar archive, compressed with gzip or plain")]
+    NotGzip { found: &'static str },
+    #[error("compressed with gzip, but what is in it is no tar archive")]
+    NotTar,
     #[error("the archive ends early")]
     Truncated,
     #[error("the archive is damaged: {0}")]
-    Damaged(String),
+    Damaged(&'static str),
+    #[error("the archive goes on after its end")]
+    TrailingData,
+    #[error("the {what} of an entry is stated twice")]
+    StatedTwice { what: &'static str },
+    #[error("the size of an entry is stated twice and differently")]
+    SizesDiffer,
+    #[error("a global header states the {what} of all entries")]
+    GlobalHeader { what: &'static str },
     #[error("the content is larger than {limit} bytes")]
     TooLarge { limit: u64 },
     #[error("the archive inflates to more than {limit} times its size")]
     TooDense { limit: u64 },
-    #[error("the headers of one entry are larger than {limit} bytes")]
+    #[error("an extended header is larger than {limit} bytes")]
     HeaderTooLarge { limit: u64 },
     #[error("more than {limit} files and directories")]
     TooManyEntries { limit: usize },
+    #[error("the paths together are longer than {limit} bytes")]
+    PathsTooLong { limit: usize },
     #[error("the path {path:?} is longer than {limit} bytes")]
     PathTooLong { path: String, limit: usize },
     #[error("the path {path:?} has more than {limit} parts")]
     TooDeep { path: String, limit: usize },
     #[error("the path {path:?} is not UTF-8")]
     NotUtf8 { path: String },
-    #[error("the path {path:?} is empty or contains a backslash or a NUL")]
-    InvalidPath { path: String },
+    #[error("the path {path:?} {why}")]
+    InvalidPath { path: String, why: &'static str },
     #[error("the path {path:?} is absolute")]
     AbsolutePath { path: String },
     #[error("the path {path:?} contains `..`")]
     ParentPath { path: String },
     #[error("the path {path:?} occurs twice")]
     Duplicate { path: String },
+    #[error("the paths {path:?} and {other:?} differ only in case")]
+    CaseTwins { path: String, other: String },
     #[error("the path {path:?} is used as a directory and is none")]
     NotADirectory { path: String },
+    #[error("the target of the link {path:?} {why}")]
+    InvalidTarget { path: String, why: &'static str },
+    #[error("the target of the link {path:?} is longer than {limit} bytes")]
+    TargetTooLong { path: String, limit: usize },
     #[error("the link {path:?} leads out of the tree")]
     LinkLeavesTree { path: String },
     #[error("the link {path:?} leads through too many links")]
     LinkLoop { path: String },
+    #[error("the links take too long to follow")]
+    LinkMaze,
     #[error("{path:?} is a hard link")]
     HardLink { path: String },
-    #[error("{path:?} is a device, a pipe or another kind of entry that is no file")]
-    NotAFile { path: String },
+    #[error("{path:?} is {kind}")]
+    NotAFile { path: String, kind: &'static str },
     #[error("{path:?} is a sparse file")]
     Sparse { path: String },
+    #[error("{path:?} is no file, but states content")]
+    HasContent { path: String },
 }
 
 /// A checked tree whose content lies in a spool.
@@ -78,29 +115,42 @@ pub(crate) struct Spooled {
     pub offset: u64,
     pub size: u64,
     pub executable: bool,
-    pub digest: Digest,
+    pub sha256: [u8; 32],
 }
 
 impl Tree {
-    /// A tree of a few plain files, such as a Program's one `Pulumi.yaml`, and its spool.
-    pub fn from_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<(Self, io::Cursor<Vec<u8>>), Error> {
-        let mut spool = Vec::new();
-        let mut builder = Builder::new(Limits::default(), &mut spool);
+    /// A tree of a few plain files, such as a Program's one `Pulumi.yaml`. Their content is appended to `spool`.
+    pub fn from_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>, spool: impl Write) -> Result<Self, Error> {
+        let mut builder = Builder::new(Limits::default(), spool);
         for (path, mut content) in files {
             builder.file(path.as_bytes(), false, &mut content)?;
         }
-        let tree = builder.finish()?;
-        Ok((tree, io::Cursor::new(spool)))
+        builder.finish()
+    }
+
+    /// The spool already is the pack, because the files came in the order of their paths.
+    #[must_use]
+    pub fn is_in_order(&self) -> bool {
+        let mut end = 0;
+        self.files.values().all(|file| {
+            let begin = end;
+            end += file.size;
+            file.offset == begin
+        })
     }
 
     /// Writes the pack: every file's content in the order of paths. `spool` is what the tree was made with.
     pub fn write_pack(&self, spool: &mut (impl Read + Seek), pack: &mut impl Write) -> io::Result<()> {
+        let mut at = None;
         for file in self.files.values() {
-            spool.seek(SeekFrom::Start(file.offset))?;
+            if at != Some(file.offset) {
+                spool.seek(SeekFrom::Start(file.offset))?;
+            }
             let copied = io::copy(&mut spool.take(file.size), pack)?;
             if copied != file.size {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            at = Some(file.offset + file.size);
         }
         pack.flush()
     }
@@ -115,17 +165,32 @@ enum Node {
 
 /// Makes a tree, entry by entry, from whatever source; checks all that can be checked of a path. Content goes to the spool as it
 /// comes.
-pub struct Builder<S> {
+pub struct Builder<S: Write> {
     limits: Limits,
     nodes: BTreeMap<String, Node>,
-    spool: S,
+    /// Bytes of all paths and targets.
+    paths: usize,
+    /// The directory of the entry before: it and those above it are known to be directories.
+    parent: String,
+    spool: BufWriter<S>,
     spooled: u64,
+    buffer: Vec<u8>,
 }
 
 impl<S: Write> Builder<S> {
     /// An empty tree and an empty spool.
     pub fn new(limits: Limits, spool: S) -> Self {
-        Self { limits, nodes: BTreeMap::new(), spool, spooled: 0 }
+        let spool = BufWriter::with_capacity(BUFFER, spool);
+        Self { limits, nodes: BTreeMap::new(), paths: 0, parent: String::new(), spool, spooled: 0, buffer: vec![0; BUFFER] }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Bytes of content that may still come.
+    pub(crate) fn room(&self) -> u64 {
+        self.limits.bytes - self.spooled
     }
 
     /// A directory is listed. Trees keep only directories with something in them, but no file may take its place.
@@ -139,39 +204,38 @@ impl<S: Write> Builder<S> {
         let path = self.leaf(path)?;
         // Takes the path before the content is read: a refused file costs nothing.
         let offset = self.spooled;
-        self.place(&path, Node::File(Spooled { offset, size: 0, executable, digest: Digest::sha256(b"") }))?;
-        let mut hasher = Hasher::new(Algorithm::Sha256);
-        let mut buffer = vec![0; 64 << 10];
+        self.place(&path, Node::File(Spooled { offset, size: 0, executable, sha256: [0; 32] }))?;
+        let mut hasher = Sha256::new();
         loop {
-            let read = match content.read(&mut buffer) {
+            let read = match content.read(&mut self.buffer) {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(Error::Read(error)),
             };
-            self.spooled += read as u64;
-            if self.spooled > self.limits.bytes {
+            if read as u64 > self.room() {
                 return Err(Refusal::TooLarge { limit: self.limits.bytes }.into());
             }
-            hasher.update(&buffer[..read]);
-            self.spool.write_all(&buffer[..read]).map_err(Error::Spool)?;
+            self.spooled += read as u64;
+            hasher.update(&self.buffer[..read]);
+            self.spool.write_all(&self.buffer[..read]).map_err(Error::Spool)?;
         }
         let size = self.spooled - offset;
-        let digest = hasher.finish();
-        self.nodes.insert(path, Node::File(Spooled { offset, size, executable, digest }));
+        let sha256 = hasher.finalize().into();
+        self.nodes.insert(path, Node::File(Spooled { offset, size, executable, sha256 }));
         Ok(size)
     }
 
     /// A symbolic link. Where it leads is checked by [`Builder::finish`], when all links are known.
     pub fn link(&mut self, path: &[u8], target: &[u8]) -> Result<(), Refusal> {
         let path = self.leaf(path)?;
-        let target = std::str::from_utf8(target).map_err(|_| Refusal::NotUtf8 { path: path::shown(&path) })?;
+        let invalid = |why| Refusal::InvalidTarget { path: path::shown(&path), why };
         if target.len() > self.limits.path_length {
-            return Err(Refusal::PathTooLong { path: path::shown(target), limit: self.limits.path_length });
+            return Err(Refusal::TargetTooLong { path: path::shown(&path), limit: self.limits.path_length });
         }
-        if target.is_empty() || target.contains(['\\', '\0']) {
-            return Err(Refusal::InvalidPath { path: path::shown(target) });
-        }
+        let target = std::str::from_utf8(target).map_err(|_| invalid("is not UTF-8"))?;
+        path::check_characters(target).map_err(invalid)?;
+        self.paths += target.len();
         self.place(&path, Node::Link(target.to_owned()))
     }
 
@@ -186,34 +250,48 @@ impl<S: Write> Builder<S> {
                 Node::Link(target) => drop(tree.links.insert(path, target)),
             }
         }
-        for path in tree.links.keys() {
-            path::check_link(&tree.links, path)?;
-        }
+        path::check_links(&tree.links)?;
+        path::check_cases(tree.files.keys().chain(tree.links.keys()))?;
         Ok(tree)
     }
 
     /// The path of something that is not a directory: never the root.
-    fn leaf(&self, path: &[u8]) -> Result<String, Refusal> {
-        let path = path::clean(path, &self.limits)?;
-        if path.is_empty() { Err(Refusal::InvalidPath { path }) } else { Ok(path) }
+    fn leaf(&self, raw: &[u8]) -> Result<String, Refusal> {
+        let path = path::clean(raw, &self.limits)?;
+        if path.is_empty() {
+            return Err(Refusal::InvalidPath { path: path::shown(&String::from_utf8_lossy(raw)), why: "is empty" });
+        }
+        Ok(path)
     }
 
     fn place(&mut self, path: &str, node: Node) -> Result<(), Refusal> {
-        for ancestor in path::ancestors(path) {
-            match self.nodes.get(ancestor) {
-                Some(Node::Directory) => {}
-                Some(_) => return Err(Refusal::NotADirectory { path: path::shown(ancestor) }),
-                None => drop(self.nodes.insert(ancestor.to_owned(), Node::Directory)),
+        let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if self.parent != parent {
+            for ancestor in path::ancestors(path) {
+                match self.nodes.get(ancestor) {
+                    Some(Node::Directory) => {}
+                    Some(_) => return Err(Refusal::NotADirectory { path: path::shown(ancestor) }),
+                    None => self.insert(ancestor, Node::Directory)?,
+                }
             }
+            parent.clone_into(&mut self.parent);
         }
-        match self.nodes.entry(path.to_owned()) {
-            Place::Occupied(place) if *place.get() == Node::Directory && node == Node::Directory => {}
-            Place::Occupied(_) => return Err(Refusal::Duplicate { path: path::shown(path) }),
-            Place::Vacant(place) => drop(place.insert(node)),
+        match self.nodes.get(path) {
+            None => self.insert(path, node),
+            Some(Node::Directory) if node == Node::Directory => Ok(()),
+            Some(_) => Err(Refusal::Duplicate { path: path::shown(path) }),
         }
-        if self.nodes.len() > self.limits.entries {
+    }
+
+    fn insert(&mut self, path: &str, node: Node) -> Result<(), Refusal> {
+        self.paths += path.len();
+        if self.paths > PATHS_BYTES {
+            return Err(Refusal::PathsTooLong { limit: PATHS_BYTES });
+        }
+        if self.nodes.len() == self.limits.entries {
             return Err(Refusal::TooManyEntries { limit: self.limits.entries });
         }
+        self.nodes.insert(path.to_owned(), node);
         Ok(())
     }
 }

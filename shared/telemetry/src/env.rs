@@ -43,6 +43,12 @@ pub fn list(name: &'static str) -> Result<Vec<String>, Error> {
     Ok(split(&required(name)?))
 }
 
+/// The comma-separated values of a variable; none if it is not set.
+#[must_use]
+pub fn optional_list(name: &str) -> Vec<String> {
+    optional(name).map_or_else(Vec::new, |values| split(&values))
+}
+
 fn split(values: &str) -> Vec<String> {
     values.split(',').map(str::trim).filter(|value| !value.is_empty()).map(Into::into).collect()
 }

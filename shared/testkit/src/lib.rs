@@ -2,6 +2,7 @@
 //! when it is told to, and faults that follow from a seed alone.
 
 mod cluster;
+pub mod hostile;
 mod objects;
 mod queues;
 mod tasks;
@@ -64,7 +65,7 @@ struct State {
     crashed: bool,
     /// The last number given to an object's version or uid, a message or a task.
     last: u64,
-    objects: BTreeMap<String, Vec<u8>>,
+    objects: BTreeMap<String, (Vec<u8>, Timestamp)>,
     queue: Vec<queues::Queued>,
     sent: Vec<Message>,
     deduplications: BTreeMap<String, Timestamp>,

@@ -1,22 +1,30 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    os::fd::AsRawFd as _,
+};
 
-use driftless_aws::{Objects, Result};
+use driftless_aws::{Error, Objects, Result};
 use driftless_contract::{RunMessage, keys};
+use jiff::Timestamp;
 
 use crate::{Message, State, World, lost};
+
+/// Objects per page of a list: few, so that tests turn pages.
+const PAGE: usize = 3;
 
 impl World {
     /// All that is in the bucket.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<String, Vec<u8>> {
-        self.state().objects.clone()
+        self.state().objects.iter().map(|(key, (content, _))| (key.clone(), content.clone())).collect()
     }
 }
 
 impl State {
     /// Writes an object, and notifies of a task's result as the bucket does.
     fn write(&mut self, key: &str, content: Vec<u8>) {
-        self.objects.insert(key.into(), content);
+        self.objects.insert(key.into(), (content, self.now));
         if keys::task_of_result(key).is_some() {
             self.enqueue(Message::Run(RunMessage::Objects(vec![key.into()])), 0, None);
         }
@@ -25,7 +33,8 @@ impl State {
 
 impl Objects for World {
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.call(|state| state.objects.get(key).cloned()).await.ok_or_else(|| lost("s3:GetObject"))
+        let get = self.call(|state| state.objects.get(key).map(|(content, _)| content.clone()));
+        get.await.ok_or_else(|| lost("s3:GetObject"))
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
@@ -34,12 +43,26 @@ impl Objects for World {
         Ok(content.zip(range).and_then(|(content, (begin, end))| content.get(begin..end).map(<[u8]>::to_vec)))
     }
 
-    async fn exists(&self, key: &str) -> Result<bool> {
-        self.call(|state| state.objects.contains_key(key)).await.ok_or_else(|| lost("s3:HeadObject"))
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {
+        self.call(|state| state.objects.get(key).map(|(_, written)| *written)).await.ok_or_else(|| lost("s3:HeadObject"))
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<(String, Timestamp)>> {
+        let list = self.call(|state| {
+            let of_prefix = state.objects.iter().filter(|(key, _)| key.starts_with(prefix) && key.as_str() > after);
+            of_prefix.take(PAGE).map(|(key, (_, written))| (key.clone(), *written)).collect()
+        });
+        list.await.ok_or_else(|| lost("s3:ListObjectsV2"))
     }
 
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
         self.call(|state| state.write(key, content)).await.ok_or_else(|| lost("s3:PutObject"))
+    }
+
+    async fn put_file(&self, key: &str, file: &File) -> Result<()> {
+        let content = fs::read(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let content = content.map_err(|error| Error::Permanent { call: "read".into(), message: error.to_string() })?;
+        self.put(key, content).await
     }
 
     async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
@@ -55,7 +78,7 @@ impl Objects for World {
 
     async fn copy(&self, from: &str, to: &str) -> Result<bool> {
         let copy = self.call(|state| {
-            let content = state.objects.get(from).cloned();
+            let content = state.objects.get(from).map(|(content, _)| content.clone());
             content.map(|content| state.write(to, content)).is_some()
         });
         copy.await.ok_or_else(|| lost("s3:CopyObject"))

@@ -93,7 +93,7 @@ fn field_selectors_choose_by_path() {
 #[test]
 fn a_delayed_message_comes_when_it_is_due_and_a_fifo_group_keeps_its_order() {
     let world = quiet();
-    let fetch = |name| FetchRequest { version: VERSION, source: object("Program", name), hops: 0 };
+    let fetch = |name| FetchRequest { version: VERSION, source: object("Program", name), collect: false, hops: 0 };
     let hint = Hint::new(object("Stack", "s"));
     world
         .drive(async {

@@ -17,7 +17,7 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions or redelivery.
+    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery or names.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.
@@ -39,7 +39,10 @@ fn main() -> ExitCode {
         "{} invocations; injected: {} crashes, {} duplicates, {} drops, {} delays",
         stats.invocations, stats.crashes, stats.duplicates, stats.drops, stats.delays
     );
-    println!("{} operations, of which {} failed or were killed", stats.operations, stats.failures);
+    println!(
+        "{} operations, of which {} failed or were killed; {} trees deleted",
+        stats.operations, stats.failures, stats.collections
+    );
     let Some(first) = failures.first() else {
         println!("no invariant is broken");
         return ExitCode::SUCCESS;

@@ -2,7 +2,8 @@
 //!
 //! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends.
 //! - 2: what a Stack says at last is what ran last; and a state that was run with success is not run again.
-//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names.
+//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree is there
+//!   from when an Update names it until that Update is gone.
 //! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and tells what
 //!   the runner reported; no Update's operation begins twice.
 //! - 6: at the end no task folder has a spec or a result.
@@ -18,8 +19,9 @@ use std::{
 };
 
 use driftless_api::Update;
-use driftless_contract::{ConfigValue, Operation, RunSpec};
+use driftless_contract::{ConfigValue, ObjectKey, Operation, RunSpec, keys};
 use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack, reason};
+use driftless_testkit::CLUSTER;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -220,8 +222,19 @@ impl Ledger {
         });
     }
 
-    /// An Update was written.
-    pub(super) fn update_written(&mut self, update: &Update) {
+    /// An object of the bucket is about to be deleted.
+    pub(super) fn object_deleted(&mut self, key: &str, updates: impl FnOnce() -> Vec<Update>) {
+        let Some(folder) = key.strip_suffix("manifest").filter(|folder| folder.starts_with("trees/")) else { return };
+        self.stats.collections += 1;
+        let names = |update: &Update| tree_of(update).is_some_and(|tree| tree == folder);
+        let named_by = updates().iter().find(|update| names(update)).map(kube::ResourceExt::name_any);
+        self.check(named_by.is_none(), || format!("3: {folder} is deleted, and Update {named_by:?} names it"));
+    }
+
+    /// An Update was written. `is_stored` says whether there is a tree in a folder.
+    pub(super) fn update_written(&mut self, update: &Update, is_stored: impl FnOnce(&str) -> bool) {
+        let tree = tree_of(update).unwrap_or_default();
+        self.check(is_stored(&tree), || format!("3: Update {} names {tree}, which is not stored", update.name_any()));
         self.tell(|| {
             let words = if update.is_complete() { "complete" } else { "not complete" };
             let deleting = if update.metadata.deletion_timestamp.is_some() { ", deleting" } else { "" };
@@ -231,4 +244,18 @@ impl Ledger {
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }
+}
+
+/// The folder of the tree that an Update names.
+fn tree_of(update: &Update) -> Option<String> {
+    let tree = update.spec.driftless.as_ref()?.tree.as_ref()?;
+    let source = tree.source.as_ref()?;
+    let source = ObjectKey {
+        cluster: CLUSTER.into(),
+        api_version: source.api_version.clone(),
+        kind: source.kind.clone(),
+        namespace: update.namespace()?,
+        name: source.name.clone(),
+    };
+    Some(keys::tree(&source, tree.digest.as_ref()?))
 }

@@ -9,8 +9,9 @@ use std::{
 };
 
 use driftless_api::{Stack, Update};
-use driftless_contract::{Hint, RunMessage};
-use driftless_core::Stack as CoreStack;
+use driftless_aws::Objects as _;
+use driftless_contract::{Hint, RunMessage, keys};
+use driftless_core::{Retention, Stack as CoreStack};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
@@ -27,6 +28,9 @@ const SYSTEM: &str = "driftless-system";
 /// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
 const SWEEP_SECONDS: i64 = 60;
 const LOOK_PERIOD_SECONDS: i64 = 600;
+/// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
+const COLLECT_SECONDS: i64 = 120;
+pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
@@ -244,7 +248,10 @@ impl Machine {
                 }
                 ("Update", Some(object)) => {
                     if let Ok(update) = serde_json::from_value::<Update>(object.clone()) {
-                        self.ledger.borrow_mut().update_written(&update);
+                        let manifest = |folder: &str| format!("{folder}manifest");
+                        let modified = |folder: &str| self.calm.drive(self.calm.modified(&manifest(folder)));
+                        let is_stored = |folder: &str| matches!(modified(folder), Some(Ok(Some(_))));
+                        self.ledger.borrow_mut().update_written(&update, is_stored);
                     }
                 }
                 _ => {}
@@ -327,12 +334,20 @@ impl Machine {
 
     fn invoke(&mut self, message: Message) {
         let now = self.world.now();
+        // While a message of a group is in flight, no other is delivered.
+        if let Message::Fetch(request) = &message
+            && self.invocations.iter().any(|other| {
+                matches!(&other.message, Some(Message::Fetch(other)) if keys::fetch(&other.source) == keys::fetch(&request.source))
+            })
+        {
+            return self.redeliver(message, 5);
+        }
         match message.clone() {
             Message::Hint(hint) => {
                 self.check_plan(&hint.object);
                 let wire = self.wire("reconciler");
                 self.begin(wire.who.clone(), Some(message), async move {
-                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire };
+                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, retention: RETENTION };
                     let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
                     looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
@@ -341,9 +356,19 @@ impl Machine {
                 let wire = self.wire("fetcher");
                 let settings = fetcher::Settings {
                     bucket: "bucket".into(),
+                    system_namespace: SYSTEM.into(),
+                    retention: RETENTION,
                     services: vec![SERVICE.into()],
+                    source_kinds: Vec::new(),
                     max_archive_bytes: 1 << 20,
                     limits: driftless_source::Limits::default(),
+                    git: fetcher::git::Settings {
+                        allow_local: false,
+                        github_api_url: String::new(),
+                        known_hosts: String::new(),
+                        ca_certificates: String::new(),
+                        max_pack_bytes: 1 << 20,
+                    },
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
@@ -385,13 +410,20 @@ impl Machine {
     fn sweep(&mut self) {
         let now = self.world.now();
         let wire = self.wire("sweeper");
-        let settings = sweeper::Settings { tick_seconds: SWEEP_SECONDS, period_seconds: LOOK_PERIOD_SECONDS };
+        let settings = sweeper::Settings {
+            tick_seconds: SWEEP_SECONDS,
+            period_seconds: LOOK_PERIOD_SECONDS,
+            collect_seconds: COLLECT_SECONDS,
+            retention: RETENTION,
+        };
         self.begin(wire.who.clone(), None, async move {
             // One that fails is followed by the next.
-            sweeper::sweep(CLUSTER, &wire, &wire, settings, now)
-                .await
-                .map(drop)
-                .map_err(|error| Broken { transient: true, words: error.to_string() })
+            let swept = async {
+                sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
+                sweeper::collect(CLUSTER, &wire, &wire, settings, now).await
+            };
+            let swept: Result<usize, sweeper::Error> = swept.await;
+            swept.map(drop).map_err(|error| Broken { transient: true, words: error.to_string() })
         });
     }
 

@@ -43,11 +43,13 @@ pub enum Breakage {
     Versions,
     /// A message whose handler crashed or failed is lost, and there is no sweep.
     Redelivery,
+    /// The API server shows the fetcher no Updates, so that nothing seems to name a tree.
+    Names,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery];
+    pub const ALL: [Self; 6] = [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery, Self::Names];
 }
 
 impl FromStr for Breakage {
@@ -77,6 +79,8 @@ pub struct Stats {
     pub operations: u64,
     /// Operations that failed or were killed.
     pub failures: u64,
+    /// Trees that were deleted.
+    pub collections: u64,
     /// Virtual seconds.
     pub seconds: u64,
 }
@@ -90,6 +94,7 @@ impl AddAssign for Stats {
         self.delays += other.delays;
         self.operations += other.operations;
         self.failures += other.failures;
+        self.collections += other.collections;
         self.seconds += other.seconds;
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
 use super::{
-    machine::Machine,
+    machine::{Machine, RETENTION},
     outside::{self, NAMESPACE},
 };
 
@@ -21,8 +21,9 @@ impl Machine {
         }
         let stack = self.calm.drive(Cluster::get::<Stack>(&self.calm, NAMESPACE, &object.name)).and_then(Result::ok).flatten();
         let Some(stack) = stack else { return };
-        let ports = reconciler::Ports { cluster: &self.calm, objects: &self.calm, queues: &self.calm };
-        let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack)) else { return };
+        let calm = &self.calm;
+        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, retention: RETENTION };
+        let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack, self.world.now())) else { return };
         let plan = decide(&snapshot, self.world.now());
         let found = violations(&snapshot, &plan);
         let mut ledger = self.ledger.borrow_mut();
@@ -80,7 +81,7 @@ impl Machine {
     }
 }
 
-fn list<K: Object>(world: &World) -> Vec<K> {
+pub(super) fn list<K: Object>(world: &World) -> Vec<K> {
     // Nothing fails in a calm world.
-    world.drive(world.list(None, None)).and_then(Result::ok).unwrap_or_default()
+    world.drive(Cluster::list(world, None, None)).and_then(Result::ok).unwrap_or_default()
 }

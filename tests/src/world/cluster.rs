@@ -65,8 +65,12 @@ impl Cluster {
         let url = format!("https://127.0.0.1:{port}");
         let certificates = files.join("apiserver.crt");
         // The API server writes its certificate, and that of the authority that it made for it, as the first thing it does.
-        let authority =
-            ready::until("the API server's certificate", ready::START, async || Ok(fs::read_to_string(&certificates)?)).await?;
+        let authority = ready::until("the API server's certificate", ready::START, async || {
+            let text = fs::read_to_string(&certificates)?;
+            ensure!(text.matches("END CERTIFICATE").count() == 2, "it is not written to its end");
+            Ok(text)
+        })
+        .await?;
         for (user, token) in &tokens {
             write_private(&kubeconfigs.join(user), &kubeconfig(user, token, &url, &authority)?)?;
         }
@@ -222,7 +226,6 @@ fn write_credentials(files: &Path) -> Result<Vec<(String, String)>> {
 }
 
 fn kubeconfig(user: &str, token: &str, url: &str, authority: &str) -> Result<String> {
-    ensure!(authority.contains("END CERTIFICATE"), "half a certificate");
     Ok(serde_saphyr::to_string(&json!({
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,4 +1,4 @@
-//! A git server, and repositories to serve.
+//! Git servers, and repositories to serve.
 
 use std::{
     fs,
@@ -9,13 +9,20 @@ use std::{
 use anyhow::{Context, Result, ensure};
 
 use super::{
-    dirs::Dirs,
+    dirs::{Dirs, write_private},
+    github::{self, GitHub},
     network::free_port,
     process::{Supervisor, command},
     ready,
+    ssh::Ssh,
+    tls::Certificates,
 };
 
-/// lighttpd in front of git's own `git-http-backend`: read-only, without credentials.
+/// Who may read the private repositories over https. Servers such as GitHub look at a token only; PKO calls its user `git`.
+const USERS: [(&str, &str); 3] =
+    [("alice", "canary-git-password-81f3"), ("git", "canary-git-token-5a0e"), ("x-access-token", github::TOKEN)];
+
+/// lighttpd in front of git's own `git-http-backend`: read-only.
 pub struct GitServer {
     /// The folder of bare repositories.
     pub root: PathBuf,
@@ -24,18 +31,23 @@ pub struct GitServer {
 }
 
 impl GitServer {
-    /// Starts it with no repositories.
+    /// Starts one with no repositories, for everybody.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
-        let root = dirs.create("git")?;
+        Self::start_as(dirs, supervisor, "git", "http", "").await
+    }
+
+    /// Starts lighttpd with `more` in its configuration. `name` names its folder of repositories, its log and its pid file.
+    async fn start_as(dirs: &Dirs, supervisor: &Supervisor, name: &str, scheme: &str, more: &str) -> Result<Self> {
+        let root = dirs.create(name)?;
         let address = (Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)?);
         let backend = git(Path::new("/"), &["--exec-path"]).await?;
-        let config = dirs.create("lighttpd")?.join("lighttpd.conf");
-        fs::write(&config, configuration(&root, address.1, &backend, &dirs.tmp()))?;
+        let config = dirs.create("lighttpd")?.join(format!("{name}.conf"));
+        fs::write(&config, configuration(&root, address.1, &backend, &dirs.tmp(), more))?;
         let mut lighttpd = command(dirs, dirs.tool("lighttpd")?);
         lighttpd.arg("-D").arg("-f").arg(&config);
-        supervisor.start(dirs, "git", lighttpd)?;
+        supervisor.start(dirs, name, lighttpd)?;
         ready::until("the git server listens", ready::START, || ready::listens(address)).await?;
-        Ok(Self { root, url: format!("http://127.0.0.1:{}/git", address.1) })
+        Ok(Self { root, url: format!("{scheme}://127.0.0.1:{}/git", address.1) })
     }
 
     /// Creates the bare repository `<name>.git`, with `main` as its branch and nothing in it.
@@ -47,17 +59,80 @@ impl GitServer {
     }
 }
 
-fn configuration(root: &Path, port: u16, exec_path: &str, tmp: &Path) -> String {
+fn configuration(root: &Path, port: u16, exec_path: &str, tmp: &Path, more: &str) -> String {
     let (root, tmp) = (root.display(), tmp.display());
     format!(
         r#"server.bind = "127.0.0.1"
 server.port = {port}
 server.document-root = "{root}"
 server.upload-dirs = ("{tmp}")
-server.modules = ("mod_alias", "mod_setenv", "mod_cgi")
+server.modules = ("mod_alias", "mod_setenv")
+{more}server.modules += ("mod_cgi")
 alias.url = ("/git" => "{exec_path}/git-http-backend")
 cgi.assign = ("" => "")
 setenv.set-environment = ("GIT_PROJECT_ROOT" => "{root}", "GIT_HTTP_EXPORT_ALL" => "1")
+"#
+    )
+}
+
+/// Repositories for those who show a credential: over https and over ssh.
+pub struct PrivateGit {
+    /// The server over https, with a certificate of the world's own authority.
+    pub server: GitServer,
+    /// What the path of a repository is added to, for ssh.
+    pub ssh_url: String,
+    /// The lines of a `known_hosts` file for the ssh server.
+    pub known_hosts: String,
+    /// The authority's certificate, as PEM.
+    pub authority: String,
+    /// GitHub's API, beside the server over https.
+    pub api_url: String,
+    /// One file per credential: `username` and `password`, `token`, and those of [`Ssh::start`] and [`GitHub::start`].
+    pub credentials: PathBuf,
+    _api: GitHub,
+}
+
+impl PrivateGit {
+    /// Starts the servers with no repositories.
+    pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
+        let (credentials, files) = (dirs.create("git-credentials")?, dirs.create("tls")?);
+        let (ssh, api, tls) = tokio::try_join!(
+            Ssh::start(dirs, supervisor, &credentials),
+            GitHub::start(dirs, &credentials),
+            Certificates::create(dirs, &files)
+        )?;
+        let [(user, password), (_, token), _] = USERS;
+        for (name, value) in [("username", user), ("password", password), ("token", token)] {
+            write_private(&credentials.join(name), value)?;
+        }
+        let users = files.join("users");
+        write_private(&users, &USERS.map(|(user, password)| format!("{user}:{password}\n")).concat())?;
+        let more = private(&tls, &users, api.port);
+        let server = GitServer::start_as(dirs, supervisor, "git-private", "https", &more).await?;
+        Ok(Self {
+            api_url: server.url.replace("/git", "/api/v3"),
+            server,
+            ssh_url: ssh.url,
+            known_hosts: ssh.known_hosts,
+            authority: tls.authority,
+            credentials,
+            _api: api,
+        })
+    }
+}
+
+/// TLS, HTTP's basic authentication, and GitHub's API.
+fn private(tls: &Certificates, users: &Path, api: u16) -> String {
+    let (certificate, key, users) = (tls.certificate.display(), tls.key.display(), users.display());
+    format!(
+        r#"server.modules += ("mod_openssl", "mod_auth", "mod_authn_file", "mod_proxy")
+ssl.engine = "enable"
+ssl.pemfile = "{certificate}"
+ssl.privkey = "{key}"
+auth.backend = "plain"
+auth.backend.plain.userfile = "{users}"
+auth.require = ("/git/" => ("method" => "basic", "realm" => "git", "require" => "valid-user"))
+proxy.server = ("/api/" => (("host" => "127.0.0.1", "port" => {api})))
 "#
     )
 }
@@ -73,6 +148,11 @@ pub struct Repository {
 impl Repository {
     /// Puts `files` (path and content) on top of `main` and returns the new commit's id.
     pub async fn commit(&self, message: &str, files: &[(&str, &str)]) -> Result<String> {
+        self.commit_on("main", message, files).await
+    }
+
+    /// Puts `files` on top of what was committed last and makes that a branch; returns the new commit's id.
+    pub async fn commit_on(&self, branch: &str, message: &str, files: &[(&str, &str)]) -> Result<String> {
         let work = self.path.with_extension("work");
         if !work.exists() {
             fs::create_dir(&work)?;
@@ -87,7 +167,7 @@ impl Repository {
         }
         git(&work, &["add", "--all"]).await?;
         git(&work, &["commit", "--quiet", "--message", message]).await?;
-        git(&work, &["push", "--quiet", "origin", "HEAD:main"]).await?;
+        git(&work, &["push", "--quiet", "origin", &format!("HEAD:refs/heads/{branch}")]).await?;
         git(&work, &["rev-parse", "HEAD"]).await
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     process::{Child, Command},
@@ -43,6 +43,14 @@ pub fn command(dirs: &Dirs, program: impl AsRef<OsStr>) -> Command {
         .env("LANG", "C.UTF-8")
         .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display()));
     command
+}
+
+/// Runs what [`command`] made to its end, which has to be a good one, and returns what it printed.
+pub async fn output(mut command: Command) -> Result<String> {
+    let words = format!("{:?}", command.as_std());
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.with_context(|| words.clone())?;
+    ensure!(output.status.success(), "{words}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// A running process. Dropping it kills it and all its descendants.

@@ -8,9 +8,10 @@ use super::{
     cluster::{self, Cluster},
     dirs::Dirs,
     flux,
-    git::GitServer,
+    git::{GitServer, PrivateGit},
     moto::Moto,
-    process::{Supervisor, command},
+    process::{Supervisor, command, output},
+    registry::Registry,
 };
 use crate::aws::{Aws, Settings};
 
@@ -18,6 +19,8 @@ use crate::aws::{Aws, Settings};
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
 const INSTANCES: usize = 2;
+/// A kind of source beside Flux's own. Its CRD is not there.
+const SOURCE_KIND: &str = "world.example/Widget";
 /// A lost event costs this long at most here. In an installation it is ten minutes.
 const LOOK_PERIOD_SECONDS: &str = "60";
 
@@ -26,6 +29,7 @@ pub struct World {
     dirs: Arc<Dirs>,
     supervisor: Supervisor,
     aws: Aws,
+    _private: PrivateGit,
 }
 
 impl World {
@@ -33,8 +37,8 @@ impl World {
     pub async fn start(project: &Path) -> Result<Self> {
         let dirs = Arc::new(Dirs::fresh(project)?);
         let supervisor = Supervisor::default();
-        let aws = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project))).await?;
-        Ok(Self { dirs, supervisor, aws })
+        let (aws, private) = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project))).await?;
+        Ok(Self { dirs, supervisor, aws, _private: private })
     }
 
     /// Waits until a part ends by itself, and says which and how.
@@ -55,16 +59,22 @@ impl World {
     }
 }
 
-async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Result<Aws> {
+async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Result<(Aws, PrivateGit)> {
     let kubernetes = async {
         let cluster = Cluster::start(dirs, supervisor, project).await?;
         flux::start(dirs, supervisor, &cluster).await?;
         cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs.yaml")).await?;
         Ok(cluster)
     };
-    let (cluster, git, moto, image) =
-        tokio::try_join!(Box::pin(kubernetes), GitServer::start(dirs, supervisor), Moto::start(dirs, supervisor), image(dirs))?;
-    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &moto, image)?).await?;
+    let (cluster, git, private, registry, moto, image) = tokio::try_join!(
+        Box::pin(kubernetes),
+        GitServer::start(dirs, supervisor),
+        Box::pin(PrivateGit::start(dirs, supervisor)),
+        Registry::start(dirs, supervisor),
+        Moto::start(dirs, supervisor),
+        image(dirs)
+    )?;
+    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &private, &moto, image)?).await?;
     forwarder(dirs, supervisor, project, &cluster, &aws)?;
     let state = dirs.create("state")?;
     let env = [
@@ -78,6 +88,12 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Res
         ("WORLD_CONTROL", aws.control.clone()),
         ("WORLD_GIT_ROOT", git.root.display().to_string()),
         ("WORLD_GIT_URL", git.url.clone()),
+        ("WORLD_GIT_PRIVATE_ROOT", private.server.root.display().to_string()),
+        ("WORLD_GIT_PRIVATE_URL", private.server.url.clone()),
+        ("WORLD_GIT_SSH_URL", format!("{}{}", private.ssh_url, private.server.root.display())),
+        ("WORLD_GIT_CREDENTIALS", private.credentials.display().to_string()),
+        ("WORLD_OCI", registry.host.clone()),
+        ("WORLD_ARTIFACTS", dirs.root().join("artifacts").display().to_string()),
         ("WORLD_STATE", format!("file://{}", state.display())),
         ("WORLD_WEBHOOK_URL", format!("{}{}", aws.webhook_url, cluster::NAME)),
         ("WORLD_WEBHOOK_KEY", WEBHOOK_KEY.to_owned()),
@@ -91,26 +107,31 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Res
     }
     writeln!(text, "export PATH=\"$WORLD_TOOLS:$PATH\"")?;
     fs::write(dirs.root().join("env"), text)?;
-    Ok(aws)
+    Ok((aws, private))
 }
 
 /// What the image of a task has beside the runner: pulumi with our provider as an installed plugin.
 async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    let status = command(dirs, dirs.tool("pulumi")?)
+    let mut pulumi = command(dirs, dirs.tool("pulumi")?);
+    pulumi
         .args(["plugin", "install", "resource", "world", "0.1.0", "--file"])
         .arg(fs::canonicalize(dirs.tool("pulumi-resource-world")?)?)
         .env("PULUMI_HOME", &home)
         .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-        .env("PATH", &path)
-        .output()
-        .await?;
-    anyhow::ensure!(status.status.success(), "pulumi plugin install: {}", String::from_utf8_lossy(&status.stderr));
+        .env("PATH", &path);
+    output(pulumi).await?;
     Ok([("PATH".to_owned(), path), ("PULUMI_HOME".to_owned(), home.display().to_string())].into())
 }
 
-fn settings(project: &Path, cluster: &Cluster, moto: &Moto, image: BTreeMap<String, String>) -> Result<Settings> {
+fn settings(
+    project: &Path,
+    cluster: &Cluster,
+    private: &PrivateGit,
+    moto: &Moto,
+    image: BTreeMap<String, String>,
+) -> Result<Settings> {
     let functions = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
     let parameters = [
         ("ClusterNames", cluster::NAME),
@@ -120,6 +141,11 @@ fn settings(project: &Path, cluster: &Cluster, moto: &Moto, image: BTreeMap<Stri
         ("RunnerImage", "driftless/runner"),
         ("Architecture", "x86_64"),
         ("LookPeriodSeconds", LOOK_PERIOD_SECONDS),
+        ("SourceKinds", SOURCE_KIND),
+        ("AllowLocalGit", "true"),
+        ("GitKnownHosts", &private.known_hosts),
+        ("GitCaCertificates", &private.authority),
+        ("GitHubApiUrl", &private.api_url),
     ];
     let keys = serde_json::json!({ cluster::NAME: WEBHOOK_KEY }).to_string();
     Ok(Settings {

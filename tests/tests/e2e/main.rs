@@ -3,6 +3,10 @@
 
 mod canary;
 mod failures;
+mod git;
+mod hostile;
 mod main_path;
+mod readiness;
+mod sources;
 mod tickets;
 mod world;

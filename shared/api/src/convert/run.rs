@@ -95,18 +95,21 @@ impl Update {
     /// The Update of a Stack that runs what `new` says in a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let source = new.source.object().map(|(api_version, kind, name)| ObjectReference {
-            api_version: api_version.into(),
-            kind: kind.into(),
-            name: name.into(),
-        });
+        let (api_version, kind, name) = new.source.object();
+        let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() };
         let forward = new.operation != Operation::Destroy;
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
                 commit: Some(new.current.commit.clone()),
                 reconcile_request: Some(new.current.reconcile_request.clone()),
                 stack_generation: Some(new.current.generation),
-                tree: Some(Tree { digest: Some(new.digest.clone()), dir: Some(new.source.dir().to_owned()), source }),
+                tree: Some(Tree {
+                    digest: Some(new.digest.clone()),
+                    dir: Some(new.source.dir().to_owned()),
+                    paths: new.paths.clone(),
+                    scope: new.scope.clone(),
+                    source: Some(source),
+                }),
                 // The snapshot that this generation of the Stack asks for, whatever becomes of the Workspace.
                 workspace: serde_json::to_value(WorkspaceSpec::from(&new.workspace)).ok(),
             }),
@@ -150,6 +153,7 @@ impl Update {
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
             commit: ours.commit.clone()?,
             operation: Operation::parse(self.spec.operation.as_deref()?)?,
+            scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
         })
     }
 

@@ -2,7 +2,7 @@ use driftless_core as core;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::{Artifact, Program, ResourceRef, Source, Stack, StackSpec, names};
+use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, names};
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
@@ -14,61 +14,59 @@ impl From<&Stack> for core::Stack {
             deleting: stack.metadata.deletion_timestamp.is_some(),
             finalizer: stack.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
-            spec: (&stack.spec).into(),
+            paths: stack.annotations().get(names::PATHS).cloned(),
+            spec: spec(&stack.name_any(), &stack.spec),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
     }
 }
 
-impl From<&StackSpec> for core::StackSpec {
-    fn from(spec: &StackSpec) -> Self {
-        let references = |map: &std::collections::BTreeMap<String, ResourceRef>| {
-            map.iter().map(|(key, reference)| (key.clone(), reference.into())).collect()
-        };
-        Self {
-            stack: spec.stack.clone(),
-            backend: spec.backend.clone(),
-            sources: sources(spec),
-            config: match &spec.config {
-                Some(Value::Object(config)) => config.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
-                _ => std::collections::BTreeMap::new(),
-            },
-            config_ref: spec
-                .config_ref
-                .iter()
-                .map(|(key, map)| {
-                    let reference =
-                        core::ConfigMapRef { name: map.name.clone(), key: map.key.clone(), json: map.json.unwrap_or_default() };
-                    (key.clone(), reference)
-                })
-                .collect(),
-            secrets: spec.secrets.clone(),
-            secrets_ref: references(&spec.secrets_ref),
-            env_refs: references(&spec.env_refs),
-            envs: spec.envs.clone(),
-            env_secrets: spec.env_secrets.clone(),
-            access_token_secret: spec.access_token_secret.clone(),
-            secrets_provider: spec.secrets_provider.clone(),
-            environment: spec.environment.clone(),
-            targets: spec.targets.clone(),
-            target_dependents: spec.target_dependents.unwrap_or_default(),
-            refresh: spec.refresh.unwrap_or_default(),
-            preview: spec.preview.unwrap_or_default(),
-            use_local_stack_only: spec.use_local_stack_only.unwrap_or_default(),
-            continue_resync_on_commit_match: spec.continue_resync_on_commit_match.unwrap_or_default(),
-            resync_frequency_seconds: spec.resync_frequency_seconds,
-            retry_max_backoff_duration_seconds: spec.retry_max_backoff_duration_seconds,
-            prerequisites: spec.prerequisites.iter().map(prerequisite).collect(),
-            destroy_on_finalize: spec.destroy_on_finalize.unwrap_or_default(),
-            run_program: spec.run_program.unwrap_or_default(),
-            service_account_name: spec.service_account_name.clone(),
-            unsupported: unsupported(spec),
-        }
+fn spec(name: &str, spec: &StackSpec) -> core::StackSpec {
+    let references = |map: &std::collections::BTreeMap<String, ResourceRef>| {
+        map.iter().map(|(key, reference)| (key.clone(), reference.into())).collect()
+    };
+    core::StackSpec {
+        stack: spec.stack.clone(),
+        backend: spec.backend.clone(),
+        sources: sources(name, spec),
+        config: match &spec.config {
+            Some(Value::Object(config)) => config.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+            _ => std::collections::BTreeMap::new(),
+        },
+        config_ref: spec
+            .config_ref
+            .iter()
+            .map(|(key, map)| {
+                let reference =
+                    core::ConfigMapRef { name: map.name.clone(), key: map.key.clone(), json: map.json.unwrap_or_default() };
+                (key.clone(), reference)
+            })
+            .collect(),
+        secrets: spec.secrets.clone(),
+        secrets_ref: references(&spec.secrets_ref),
+        env_refs: references(&spec.env_refs),
+        envs: spec.envs.clone(),
+        env_secrets: spec.env_secrets.clone(),
+        access_token_secret: spec.access_token_secret.clone(),
+        secrets_provider: spec.secrets_provider.clone(),
+        environment: spec.environment.clone(),
+        targets: spec.targets.clone(),
+        target_dependents: spec.target_dependents.unwrap_or_default(),
+        refresh: spec.refresh.unwrap_or_default(),
+        preview: spec.preview.unwrap_or_default(),
+        use_local_stack_only: spec.use_local_stack_only.unwrap_or_default(),
+        continue_resync_on_commit_match: spec.continue_resync_on_commit_match.unwrap_or_default(),
+        resync_frequency_seconds: spec.resync_frequency_seconds,
+        retry_max_backoff_duration_seconds: spec.retry_max_backoff_duration_seconds,
+        prerequisites: spec.prerequisites.iter().map(prerequisite).collect(),
+        destroy_on_finalize: spec.destroy_on_finalize.unwrap_or_default(),
+        run_program: spec.run_program.unwrap_or_default(),
+        service_account_name: spec.service_account_name.clone(),
+        unsupported: unsupported(spec),
     }
 }
 
-fn sources(spec: &StackSpec) -> Vec<core::SourceRef> {
-    let git = spec.project_repo.is_some() || spec.branch.is_some() || spec.commit.is_some() || spec.repo_dir.is_some();
+fn sources(name: &str, spec: &StackSpec) -> Vec<core::SourceRef> {
     let flux = spec.flux_source.as_ref().map(|flux| core::SourceRef::Flux {
         api_version: flux.source_ref.api_version.clone(),
         kind: flux.source_ref.kind.clone(),
@@ -76,7 +74,32 @@ fn sources(spec: &StackSpec) -> Vec<core::SourceRef> {
         dir: flux.dir.clone().unwrap_or_default(),
     });
     let program = spec.program_ref.as_ref().map(|program| core::SourceRef::Program { name: program.name.clone() });
-    [git.then_some(core::SourceRef::Git), flux, program].into_iter().flatten().collect()
+    [git(name, spec), flux, program].into_iter().flatten().collect()
+}
+
+fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
+    let StackSpec { project_repo, branch, commit, repo_dir, git_auth, git_auth_secret, shallow, .. } = spec;
+    if [project_repo, branch, commit, repo_dir].into_iter().all(Option::is_none) {
+        return None;
+    }
+    let forms = |auth: &GitAuth| {
+        let GitAuth { access_token, basic_auth, github_app, ssh_auth } = auth;
+        [access_token.is_some(), basic_auth.is_some(), github_app.is_some(), ssh_auth.is_some()]
+            .into_iter()
+            .filter(|set| *set)
+            .count()
+    };
+    // The directory is not among them: it changes nothing of what is fetched.
+    let fields = serde_json::json!([project_repo, branch, commit, git_auth, git_auth_secret, shallow]);
+    Some(core::SourceRef::Git(core::GitSource {
+        stack: name.to_owned(),
+        repo: project_repo.clone().unwrap_or_default(),
+        branch: branch.clone().unwrap_or_default(),
+        commit: commit.clone().unwrap_or_default(),
+        dir: repo_dir.clone().unwrap_or_default(),
+        auth_forms: git_auth.as_ref().filter(|_| git_auth_secret.is_none()).map(forms),
+        fingerprint: core::hash(&[&fields.to_string()]),
+    }))
 }
 
 /// What a run would have to heed and cannot yet. A run without it would be another run.
@@ -112,20 +135,44 @@ impl From<&Program> for core::SourceState {
     fn from(program: &Program) -> Self {
         let generation = program.metadata.generation.unwrap_or_default();
         let status = program.status.as_ref().filter(|status| status.observed_generation == Some(generation));
-        artifact(status.and_then(|status| status.artifact.as_ref())).unwrap_or(Self::Outdated { generation })
+        artifact(status.and_then(|status| status.artifact.as_ref()))
+            .unwrap_or_else(|| Self::Unknown { subject: format!("generation {generation}") })
     }
 }
 
+/// Which state of a source is to be used. An artifact is, although its source is not ready: it is the last that was good, as for Flux's
+/// own consumers. Not used are those of an object that goes, and those that nobody verified although that is asked for.
 impl From<&Source> for core::SourceState {
     fn from(source: &Source) -> Self {
+        let unfit = |why: &str| Self::Unfit { why: why.to_owned() };
+        if source.metadata.deletion_timestamp.is_some() {
+            return unfit("it is being deleted");
+        }
+        let condition = |type_: &str| source.conditions.iter().find(|condition| condition.type_ == type_);
+        let unverified = match condition("SourceVerified") {
+            _ if !source.verify => None,
+            None => Some("nobody has done so yet"),
+            Some(condition) if condition.status != "True" => Some(condition.message.as_str()),
+            Some(condition) if condition.observed_generation.is_some_and(|seen| Some(seen) != source.metadata.generation) => {
+                Some("that was for an earlier spec")
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = unverified {
+            return unfit(&format!("spec.verify asks for a verified source, and it is not: {why}"));
+        }
         artifact(source.artifact.as_ref()).unwrap_or_else(|| {
-            let ready = source.conditions.iter().find(|condition| condition.type_ == "Ready");
-            Self::NoArtifact { why: ready.map(|condition| condition.message.clone()).unwrap_or_default() }
+            let why = match condition("Ready") {
+                _ if source.suspend => "it is suspended; resume it".to_owned(),
+                Some(ready) => ready.message.clone(),
+                None => String::new(),
+            };
+            Self::NoArtifact { why }
         })
     }
 }
 
 fn artifact(artifact: Option<&Artifact>) -> Option<core::SourceState> {
     let Artifact { revision, digest, .. } = artifact?;
-    Some(core::SourceState::Artifact { revision: revision.clone(), digest: digest.clone()? })
+    Some(core::SourceState::Artifact { revision: revision.clone(), digest: digest.clone()?, polled: None })
 }

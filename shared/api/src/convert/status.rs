@@ -35,7 +35,8 @@ impl Stack {
                 name: Some(current.name.clone()),
                 reconcile_request: some(&current.reconcile_request),
             }),
-            driftless: status.next_look.map(|at| DriftlessStackStatus { next_look: Some(Time(at)) }),
+            driftless: (status.next_look.is_some() || status.scope.is_some())
+                .then(|| DriftlessStackStatus { next_look: status.next_look.map(Time), scope: status.scope.clone() }),
             last_update: status.last_update.as_ref().map(last_update),
             observed_generation: status.observed_generation,
             observed_reconcile_request: some(&status.observed_reconcile_request),
@@ -122,6 +123,7 @@ impl From<&StackStatus> for core::StackStatus {
             last_update: status.last_update.as_ref().map(Into::into),
             outputs: status.outputs.clone(),
             project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
+            scope: status.driftless.as_ref().and_then(|ours| ours.scope.clone()),
             next_look: status.driftless.as_ref().and_then(|ours| ours.next_look.as_ref()).map(|Time(at)| *at),
         }
     }

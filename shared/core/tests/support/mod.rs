@@ -24,6 +24,7 @@ pub fn stack() -> Stack {
         deleting: false,
         finalizer: true,
         reconcile_request: String::new(),
+        paths: None,
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
             sources: vec![SourceRef::Flux {
@@ -38,10 +39,15 @@ pub fn stack() -> Stack {
     }
 }
 
+/// A tree with a project.
+pub fn stored() -> TreeState {
+    TreeState::Stored { project: Project::There, scope: None }
+}
+
 /// Its source has an artifact, whose tree is stored.
 pub fn snapshot(stack: Stack) -> Snapshot {
-    let source = Some(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into() });
-    Snapshot { stack, source, tree: TreeState::Stored, run: RunState::None, prerequisites: Vec::new() }
+    let source = Some(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into(), polled: None });
+    Snapshot { stack, source, tree: stored(), run: RunState::None, prerequisites: Vec::new() }
 }
 
 /// What `lastUpdate` says after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
@@ -68,7 +74,14 @@ pub fn stack_after(last: LastUpdate) -> Stack {
 }
 
 pub fn run(operation: Operation) -> Run {
-    Run { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: "main@sha1:aaa".into(), operation }
+    Run {
+        name: "shop-111".into(),
+        generation: 1,
+        reconcile_request: String::new(),
+        commit: "main@sha1:aaa".into(),
+        operation,
+        scope: None,
+    }
 }
 
 pub fn outcome(succeeded: bool) -> RunOutcome {

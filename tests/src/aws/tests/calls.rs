@@ -1,4 +1,6 @@
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use driftless_aws::{Bucket, Objects as _};
+use jiff::Timestamp;
 
 use super::*;
 
@@ -45,6 +47,38 @@ async fn a_task_reads_its_own_folder_and_is_refused_anothers() {
     assert_eq!(missing.code(), Some("NoSuchKey"));
     let calls = fs::read_to_string(world.root.join("logs/aws-calls.jsonl")).unwrap();
     assert!(calls.contains(r#""allowed":false"#) && !calls.contains("secret\""), "the journal has what was asked and no content");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sweeper_finds_old_trees_and_the_fetcher_alone_may_delete_them() {
+    let world = TestWorld::start("collection").await;
+    let keys: Vec<String> =
+        (0..1002).map(|tree| format!("trees/kind/team/ocirepository.shop/sha256-{tree:04}/manifest")).collect();
+    let administrator = world.s3(&world.aws.administrator).await;
+    for key in &keys {
+        administrator.put_object().bucket(&world.aws.bucket).key(key).body(b"{}".to_vec().into()).send().await.unwrap();
+    }
+    let bucket = async |role: &str| {
+        let keys = world.hooks.credentials(role, "f").await.unwrap();
+        Bucket::new(&world.config(&keys).await, world.aws.bucket.clone())
+    };
+    let (sweeper, fetcher) = (bucket("SweeperRole").await, bucket("FetcherRole").await);
+    let mut found = Vec::<(String, Timestamp)>::new();
+    loop {
+        let page = sweeper.list_after("trees/kind/", found.last().map_or("", |(key, _)| key)).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        found.extend(page);
+    }
+    assert!(found.iter().map(|(key, _)| key).eq(&keys), "{} of {} keys", found.len(), keys.len());
+    assert!(sweeper.list_after("runs/", "").await.is_err());
+    assert!(sweeper.delete(&keys[0]).await.is_err());
+
+    assert_eq!(fetcher.modified(&keys[0]).await.unwrap(), Some(found[0].1));
+    fetcher.delete(&keys[0]).await.unwrap();
+    assert_eq!(fetcher.modified(&keys[0]).await.unwrap(), None);
+    assert!(fetcher.delete("runs/kind/u/owner").await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,134 @@
+//! Deleting the trees that nobody needs, and keeping those young that somebody asks for. `driftless_core::Retention` has the rule and
+//! says why a tree that a run needs is never among those that are deleted.
+
+use std::collections::BTreeSet;
+
+use driftless_api::{Source, Stack, Update};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{ObjectKey, keys};
+use driftless_core::{Retention, SourceRef, Stack as CoreStack};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::Timestamp;
+
+use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
+
+/// Deletes the trees of a source that are too old to be used and that nothing names. With the last one of a source that no
+/// Stack names goes what is known of the last fetch.
+pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    source: &ObjectKey,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let listing = list(ports.objects, &keys::trees(source)).await?;
+    let trees = keys::stored_trees(listing.iter().map(|(key, modified)| (key.as_str(), *modified)));
+    let expired: Vec<_> = trees.iter().filter(|(_, tree)| settings.retention.has_expired(**tree, now)).collect();
+    if expired.is_empty() {
+        return Ok(());
+    }
+    // After the ages: see the rule.
+    let mut named = of_updates(ports, settings, source).await?;
+    let is_used = of_stacks(ports, source, &mut named).await?;
+    let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
+    let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| *folder);
+    let named: BTreeSet<String> = named.iter().map(|digest| keys::tree(source, digest)).collect();
+    let mut deleted = 0;
+    for (folder, _) in expired {
+        // The newest is the last that a Stack asked for: its source may be gone when it is to be destroyed.
+        if named.contains(*folder) || newest == Some(*folder) {
+            continue;
+        }
+        // A tree is there when its manifest is: what follows a crash here is a pack, which expires by itself.
+        ports.objects.delete(&format!("{folder}manifest")).await?;
+        ports.objects.delete(&format!("{folder}pack")).await?;
+        tracing::info!(tree = folder, "deleted a tree that nothing names");
+        deleted += 1;
+    }
+    if deleted == trees.len() && !is_used {
+        ports.objects.delete(&keys::fetch(source)).await?;
+    }
+    Ok(())
+}
+
+async fn list<O: Objects>(objects: &O, prefix: &str) -> Result<Vec<(String, Timestamp)>, Error> {
+    let mut all = Vec::<(String, Timestamp)>::new();
+    loop {
+        let page = objects.list_after(prefix, all.last().map_or("", |(key, _)| key)).await?;
+        if page.is_empty() {
+            return Ok(all);
+        }
+        all.extend(page);
+    }
+}
+
+/// The digests that Updates name, finished or not: those of the namespace, and those that run for a namespace that is going.
+async fn of_updates<C: Cluster, O, Q, A>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    source: &ObjectKey,
+) -> Result<BTreeSet<String>, Error> {
+    let namespaces = BTreeSet::from([source.namespace.as_str(), settings.system_namespace.as_str()]);
+    let mut named = BTreeSet::new();
+    for namespace in namespaces {
+        // What cannot be read is left out here, and cannot be launched either.
+        let updates = ports.cluster.list::<Update>(Some(namespace), None).await?;
+        named.extend(updates.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
+    }
+    Ok(named)
+}
+
+/// Adds the digests that the source offers now, as far as a Stack wants it. Whether one does.
+async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    source: &ObjectKey,
+    named: &mut BTreeSet<String>,
+) -> Result<bool, Error> {
+    let stacks = ports.cluster.list::<Stack>(Some(&source.namespace), None).await?;
+    let references = stacks.iter().flat_map(|stack| CoreStack::from(stack).spec.sources);
+    let sources: BTreeSet<ObjectKey> = references
+        .filter_map(|reference: SourceRef| {
+            let (api_version, kind, name) = reference.object();
+            let wanted = source.sibling(api_version, kind, name);
+            (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
+        })
+        .collect();
+    for key in &sources {
+        match ports.cluster.get_dynamic(key).await {
+            Ok(object) => {
+                named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
+            }
+            // Nobody can use a kind that is not served or may not be read.
+            Err(KubernetesError::Permanent { message, .. }) => tracing::warn!(source = %key, message, "cannot read a source"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // What git offers no object says.
+    let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
+    named.extend(offered.filter(|_| !sources.is_empty()).map(|artifact| artifact.digest));
+    Ok(!sources.is_empty())
+}
+
+/// Whether a tree is stored. One that whoever asked for it would soon find too old is made young: its manifest is written again.
+pub(crate) async fn is_stored<O: Objects>(
+    objects: &O,
+    folder: &str,
+    retention: Retention,
+    now: Timestamp,
+) -> Result<bool, Error> {
+    let (manifest, pack) = (format!("{folder}manifest"), format!("{folder}pack"));
+    let Some(modified) = objects.modified(&manifest).await? else { return Ok(false) };
+    if !retention.wants_renewal(modified, now) {
+        return Ok(true);
+    }
+    match objects.get(&manifest).await? {
+        Some(content) if objects.exists(&pack).await? => {
+            objects.put(&manifest, content).await?;
+            Ok(true)
+        }
+        // Not by us: a tree without its content is none, and is stored as a new one.
+        _ => {
+            objects.delete(&manifest).await?;
+            Ok(false)
+        }
+    }
+}

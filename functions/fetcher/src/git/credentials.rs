@@ -1,0 +1,143 @@
+//! The credentials that a Stack names: which, and what they are.
+
+use std::collections::BTreeMap;
+
+use driftless_api::{GitAuth, ResourceRef, Stack};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
+use secrecy::SecretString;
+
+use super::{GitError, Stop, github::App, http::Login, ssh::Key};
+use crate::Error;
+
+/// What is shown to a git server.
+pub(super) enum Credentials {
+    None,
+    Login(Login),
+    Key(Key),
+    App(App),
+}
+
+impl Credentials {
+    /// What the Stack's spec names. The deprecated `gitAuthSecret` wins; of `gitAuth` the first in PKO's order.
+    pub(super) async fn read<C: Cluster>(cluster: &C, namespace: &str, stack: &Stack) -> Result<Self, Stop> {
+        let mut secrets = Secrets { cluster, namespace, read: BTreeMap::new() };
+        if let Some(name) = &stack.spec.git_auth_secret {
+            return secrets.deprecated(name).await;
+        }
+        let Some(auth) = &stack.spec.git_auth else { return Ok(Self::None) };
+        match auth {
+            GitAuth { ssh_auth: Some(ssh), .. } => {
+                let (key, source_name) = secrets.value("spec.gitAuth.sshAuth.sshPrivateKey", &ssh.ssh_private_key).await?;
+                let passphrase = match &ssh.password {
+                    Some(reference) => Some(secrets.value("spec.gitAuth.sshAuth.password", reference).await?.0.into()),
+                    None => None,
+                };
+                let known_hosts = match &ssh.ssh_private_key.secret {
+                    Some(secret) => secrets.key("spec.gitAuth.sshAuth.sshPrivateKey", &secret.name, "known_hosts").await?,
+                    None => None,
+                };
+                Ok(Self::Key(Key { pem: key.into(), passphrase, known_hosts: known_hosts.unwrap_or_default(), source_name }))
+            }
+            GitAuth { access_token: Some(token), .. } => {
+                let (token, source_name) = secrets.value("spec.gitAuth.accessToken", token).await?;
+                Ok(Self::token(token.trim_end(), source_name))
+            }
+            GitAuth { github_app: Some(app), .. } => {
+                let (id, _) = secrets.value("spec.gitAuth.githubApp.appID", &app.app_id).await?;
+                let (installation, _) = secrets.value("spec.gitAuth.githubApp.installationID", &app.installation_id).await?;
+                let (key, source_name) = secrets.value("spec.gitAuth.githubApp.privateKey", &app.private_key).await?;
+                let (id, installation) = (id.trim().into(), installation.trim().into());
+                Ok(Self::App(App { id, installation, key: key.into(), source_name }))
+            }
+            GitAuth { basic_auth: Some(basic), .. } => {
+                let (user, name) = secrets.value("spec.gitAuth.basicAuth.userName", &basic.user_name).await?;
+                let (password, source_name) = secrets.value("spec.gitAuth.basicAuth.password", &basic.password).await?;
+                let source_name = format!("{name} and {source_name}");
+                Ok(Self::Login(Login { user: user.trim_end().into(), password: password.trim_end().into(), source_name }))
+            }
+            GitAuth { access_token: None, basic_auth: None, github_app: None, ssh_auth: None } => Err(GitError::NoAuth.into()),
+        }
+    }
+
+    /// Servers look at the token only; PKO calls its user this.
+    fn token(token: &str, source_name: String) -> Self {
+        Self::Login(Login { user: "git".into(), password: token.into(), source_name })
+    }
+
+    /// Where they come from.
+    pub(super) fn source_name(&self) -> &str {
+        match self {
+            Self::None => "",
+            Self::Login(Login { source_name, .. }) | Self::Key(Key { source_name, .. }) | Self::App(App { source_name, .. }) => {
+                source_name
+            }
+        }
+    }
+}
+
+/// The Secrets of one namespace, each read once.
+struct Secrets<'a, C> {
+    cluster: &'a C,
+    namespace: &'a str,
+    /// `None` for one that is not there.
+    read: BTreeMap<String, Option<BTreeMap<String, ByteString>>>,
+}
+
+impl<C: Cluster> Secrets<'_, C> {
+    /// What a reference leads to, and how to call where that is.
+    async fn value(&mut self, field: &'static str, reference: &ResourceRef) -> Result<(String, String), Stop> {
+        match (reference.selector.as_str(), &reference.secret, &reference.literal) {
+            ("Literal", _, Some(literal)) => Ok((literal.value.clone(), format!("the literal in {field}"))),
+            // Another namespace's is not this Stack's to use.
+            ("Secret", Some(secret), _)
+                if secret.namespace.as_deref().is_none_or(|other| other.is_empty() || other == self.namespace) =>
+            {
+                let value = self.key(field, &secret.name, &secret.key).await?;
+                let missing = || GitError::NoKey { secret: secret.name.clone(), key: secret.key.clone(), field };
+                Ok((value.ok_or_else(missing)?, name(&secret.name, &secret.key, field)))
+            }
+            _ => Err(GitError::Selector { field }.into()),
+        }
+    }
+
+    async fn deprecated(&mut self, secret: &str) -> Result<Credentials, Stop> {
+        const FIELD: &str = "spec.gitAuthSecret";
+        let name = |key| name(secret, key, FIELD);
+        if let Some(key) = self.key(FIELD, secret, "sshPrivateKey").await? {
+            let passphrase = self.key(FIELD, secret, "password").await?.map(SecretString::from);
+            let known_hosts = self.key(FIELD, secret, "known_hosts").await?.unwrap_or_default();
+            return Ok(Credentials::Key(Key { pem: key.into(), passphrase, known_hosts, source_name: name("sshPrivateKey") }));
+        }
+        if let Some(token) = self.key(FIELD, secret, "accessToken").await? {
+            return Ok(Credentials::token(token.trim_end(), name("accessToken")));
+        }
+        let Some(user) = self.key(FIELD, secret, "username").await? else { return Ok(Credentials::None) };
+        let missing = || GitError::NoKey { secret: secret.into(), key: "password".into(), field: FIELD };
+        let password = self.key(FIELD, secret, "password").await?.ok_or_else(missing)?;
+        let source_name = format!("{} and key \"password\"", name("username"));
+        Ok(Credentials::Login(Login { user: user.trim_end().into(), password: password.trim_end().into(), source_name }))
+    }
+
+    /// One key of a Secret; `None` if the Secret does not have it.
+    async fn key(&mut self, field: &'static str, secret: &str, key: &str) -> Result<Option<String>, Stop> {
+        if !self.read.contains_key(secret) {
+            let got = match self.cluster.get::<Secret>(self.namespace, secret).await {
+                Err(KubernetesError::Permanent { message, .. }) => {
+                    return Err(GitError::Forbidden { secret: secret.into(), field, message }.into());
+                }
+                got => got.map_err(Error::from)?,
+            };
+            self.read.insert(secret.to_owned(), got.map(|secret| secret.data.unwrap_or_default()));
+        }
+        let data = self.read.get(secret).and_then(Option::as_ref);
+        let data = data.ok_or_else(|| GitError::NoSecret { secret: secret.to_owned(), field })?;
+        let Some(ByteString(value)) = data.get(key) else { return Ok(None) };
+        let not_text = |_| GitError::NotText { source_name: name(secret, key, field) };
+        Ok(Some(String::from_utf8(value.clone()).map_err(not_text)?))
+    }
+}
+
+fn name(secret: &str, key: &str, field: &str) -> String {
+    format!("Secret {secret:?} key {key:?} ({field})")
+}

@@ -1,0 +1,126 @@
+use driftless_source::Refusal;
+
+/// Why git gave no tree. The words go into the Stack's condition: they name the field, or the Secret and its key, and never hold
+/// what a credential is or what a server said.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the fields are what the message says they are")]
+pub enum GitError {
+    #[error("spec.projectRepo: {0}")]
+    Url(&'static str),
+    #[error("spec.projectRepo: invalid URL scheme: {0}; use https, http or ssh")]
+    Scheme(String),
+    #[error("missing \"commit\" or \"branch\": set one of spec.branch and spec.commit")]
+    NoReference,
+    #[error("{field} is {value:?}: {why}")]
+    Reference { field: &'static str, value: String, why: &'static str },
+    #[error("the host {host:?} is {what}, which is never connected to; name another host")]
+    Local { host: String, what: &'static str, is_address: bool },
+    #[error(
+        "gitAuth config must specify exactly one of 'personalAccessToken', 'sshPrivateKey', 'basicAuth', or 'githubApp': \
+         spec.gitAuth is empty"
+    )]
+    NoAuth,
+    #[error(
+        "{field} is not a reference to a literal or to a key of a Secret; set its type to Secret, secret.name and secret.key"
+    )]
+    Selector { field: &'static str },
+    #[error("Secret {secret:?} is not there ({field}); it is looked at again when it is due")]
+    NoSecret { secret: String, field: &'static str },
+    #[error("creating gitAuth: no key {key:?} found in Secret {secret:?} ({field})")]
+    NoKey { secret: String, key: String, field: &'static str },
+    #[error("{source_name} is not text; it has to be UTF-8")]
+    NotText { source_name: String },
+    #[error(
+        "Secret {secret:?} may not be read ({field}): {message}; bind the ClusterRole driftless:git-credentials in this \
+         namespace (infra/kubernetes/runs.yaml)"
+    )]
+    Forbidden { secret: String, field: &'static str, message: String },
+    #[error("spec.projectRepo is {scheme}: {source_name} is no credential for it; {remedy}")]
+    Unfit { scheme: &'static str, source_name: String, remedy: &'static str },
+    #[error("{source_name} {why}")]
+    Credential { source_name: String, why: &'static str },
+    #[error("the git server refused the credentials of {source_name}")]
+    Denied { source_name: String },
+    #[error("the git server wants credentials: set spec.gitAuth")]
+    Anonymous,
+    #[error("the git server says that there is no repository at spec.projectRepo, or that {source_name} may not read it")]
+    NotFound { source_name: String },
+    #[error("{who} answered with status {status}")]
+    Status { who: &'static str, status: u16 },
+    #[error(
+        "the git server redirects to another host, or too often; that is not followed: write the URL that it comes to into \
+         spec.projectRepo"
+    )]
+    Redirect,
+    #[error(
+        "the SSH host {host} has the key {fingerprint}, which is not a known one: if it is the right one, add its known_hosts \
+         line to the key known_hosts of the Secret with the private key, or to the installation's known hosts"
+    )]
+    HostKey { host: String, fingerprint: String },
+    #[error("a known_hosts line of the SSH host {host} is damaged; it has to be as ssh-keyscan prints it")]
+    KnownHosts { host: String },
+    #[error("no branch or tag {value:?} in the repository ({field}); the source heals when it is pushed")]
+    NoRef { field: &'static str, value: String },
+    #[error("the git server does not have commit {commit}, or does not give it out by its id (spec.commit)")]
+    NoCommit { commit: String },
+    #[error("{id} is not a commit; name a commit, a branch or a tag of a commit")]
+    NotACommit { id: String },
+    #[error(
+        "{path:?} is a submodule, and its content is not in the repository: put the files into the repository, or use \
+         spec.fluxSource with a GitRepository that sets recurseSubmodules"
+    )]
+    Submodule { path: String },
+    #[error(
+        "{path:?} is kept in Git LFS: the repository has only a pointer to it; commit the file itself (git lfs migrate export)"
+    )]
+    Lfs { path: String },
+    #[error("the repository is in SHA-256 format, which is not supported; use a SHA-1 repository")]
+    Sha256,
+    #[error(
+        "the git server sent more than {limit} bytes for one commit; raise the installation's limit, or use a smaller repository"
+    )]
+    TooLarge { limit: u64 },
+    #[error("fetching took longer than {seconds} seconds")]
+    TooSlow { seconds: u64 },
+    #[error("{who} cannot be reached: {why}")]
+    Unreachable { who: &'static str, why: String },
+    #[error(
+        "the git server's answer to {to} broke off, or is not what git servers say: is spec.projectRepo right, and may it be \
+         read with these credentials?"
+    )]
+    Protocol { to: &'static str },
+    #[error("the git server sent a pack that is damaged, incomplete or holds an object that is too large")]
+    Pack,
+    #[error(transparent)]
+    Content(#[from] Refusal),
+    /// Of what a branch or tag names for now: a push may mend it.
+    #[error(transparent)]
+    OfName(Box<GitError>),
+    #[error("the installation's setting {setting} cannot be used: {why}")]
+    Setting { setting: &'static str, why: String },
+    #[error("the scratch space cannot be used: {0}")]
+    Scratch(#[source] std::io::Error),
+}
+
+impl GitError {
+    /// The same spec will be refused again, whatever happens elsewhere.
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Self::Url(_)
+            | Self::Scheme(_)
+            | Self::NoReference
+            | Self::Reference { .. }
+            | Self::NoAuth
+            | Self::Selector { .. }
+            | Self::Submodule { .. }
+            | Self::Lfs { .. }
+            | Self::Sha256
+            | Self::TooLarge { .. }
+            | Self::Content(_) => true,
+            // A name may come to lead elsewhere; an address does not.
+            Self::Local { is_address, .. } => *is_address,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! A git repository that a Stack names itself (`spec.projectRepo`). gitoxide speaks git's protocol and reads the pack; here are
+//! the ways to the server, what may be reached, and whose credentials are shown.
+//!
+//! What a look costs: one ls-refs when nothing changed; nothing at all for a commit that is named by its id and was fetched
+//! before. A commit is always fetched alone, whatever `spec.shallow` says: a run gets files, and never a `.git`.
+
+mod bounds;
+mod credentials;
+mod error;
+mod github;
+mod http;
+mod net;
+mod remote;
+mod session;
+mod ssh;
+mod tree;
+
+use std::{fs::File, time::Duration};
+
+use driftless_api::Stack;
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{FetchedArtifact, ObjectKey, keys};
+use driftless_core::{GitSource, SourceRef};
+use driftless_kubernetes::Cluster;
+use driftless_source::{Limits, Tree};
+use gix_hash::ObjectId;
+use gix_transport::{
+    Protocol,
+    client::blocking_io::{Transport, file, http::Transport as HttpTransport},
+};
+use jiff::Timestamp;
+
+pub use self::error::GitError;
+use self::{
+    bounds::Bounds,
+    credentials::Credentials,
+    http::{Login, Web},
+    remote::{Place, Wanted},
+    session::Session,
+    ssh::Server,
+};
+use crate::{Answer, Error, Ports, Refusal, collect::is_stored, outcome_before, store, transport::Artifacts};
+
+/// The function's own time limit is two minutes, and the tree has to be stored yet.
+const TIME: Duration = Duration::from_secs(90);
+
+/// What an installation sets for git.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Repositories may be on this machine: loopback addresses, `file://` and paths; credentials may go over plain http. Metadata
+    /// and link-local addresses are out of reach nonetheless. For machines of one's own: every Stack can name every path then.
+    pub allow_local: bool,
+    /// Where the GitHub API is, such as `https://api.github.com`, or `https://HOST/api/v3` for a GitHub Enterprise Server.
+    pub github_api_url: String,
+    /// Lines as in OpenSSH's `known_hosts`, for SSH servers that a Secret's own `known_hosts` does not name.
+    pub known_hosts: String,
+    /// Certificates of authorities to trust besides the usual ones, as PEM.
+    pub ca_certificates: String,
+    /// The most bytes that a server may send in one fetch.
+    pub max_pack_bytes: u64,
+}
+
+/// Why there is no answer of git's.
+enum Stop {
+    /// The Stack, what it names, or the server.
+    Refused(Refusal),
+    /// The API server or the bucket.
+    Failed(Error),
+}
+
+impl From<GitError> for Stop {
+    fn from(error: GitError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a repository has.
+struct Found {
+    commit: ObjectId,
+    /// The tree's id, the tree, and its content.
+    tree: (ObjectId, Tree, File),
+}
+
+/// Fetches the commit that a Stack names. `key` is the Stack's.
+pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &crate::Settings,
+    key: &ObjectKey,
+    now: Timestamp,
+) -> Result<Option<Answer>, Error> {
+    let Some(stack) = ports.cluster.get::<Stack>(&key.namespace, &key.name).await? else { return Ok(None) };
+    let sources = driftless_core::Stack::from(&stack).spec.sources;
+    let git = sources.into_iter().find_map(|source| match source {
+        SourceRef::Git(source) => Some(source),
+        SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
+    });
+    let Some(source) = git else { return Ok(None) };
+    let look = Look { ports, settings, key, stack: &stack, source: &source, now };
+    match look.look().await {
+        Ok(artifact) => Ok(Some((source.fingerprint, Ok(Some(artifact))))),
+        Err(Stop::Refused(refusal)) => Ok(Some((source.fingerprint, Err(refusal)))),
+        Err(Stop::Failed(error)) => Err(error),
+    }
+}
+
+/// One look at a Stack's repository.
+struct Look<'a, C, O, Q, A> {
+    ports: &'a Ports<'a, C, O, Q, A>,
+    settings: &'a crate::Settings,
+    key: &'a ObjectKey,
+    stack: &'a Stack,
+    source: &'a GitSource,
+    now: Timestamp,
+}
+
+impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
+    async fn look(&self) -> Result<FetchedArtifact, Stop> {
+        let git = &self.settings.git;
+        let place = Place::parse(&self.source.repo, git.allow_local)?;
+        let wanted = Wanted::parse(&self.source.branch, &self.source.commit)?;
+        let stored = self.stored().await?;
+        let known = stored.as_ref().and_then(|stored| ObjectId::from_hex(stored.revision.as_bytes()).ok());
+        if let (Some(stored), Wanted::Commit(commit)) = (&stored, &wanted)
+            && known == Some(*commit)
+        {
+            return Ok(stored.clone());
+        }
+        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, self.stack).await?;
+        let bounds = Bounds::new(git.max_pack_bytes, TIME);
+        let transport = bounds.within(transport(place, credentials, git, &bounds, self.now)).await??;
+        let (limits, of_talk) = (self.settings.limits, bounds.clone());
+        // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
+        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
+        let found = bounds.within(talk).await?.map_err(|_| GitError::Protocol { to: "a request" })??;
+        match (found, stored) {
+            (Some(found), _) => self.store(found).await,
+            (None, Some(stored)) => Ok(stored),
+            (None, None) => Err(GitError::Pack.into()),
+        }
+    }
+
+    /// What the last look came to, if it was for the same spec and its tree is there yet.
+    async fn stored(&self) -> Result<Option<FetchedArtifact>, Error> {
+        let before = outcome_before(self.ports, self.key).await?.filter(|before| before.subject == self.source.fingerprint);
+        let Some(artifact) = before.and_then(|before| before.artifact) else { return Ok(None) };
+        let folder = keys::tree(self.key, &artifact.digest);
+        let is_stored = is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await?;
+        Ok(is_stored.then_some(artifact))
+    }
+
+    async fn store(&self, found: Found) -> Result<FetchedArtifact, Stop> {
+        let Found { commit, tree: (id, tree, mut spool) } = found;
+        let artifact = FetchedArtifact { revision: commit.to_string(), digest: format!("sha1:{id}") };
+        let folder = keys::tree(self.key, &artifact.digest);
+        if !is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await? {
+            store::store(self.ports.objects, &folder, &tree, &mut spool).await?.map_err(Stop::Refused)?;
+        }
+        Ok(artifact)
+    }
+}
+
+/// The way to a repository, with the credentials that it takes.
+async fn transport(
+    place: Place,
+    credentials: Credentials,
+    settings: &Settings,
+    bounds: &Bounds,
+    now: Timestamp,
+) -> Result<Box<dyn Transport + Send>, GitError> {
+    match place {
+        Place::Http(url) => {
+            let scheme = if url.scheme() == "http" { "an http URL" } else { "an https URL" };
+            let login = match credentials {
+                Credentials::None => None,
+                Credentials::Login(login) => Some(login),
+                Credentials::App(app) => Some(github::token(&app, settings, now).await?),
+                Credentials::Key(key) => {
+                    let remedy = "use spec.gitAuth.accessToken, githubApp or basicAuth, or write an ssh URL";
+                    return Err(GitError::Unfit { scheme, source_name: key.source_name, remedy });
+                }
+            };
+            if let Some(Login { source_name, .. }) = &login
+                && url.scheme() == "http"
+                && !settings.allow_local
+            {
+                let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https");
+                return Err(GitError::Unfit { scheme, source_name, remedy });
+            }
+            let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+                return Err(GitError::Url("it has no host"));
+            };
+            let client = net::client(net::addresses(host, port, settings.allow_local).await?, &settings.ca_certificates)?;
+            let web = Web::new(client, bounds.clone(), login);
+            let url = gix_url::parse(url.as_str()).map_err(|_| GitError::Url("it is not a URL"))?;
+            Ok(Box::new(HttpTransport::new_http(web, url, Protocol::V2, false)))
+        }
+        Place::Ssh { user, host, port, path } => {
+            let Credentials::Key(mut key) = credentials else {
+                let source_name = match credentials.source_name() {
+                    "" => "nothing in spec.gitAuth".to_owned(),
+                    name => name.to_owned(),
+                };
+                let remedy = "set spec.gitAuth.sshAuth, or write an https URL";
+                return Err(GitError::Unfit { scheme: "an ssh URL", source_name, remedy });
+            };
+            key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);
+            let addresses = net::addresses(&host, port, settings.allow_local).await?;
+            ssh::connect(&Server { user, host, port, path, addresses }, &key, bounds).await
+        }
+        Place::Local(path) => match file::connect(path, Protocol::V2, false) {
+            Ok(transport) => Ok(Box::new(transport)),
+        },
+    }
+}
+
+/// What is said to a git server. `None` if the commit is the one that is known.
+fn talk(
+    transport: Box<dyn Transport + Send>,
+    bounds: Bounds,
+    wanted: &Wanted,
+    known: Option<ObjectId>,
+    limits: &Limits,
+) -> Result<Option<Found>, GitError> {
+    let mut session = Session::open(transport, bounds)?;
+    let commit = match wanted {
+        Wanted::Commit(commit) => *commit,
+        Wanted::Name { field, name } => session.resolve(field, name)?,
+    };
+    if known == Some(commit) {
+        return Ok(None);
+    }
+    let found = fetch_commit(&mut session, commit, limits);
+    match wanted {
+        Wanted::Commit(_) => found.map(Some),
+        Wanted::Name { .. } => found.map(Some).map_err(|error| GitError::OfName(Box::new(error))),
+    }
+}
+
+fn fetch_commit(session: &mut Session, commit: ObjectId, limits: &Limits) -> Result<Found, GitError> {
+    let directory = tempfile::tempdir().map_err(GitError::Scratch)?;
+    let bundle = session.fetch(commit, directory.path())?;
+    let spool = tempfile::tempfile().map_err(GitError::Scratch)?;
+    let (id, tree) = tree::read(&bundle, &commit, limits, &spool)?;
+    Ok(Found { commit, tree: (id, tree, spool) })
+}

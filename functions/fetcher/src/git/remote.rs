@@ -1,0 +1,180 @@
+//! What a Stack names: where the repository is, and which commit of it.
+
+use url::Url;
+
+use super::GitError;
+
+/// Where a repository is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Http(Url),
+    Ssh { user: String, host: String, port: u16, path: String },
+    Local(String),
+}
+
+impl Place {
+    /// What `spec.projectRepo` says: a URL, or git's short form `user@host:path`.
+    pub(super) fn parse(text: &str, allow_local: bool) -> Result<Self, GitError> {
+        if text.is_empty() {
+            return Err(GitError::Url("missing \"projectRepo\""));
+        }
+        if text.contains(char::is_control) {
+            return Err(GitError::Url("it has a control character in it"));
+        }
+        let place = match (text.split_once("://"), text.split_once(':')) {
+            (Some(("file", path)), _) => Self::Local(path.to_owned()),
+            (Some(_), _) => Self::of_url(&Url::parse(text).map_err(|_| GitError::Url("it is not a URL"))?)?,
+            (None, Some((host, path))) if !host.contains('/') => Self::of_short(host, path)?,
+            (None, _) => Self::Local(text.to_owned()),
+        };
+        match &place {
+            Self::Local(_) if !allow_local => {
+                Err(GitError::Url("it is a path on this machine, where no repository is; use https, http or ssh"))
+            }
+            // git-upload-pack would take it for an option.
+            Self::Local(path) | Self::Ssh { path, .. } if path.is_empty() || path.starts_with('-') => {
+                Err(GitError::Url("its path is empty or begins with a dash"))
+            }
+            _ => Ok(place),
+        }
+    }
+
+    fn of_url(url: &Url) -> Result<Self, GitError> {
+        let host = url.host_str().filter(|host| !host.is_empty()).ok_or(GitError::Url("it has no host"))?;
+        match url.scheme() {
+            // Anyone who may read the Stack would read it.
+            "http" | "https" if !url.username().is_empty() || url.password().is_some() => {
+                Err(GitError::Url("it has a user or a password in it: take that out and use spec.gitAuth"))
+            }
+            "http" | "https" if url.query().is_some() || url.fragment().is_some() => {
+                Err(GitError::Url("it has a query or a fragment in it; take that out"))
+            }
+            "http" | "https" => Ok(Self::Http(url.clone())),
+            "ssh" if url.password().is_some() => {
+                Err(GitError::Url("it has a password in it: take that out and use spec.gitAuth.sshAuth"))
+            }
+            "ssh" => {
+                let path = url.path();
+                Ok(Self::Ssh {
+                    user: user(url.username()),
+                    host: host.trim_matches(['[', ']']).to_owned(),
+                    port: url.port().unwrap_or(22),
+                    // As git has it: a path from somebody's home begins with the tilde.
+                    path: path.strip_prefix("/~").map_or_else(|| path.to_owned(), |rest| format!("~{rest}")),
+                })
+            }
+            other => Err(GitError::Scheme(other.chars().take(20).collect())),
+        }
+    }
+
+    fn of_short(host: &str, path: &str) -> Result<Self, GitError> {
+        let (name, host) = host.rsplit_once('@').unwrap_or(("", host));
+        if host.is_empty() || host.contains(['[', ']']) {
+            return Err(GitError::Url("it has no host; write an IPv6 address as ssh://[address]/path"));
+        }
+        Ok(Self::Ssh { user: user(name), host: host.to_owned(), port: 22, path: path.to_owned() })
+    }
+}
+
+/// git's servers know people by their keys, and all of them as one user.
+fn user(name: &str) -> String {
+    if name.is_empty() { "git".into() } else { name.into() }
+}
+
+/// Which commit is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    Commit(gix_hash::ObjectId),
+    Name { field: &'static str, name: String },
+}
+
+impl Wanted {
+    /// What `spec.branch` and `spec.commit` say. As in PKO, either may be the name of a branch or of a tag, or a full ref.
+    pub(super) fn parse(branch: &str, commit: &str) -> Result<Self, GitError> {
+        let (field, name) = match (branch, commit) {
+            ("", "") => return Err(GitError::NoReference),
+            (_, "") => ("spec.branch", branch),
+            _ => ("spec.commit", commit),
+        };
+        if field == "spec.commit"
+            && name.len() == 40
+            && let Ok(id) = gix_hash::ObjectId::from_hex(name.as_bytes())
+        {
+            return Ok(Self::Commit(id));
+        }
+        let wrong = |why| GitError::Reference { field, value: name.chars().take(200).collect(), why };
+        if name.contains(|c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c)) {
+            return Err(wrong("no branch or tag can have that name"));
+        }
+        Ok(Self::Name { field, name: name.to_owned() })
+    }
+
+    /// The refs that a name may mean, the first that there is being meant: a branch before a tag.
+    pub(super) fn refs(name: &str) -> Vec<String> {
+        if name.starts_with("refs/") || name == "HEAD" {
+            return vec![name.to_owned()];
+        }
+        ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
+    }
+}
+
+/// Whether a name that no ref has is the beginning of a commit's id: git servers cannot be asked for those.
+pub(super) fn is_short_id(name: &str) -> bool {
+    (7..40).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ssh(user: &str, host: &str, port: u16, path: &str) -> Place {
+        Place::Ssh { user: user.into(), host: host.into(), port, path: path.into() }
+    }
+
+    #[test]
+    fn a_repository_is_named_by_a_url_or_by_the_short_form() {
+        let parse = |text| Place::parse(text, false).unwrap();
+        assert_eq!(parse("https://example.com/a/b.git"), Place::Http("https://example.com/a/b.git".parse().unwrap()));
+        assert_eq!(parse("git@example.com:a/b.git"), ssh("git", "example.com", 22, "a/b.git"));
+        assert_eq!(parse("example.com:/a/b.git"), ssh("git", "example.com", 22, "/a/b.git"));
+        assert_eq!(parse("ssh://me@example.com:2222/a/b.git"), ssh("me", "example.com", 2222, "/a/b.git"));
+        assert_eq!(parse("ssh://[::1]/~me/b.git"), ssh("git", "::1", 22, "~me/b.git"));
+        assert_eq!(Place::parse("file:///srv/a.git", true).unwrap(), Place::Local("/srv/a.git".into()));
+        assert_eq!(Place::parse("/srv/a.git", true).unwrap(), Place::Local("/srv/a.git".into()));
+    }
+
+    #[test]
+    fn what_is_no_repository_is_refused_for_good_without_repeating_a_credential() {
+        for (text, words) in [
+            ("", "missing \"projectRepo\""),
+            ("hhtp://example.com/a", "invalid URL scheme: hhtp"),
+            ("https://canary@example.com/a", "user or a password"),
+            ("https://me:canary@example.com/a", "user or a password"),
+            ("ssh://me:canary@example.com/a", "password"),
+            ("https://example.com/a?token=canary", "query"),
+            ("https://", "not a URL"),
+            ("file:///srv/a.git", "path on this machine"),
+            ("/srv/a.git", "path on this machine"),
+            ("../a.git", "path on this machine"),
+            ("git@example.com:-oProxyCommand=x", "dash"),
+            ("git@example.com:a\nb", "control character"),
+        ] {
+            let error = Place::parse(text, false).unwrap_err();
+            assert!(error.to_string().contains(words), "{text}: {error}");
+            assert!(!error.to_string().contains("canary"), "{text}: {error}");
+            assert!(error.is_terminal(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_full_commit_needs_no_look_at_the_refs() {
+        let id = "0123456789abcdef0123456789abcdef01234567";
+        assert_eq!(Wanted::parse("", id).unwrap(), Wanted::Commit(gix_hash::ObjectId::from_hex(id.as_bytes()).unwrap()));
+        assert_eq!(Wanted::parse("", "v1").unwrap(), Wanted::Name { field: "spec.commit", name: "v1".into() });
+        assert_eq!(Wanted::parse("main", "").unwrap(), Wanted::Name { field: "spec.branch", name: "main".into() });
+        assert!(matches!(Wanted::parse("", ""), Err(GitError::NoReference)));
+        assert!(Wanted::parse("a b", "").unwrap_err().to_string().contains("spec.branch is \"a b\""));
+        assert_eq!(Wanted::refs("refs/tags/v1"), ["refs/tags/v1"]);
+        assert_eq!(Wanted::refs("v1"), ["refs/heads/v1", "refs/tags/v1", "refs/v1"]);
+    }
+}

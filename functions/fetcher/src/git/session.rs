@@ -1,0 +1,119 @@
+//! A talk with a git server: which commit a name means, and the pack of one commit.
+
+use std::{ops::ControlFlow, path::Path};
+
+use gix_error::Error;
+use gix_hash::ObjectId;
+use gix_pack::{Bundle, bundle::write::Options};
+use gix_protocol::{
+    Command, Handshake, LsRefsCommand,
+    fetch::{Arguments, Response},
+    handshake::Ref,
+    ls_refs::RefPrefixes,
+};
+use gix_transport::{Service, client::blocking_io::Transport};
+use gix_utils::progress::Discard;
+
+use super::{
+    GitError,
+    bounds::Bounds,
+    remote::{Wanted, is_short_id},
+};
+
+/// The largest object: GitHub's limit for a file is 100 MB. A few may be in memory at once.
+const MAX_OBJECT_BYTES: usize = 128 << 20;
+
+pub(super) struct Session {
+    transport: Box<dyn Transport + Send>,
+    handshake: Handshake,
+    bounds: Bounds,
+}
+
+impl Session {
+    pub(super) fn open(mut transport: Box<dyn Transport + Send>, bounds: Bounds) -> Result<Self, GitError> {
+        // Credentials go with the first request: nothing is asked for later.
+        let handshake = gix_protocol::handshake(&mut transport, Service::UploadPack, |_| Ok(None), Vec::new(), &mut Discard);
+        let handshake = handshake.map_err(|_| bounds.reason(GitError::Protocol { to: "the first request" }))?;
+        let format = handshake.capabilities.capability("object-format");
+        if format.and_then(|format| format.value().map(|format| format != "sha1")).unwrap_or_default() {
+            return Err(GitError::Sha256);
+        }
+        Ok(Self { transport, handshake, bounds })
+    }
+
+    /// The commit that a name means: one ls-refs, with what the name may mean as prefixes.
+    pub(super) fn resolve(&mut self, field: &'static str, name: &str) -> Result<ObjectId, GitError> {
+        let candidates = Wanted::refs(name);
+        // Older servers list all refs at once, and did by now.
+        let refs = if let Some(refs) = self.handshake.refs.take() {
+            refs
+        } else {
+            let mut prefixes = RefPrefixes::new();
+            prefixes.extend(candidates.iter().map(|name| name.as_str().into()));
+            LsRefsCommand::new(Some(prefixes), &self.handshake.capabilities, agent())
+                .invoke_blocking(&mut self.transport, &mut Discard, false)
+                .map_err(|_| self.bounds.reason(GitError::Protocol { to: "ls-refs" }))?
+        };
+        let found = candidates.iter().find_map(|candidate| refs.iter().find_map(|found| target(found, candidate)));
+        found.ok_or_else(|| {
+            let value = name.to_owned();
+            if is_short_id(name) {
+                let why = "no branch or tag has that name; a commit has to be named by all 40 digits of its id";
+                return GitError::Reference { field, value, why };
+            }
+            GitError::NoRef { field, value }
+        })
+    }
+
+    /// Gets one commit with its tree, and nothing of its history, into a directory: a run gets the files only. Servers that
+    /// cannot leave the history out send it too, within the bounds.
+    pub(super) fn fetch(&mut self, commit: ObjectId, directory: &Path) -> Result<Bundle, GitError> {
+        let version = self.handshake.server_protocol_version;
+        let mut features = Command::Fetch.default_features(version, &self.handshake.capabilities);
+        features.push(agent());
+        let broken = || GitError::Protocol { to: "fetch" };
+        Response::check_required_features(version, &features).map_err(|_| broken())?;
+        let mut arguments = Arguments::new(version, features, false);
+        arguments.want(commit);
+        if arguments.can_use_shallow() {
+            arguments.deepen(1);
+        }
+        let mut reader = arguments.send(&mut self.transport, true).map_err(|_| self.bounds.reason(broken()))?;
+        let response = Response::from_line_reader(version, &mut reader, true, false);
+        let response = response.map_err(|error| self.bounds.reason(not_given_out(&error, commit).unwrap_or_else(broken)))?;
+        if !response.has_pack() {
+            return Err(self.bounds.reason(broken()));
+        }
+        // With a handler the reader gives the pack, without one what it is wrapped in. What the server tells people is
+        // not repeated.
+        let progress = |is_error, _: &[u8]| if is_error { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+        reader.set_progress_handler(Some(Box::new(progress)));
+        let options = Options { thread_limit: Some(1), alloc_limit_bytes: Some(MAX_OBJECT_BYTES), ..Options::default() };
+        let base = None::<gix_object::find::Never>;
+        let hash = gix_hash::Kind::Sha1;
+        let interrupt = self.bounds.interrupt();
+        let written = Bundle::write_to_directory(&mut reader, Some(directory), &mut Discard, interrupt, base, hash, options);
+        let bundle = written.ok().and_then(|written| written.to_bundle()).and_then(Result::ok);
+        bundle.ok_or_else(|| self.bounds.reason(GitError::Pack))
+    }
+}
+
+fn agent() -> (&'static str, Option<String>) {
+    ("agent", Some(gix_protocol::agent("driftless")))
+}
+
+/// What a ref comes to, if it has that name. An annotated tag comes to what it is a tag of.
+fn target(found: &Ref, wanted: &str) -> Option<ObjectId> {
+    match found {
+        Ref::Peeled { full_ref_name, object, .. }
+        | Ref::Direct { full_ref_name, object }
+        | Ref::Symbolic { full_ref_name, object, .. } => (full_ref_name == wanted).then_some(*object),
+        Ref::Unborn { .. } => None,
+    }
+}
+
+/// What git servers say when asked for an object that they do not have, or do not show. gitoxide has it as a line that it did not
+/// expect.
+fn not_given_out(error: &Error, commit: ObjectId) -> Option<GitError> {
+    error.to_string().contains("not our ref").then(|| GitError::NoCommit { commit: commit.to_string() })
+}

@@ -1,0 +1,348 @@
+//! The fetcher over ports in memory.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use driftless_contract::{FetchedArtifact, ObjectKey};
+use driftless_source::Digest;
+use driftless_testkit::{CLUSTER, Faults, World};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::*;
+
+const SYSTEM: &str = "system";
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        bucket: "bucket".into(),
+        system_namespace: SYSTEM.into(),
+        retention: Retention::days(30),
+        services: vec!["source-controller.flux-system".into()],
+        source_kinds: Vec::new(),
+        max_archive_bytes: 1 << 20,
+        limits: Limits::default(),
+        git: git::Settings {
+            allow_local: false,
+            github_api_url: String::new(),
+            known_hosts: String::new(),
+            ca_certificates: String::new(),
+            max_pack_bytes: 1 << 20,
+        },
+    }
+}
+
+/// What source-controller has, by path, and what happens when one asks.
+struct Served<'a> {
+    archives: RefCell<BTreeMap<String, Vec<u8>>>,
+    meanwhile: Box<dyn Fn() + 'a>,
+}
+
+impl Artifacts for Served<'_> {
+    async fn get(&self, place: &Place, download: &mut Download) -> Result<(), Refusal> {
+        (self.meanwhile)();
+        let archive = self.archives.borrow().get(place.path()).cloned().ok_or(Refusal::Gone)?;
+        download.begin(None)?;
+        download.write(&archive)
+    }
+}
+
+fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
+    let (api_version, kind, name) = (api_version.into(), kind.into(), name.into());
+    ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace: "team".into(), name }
+}
+
+fn repository() -> ObjectKey {
+    key("source.toolkit.fluxcd.io/v1", "GitRepository", "shop")
+}
+
+fn insert(world: &World, key: &ObjectKey, mut rest: Value) {
+    rest["apiVersion"] = json!(key.api_version);
+    rest["kind"] = json!(key.kind);
+    rest["metadata"]["namespace"] = json!(key.namespace);
+    rest["metadata"]["name"] = json!(key.name);
+    world.insert(rest);
+}
+
+fn insert_update(world: &World, namespace: &str, digest: &str, complete: bool) {
+    let status = if complete { "True" } else { "False" };
+    let update = ObjectKey { namespace: namespace.into(), ..key("auto.pulumi.com/v1alpha1", "Update", "u") };
+    insert(
+        world,
+        &update,
+        json!({
+            "spec": { "driftless": { "tree": { "digest": digest } } },
+            "status": { "conditions": [{
+                "type": "Complete", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2020-01-01T00:00:00Z",
+            }] },
+        }),
+    );
+}
+
+fn insert_stack(world: &World, source: Value) {
+    let mut spec = source;
+    spec["stack"] = json!("dev");
+    insert(world, &key("pulumi.com/v1", "Stack", "s"), json!({ "spec": spec }));
+}
+
+fn of_flux() -> Value {
+    let ObjectKey { api_version, kind, name, .. } = repository();
+    json!({ "fluxSource": { "sourceRef": { "apiVersion": api_version, "kind": kind, "name": name } } })
+}
+
+/// The source offers the archive of that content; its digest.
+fn offer(world: &World, archive: &[u8], file: &str) -> String {
+    let (key, digest) = (repository(), Digest::sha256(archive).to_string());
+    let path = format!("gitrepository/team/shop/{file}");
+    let artifact = json!({
+        "digest": digest,
+        "lastUpdateTime": "2020-01-01T00:00:00Z",
+        "path": path,
+        "revision": file,
+        "url": format!("http://source-controller.flux-system.svc.cluster.local./{path}"),
+    });
+    insert(world, &key, json!({ "status": { "artifact": artifact } }));
+    digest
+}
+
+fn archive(content: &str) -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    archive.append_data(&mut header, "Pulumi.yaml", content.as_bytes()).unwrap();
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+/// Stores a tree that has that digest, whatever is in it.
+fn store(world: &World, source: &ObjectKey, digest: &str) {
+    for part in ["pack", "manifest"] {
+        put(world, &format!("{}{part}", keys::tree(source, digest)), vec![1]);
+    }
+}
+
+fn put(world: &World, key: &str, content: Vec<u8>) {
+    world.drive(world.put(key, content)).unwrap().unwrap();
+}
+
+fn is_there(world: &World, source: &ObjectKey, digest: &str) -> bool {
+    let folder = keys::tree(source, digest);
+    let [manifest, pack] = ["manifest", "pack"].map(|part| world.objects().contains_key(&format!("{folder}{part}")));
+    assert_eq!(manifest, pack, "half of the tree {digest}");
+    manifest
+}
+
+fn ask_of(world: &World, served: &Served<'_>, source: &ObjectKey, collect: bool) -> Option<Result<(), Error>> {
+    let ports = Ports { cluster: world, objects: world, queues: world, artifacts: served };
+    let request = FetchRequest { version: VERSION, source: source.clone(), collect, hops: 0 };
+    world.drive(handle(&ports, &settings(), &request, world.now()))
+}
+
+fn nothing_served() -> Served<'static> {
+    Served { archives: RefCell::default(), meanwhile: Box::new(|| {}) }
+}
+
+/// As the sweeper asks.
+fn collect_of(world: &World, source: &ObjectKey) -> Option<Result<(), Error>> {
+    let source = keys::source_of_trees(CLUSTER, &keys::trees(source)).unwrap();
+    ask_of(world, &nothing_served(), &source, true)
+}
+
+fn collect(world: &World) {
+    collect_of(world, &repository()).unwrap().unwrap();
+}
+
+fn outcome(world: &World, source: &ObjectKey) -> FetchOutcome {
+    from_json("fetch outcome", &world.objects()[&keys::fetch(source)]).unwrap()
+}
+
+fn quiet() -> World {
+    World::new(0, Faults::NONE)
+}
+
+#[test]
+fn an_old_tree_that_nothing_names_goes_and_with_the_last_one_all_that_is_known_of_its_source() {
+    let world = quiet();
+    let trees = ["a", "b", "c"].map(|name| format!("sha256:{name}"));
+    for digest in &trees {
+        store(&world, &repository(), digest);
+    }
+    store(&world, &key("pulumi.com/v1", "Program", "shop"), "sha256:p");
+    put(&world, &keys::fetch(&repository()), b"{}".to_vec());
+    world.advance(DAY * 31 - SignedDuration::from_secs(1));
+    collect(&world);
+    assert!(trees.iter().all(|digest| is_there(&world, &repository(), digest)));
+    world.advance(SignedDuration::from_secs(1));
+    store(&world, &repository(), "sha256:young");
+    collect(&world);
+    assert!(!trees.iter().any(|digest| is_there(&world, &repository(), digest)));
+    assert!(is_there(&world, &repository(), "sha256:young") && world.objects().contains_key(&keys::fetch(&repository())));
+    world.advance(DAY * 31);
+    collect(&world);
+    let left: Vec<_> = world.objects().into_keys().collect();
+    assert!(left.iter().all(|key| key.contains("program.shop")) && left.len() == 2, "{left:?}");
+}
+
+#[test]
+fn a_tree_that_an_update_names_stays_whatever_its_age() {
+    for (namespace, complete) in [("team", false), ("team", true), (SYSTEM, false)] {
+        let world = quiet();
+        store(&world, &repository(), "sha256:a");
+        store(&world, &repository(), "sha256:b");
+        insert_update(&world, namespace, "sha256:a", complete);
+        world.advance(DAY * 1000);
+        collect(&world);
+        assert!(is_there(&world, &repository(), "sha256:a"), "{namespace} {complete}");
+        assert!(!is_there(&world, &repository(), "sha256:b"), "{namespace} {complete}");
+    }
+}
+
+#[test]
+fn a_stack_keeps_what_its_source_offers_and_the_tree_that_was_asked_for_last() {
+    let world = quiet();
+    let offered = offer(&world, &archive("offered"), "f");
+    for digest in [&offered, "sha256:b", "sha256:c"] {
+        store(&world, &repository(), digest);
+        world.advance(SignedDuration::from_secs(1));
+    }
+    insert_stack(&world, of_flux());
+    world.advance(DAY * 40);
+    collect(&world);
+    let there = || [&offered, "sha256:b", "sha256:c"].map(|digest| is_there(&world, &repository(), digest));
+    assert_eq!(there(), [true, false, true]);
+    // Now it is another source that it names.
+    insert_stack(&world, json!({ "programRef": { "name": "shop" } }));
+    collect(&world);
+    assert_eq!(there(), [false; 3]);
+}
+
+#[test]
+fn what_git_offers_a_stack_is_what_the_fetcher_wrote_down() {
+    let world = quiet();
+    let git = key("pulumi.com/v1", "Stack", "s");
+    insert_stack(&world, json!({ "projectRepo": "https://example.com/r", "branch": "main" }));
+    for digest in ["sha256:a", "sha256:b", "sha256:c"] {
+        store(&world, &git, digest);
+        world.advance(SignedDuration::from_secs(1));
+    }
+    let artifact = Some(FetchedArtifact { revision: "r".into(), digest: "sha256:a".into() });
+    let subject = "fingerprint".into();
+    let outcome = FetchOutcome { version: VERSION, subject, at: world.now(), artifact, failures: 0, failure: None };
+    put(&world, &keys::fetch(&git), to_json(&outcome).into_bytes());
+    world.advance(DAY * 40);
+    collect_of(&world, &git).unwrap().unwrap();
+    let there = ["sha256:a", "sha256:b", "sha256:c"].map(|digest| is_there(&world, &git, digest));
+    assert_eq!(there, [true, false, true]);
+}
+
+#[test]
+fn a_tree_that_is_asked_for_is_made_young_without_being_fetched() {
+    let world = quiet();
+    let digest = offer(&world, &archive("x"), "f");
+    store(&world, &repository(), &digest);
+    store(&world, &repository(), "sha256:old");
+    world.advance(DAY * 30);
+    ask_of(&world, &nothing_served(), &repository(), false).unwrap().unwrap();
+    assert_eq!(outcome(&world, &repository()).failure, None);
+    let manifest = format!("{}manifest", keys::tree(&repository(), &digest));
+    let modified = world.drive(world.modified(&manifest)).unwrap().unwrap().unwrap();
+    assert!(settings().retention.is_usable(modified, world.now()));
+    world.advance(DAY * 30);
+    collect(&world);
+    assert!(is_there(&world, &repository(), &digest));
+    assert!(!is_there(&world, &repository(), "sha256:old"));
+}
+
+#[test]
+fn a_deletion_that_crashes_anywhere_is_ended_by_the_next() {
+    for calls in 0.. {
+        let world = quiet();
+        store(&world, &repository(), "sha256:a");
+        store(&world, &repository(), "sha256:b");
+        world.advance(DAY * 40);
+        world.crash_before_call(calls);
+        if collect_of(&world, &repository()).is_some() {
+            assert!(calls > 6, "it made {calls} calls");
+            break;
+        }
+        for digest in ["sha256:a", "sha256:b"] {
+            let folder = keys::tree(&repository(), digest);
+            let [manifest, pack] = ["manifest", "pack"].map(|part| world.objects().contains_key(&format!("{folder}{part}")));
+            assert!(pack || !manifest, "a manifest without its pack, after {calls} calls");
+        }
+        collect(&world);
+        assert!(world.objects().is_empty(), "after {calls} calls: {:?}", world.objects().keys());
+    }
+}
+
+#[test]
+fn a_pack_without_a_manifest_goes_after_a_day() {
+    let world = quiet();
+    put(&world, &format!("{}pack", keys::tree(&repository(), "sha256:a")), vec![1]);
+    insert_stack(&world, of_flux());
+    world.advance(DAY - SignedDuration::from_secs(1));
+    collect(&world);
+    assert_eq!(world.objects().len(), 1);
+    world.advance(SignedDuration::from_secs(1));
+    collect(&world);
+    assert_eq!(world.objects().len(), 0);
+}
+
+#[test]
+fn a_tree_without_its_pack_is_stored_anew() {
+    let world = quiet();
+    let content = archive("x");
+    let digest = offer(&world, &content, "f");
+    put(&world, &format!("{}manifest", keys::tree(&repository(), &digest)), vec![1]);
+    world.advance(DAY * 30);
+    let served = Served { archives: RefCell::new([("gitrepository/team/shop/f".into(), content)].into()), ..nothing_served() };
+    ask_of(&world, &served, &repository(), false).unwrap().unwrap();
+    assert!(is_there(&world, &repository(), &digest));
+}
+
+#[test]
+fn a_collection_that_fails_holds_up_no_fetch() {
+    let world = quiet();
+    store(&world, &repository(), "sha256:a");
+    world.advance(DAY * 40);
+    world.set_faults(Faults { transient: 1000, ..Faults::NONE });
+    collect(&world);
+    world.set_faults(Faults::NONE);
+    assert!(is_there(&world, &repository(), "sha256:a"));
+}
+
+#[test]
+fn what_was_superseded_meanwhile_is_read_again_once() {
+    let world = quiet();
+    let newer = archive("newer");
+    offer(&world, &archive("older"), "older");
+    let served = Served {
+        archives: RefCell::new([("gitrepository/team/shop/newer".into(), newer.clone())].into()),
+        meanwhile: Box::new(|| drop(offer(&world, &newer, "newer"))),
+    };
+    ask_of(&world, &served, &repository(), false).unwrap().unwrap();
+    let digest = Digest::sha256(&newer).to_string();
+    assert!(is_there(&world, &repository(), &digest));
+    assert_eq!((outcome(&world, &repository()).subject, outcome(&world, &repository()).failure), (digest, None));
+}
+
+#[test]
+fn what_is_gone_and_not_superseded_is_a_failure_that_passes() {
+    let world = quiet();
+    let digest = offer(&world, &archive("x"), "f");
+    ask_of(&world, &nothing_served(), &repository(), false).unwrap().unwrap();
+    let FetchOutcome { subject, failure, .. } = outcome(&world, &repository());
+    assert_eq!((subject, failure.map(|failure| failure.terminal)), (digest, Some(false)));
+}
+
+#[test]
+fn content_that_its_digest_does_not_match_is_not_stored() {
+    let world = quiet();
+    offer(&world, &archive("x"), "f");
+    let other = [("gitrepository/team/shop/f".into(), archive("y"))].into();
+    let served = Served { archives: RefCell::new(other), ..nothing_served() };
+    ask_of(&world, &served, &repository(), false).unwrap().unwrap();
+    let failure = outcome(&world, &repository()).failure.unwrap().message;
+    assert!(failure.contains("does not match its digest"), "{failure}");
+    assert_eq!(world.objects().len(), 1, "nothing but the outcome");
+}

@@ -1,0 +1,61 @@
+use std::collections::BTreeSet;
+
+use crate::Stack;
+
+/// What of its source a Stack gets and is run for: the project's own directory and what the annotation lists, each once, without what
+/// lies within another. Empty: all of it, because the Stack does not say, or because the project's directory is the root.
+#[must_use]
+pub fn paths(stack: &Stack) -> Vec<String> {
+    let (Some(listed), Some(source)) = (&stack.paths, stack.spec.sources.first()) else { return Vec::new() };
+    let listed = listed.split(',').filter(|path| !path.trim().is_empty());
+    let paths: BTreeSet<String> = listed.map(clean).chain([clean(source.dir())]).collect();
+    if paths.contains("") {
+        return Vec::new();
+    }
+    let within = |path: &str| path.match_indices('/').any(|(end, _)| paths.contains(&path[..end]));
+    paths.iter().filter(|path| !within(path)).cloned().collect()
+}
+
+/// A path of the annotation that leads out of the source.
+pub(crate) fn invalid(stack: &Stack) -> Option<&str> {
+    let mut listed = stack.paths.as_deref().unwrap_or_default().split(',').map(str::trim);
+    listed.find(|path| path.starts_with('/') || path.split('/').any(|part| part == ".."))
+}
+
+fn clean(path: &str) -> String {
+    path.trim().split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SourceRef, StackSpec};
+
+    fn stack(dir: &str, listed: Option<&str>) -> Stack {
+        let (api_version, kind, name) = ("g/v1".to_owned(), "K".to_owned(), "n".to_owned());
+        let sources = vec![SourceRef::Flux { api_version, kind, name, dir: dir.into() }];
+        Stack { paths: listed.map(Into::into), spec: StackSpec { sources, ..StackSpec::default() }, ..Stack::default() }
+    }
+
+    #[test]
+    fn what_matters_is_the_projects_directory_and_what_is_listed() {
+        assert_eq!(paths(&stack("infra", Some("modules/net, ./modules/db/,"))), ["infra", "modules/db", "modules/net"]);
+        assert_eq!(paths(&stack("./a/", Some("a/b, c, c/d"))), ["a", "c"]);
+        assert_eq!(paths(&stack("a", Some(""))), ["a"]);
+    }
+
+    #[test]
+    fn all_of_it_matters_to_a_stack_that_does_not_say_or_that_is_the_root() {
+        assert!(paths(&stack("infra", None)).is_empty());
+        assert!(paths(&stack("", Some("modules"))).is_empty());
+        assert!(paths(&stack(".", Some("modules"))).is_empty());
+        assert!(paths(&stack("infra", Some("."))).is_empty());
+    }
+
+    #[test]
+    fn a_path_out_of_the_source_is_found() {
+        assert_eq!(invalid(&stack("a", Some("b, ../c"))), Some("../c"));
+        assert_eq!(invalid(&stack("a", Some("/etc"))), Some("/etc"));
+        assert_eq!(invalid(&stack("a", Some("b,c..d"))), None);
+    }
+}

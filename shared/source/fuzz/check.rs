@@ -1,0 +1,65 @@
+//! What is tried with every input, by the fuzzer (`unpack.rs` beside this file) and by `cargo test`.
+
+use std::io::{Cursor, Read};
+
+use driftless_source::{Digest, Error, Limits, Manifest, unpack};
+use flate2::read::MultiGzDecoder;
+
+/// Small ones: the fuzzer is to meet them, and to be quick.
+const LIMITS: Limits = Limits { bytes: 4 << 20, entries: 500, path_length: 200, depth: 8, ratio: 200 };
+
+/// Unpacks `archive`, as it is and compressed: it is refused, or becomes a tree of which everything promised is true.
+///
+/// # Panics
+/// If something promised is not true.
+pub fn check(archive: &[u8]) {
+    let mut spool = Cursor::new(Vec::new());
+    let tree = match unpack(archive, &LIMITS, &mut spool) {
+        Ok(tree) => tree,
+        Err(Error::Refused(refusal)) => return assert!(refusal.to_string().len() < 2000, "{refusal}"),
+        Err(error) => panic!("neither the reader nor the spool can fail: {error:?}"),
+    };
+    let mut pack = Vec::new();
+    tree.write_pack(&mut spool, &mut pack).expect("the spool has all of the tree");
+    assert_eq!(tree.is_in_order(), pack == *spool.get_ref() && tree.is_in_order());
+    let manifest = Manifest::of(&tree);
+    assert_eq!(Manifest::parse(&manifest.to_bytes()).expect("a manifest"), manifest);
+    assert_eq!(manifest.size, pack.len() as u64);
+    assert!(manifest.files.len() + manifest.links.len() <= LIMITS.entries);
+    for path in manifest.files.keys().chain(manifest.links.keys()) {
+        assert!(path.len() <= LIMITS.path_length && !path.contains(['\\', '\0']), "{path:?}");
+        assert!(path.split('/').all(|part| !["", ".", ".."].contains(&part)), "{path:?}");
+        let above = path.match_indices('/').map(|(end, _)| &path[..end]);
+        assert!(above.clone().count() < LIMITS.depth, "{path:?}");
+        for dir in above {
+            assert!(!manifest.files.contains_key(dir) && !manifest.links.contains_key(dir), "{path:?} is below {dir:?}");
+        }
+    }
+    for (path, file) in &manifest.files {
+        let from = usize::try_from(file.offset).expect("it is in memory");
+        let content = &pack[from..from + usize::try_from(file.size).expect("it is in memory")];
+        assert_eq!(Digest::sha256(content), file.digest, "{path:?}");
+    }
+    assert_eq!(files_as_others_see_them(archive), manifest.files.iter().map(|(path, file)| (path.clone(), file.size)).collect());
+}
+
+/// The files of an archive, as another reader of tar understands it.
+fn files_as_others_see_them(archive: &[u8]) -> std::collections::BTreeMap<String, u64> {
+    let mut plain = Vec::new();
+    if archive.starts_with(b"\x1f\x8b") {
+        MultiGzDecoder::new(archive).read_to_end(&mut plain).expect("it was read before");
+    } else {
+        plain.extend(archive);
+    }
+    let mut files = std::collections::BTreeMap::new();
+    for entry in tar::Archive::new(plain.as_slice()).entries().expect("a tar archive") {
+        let entry = entry.expect("an entry");
+        let path = String::from_utf8(entry.path_bytes().into_owned()).expect("it was read before");
+        let kind = entry.header().entry_type();
+        if (kind.is_file() || kind.is_contiguous()) && !path.ends_with('/') {
+            let parts: Vec<&str> = path.split('/').filter(|part| !["", "."].contains(part)).collect();
+            files.insert(parts.join("/"), entry.size());
+        }
+    }
+    files
+}

@@ -1,0 +1,6 @@
+//! The fuzzer of [`driftless_source::unpack`]. What it checks also runs in `cargo test`, see `../tests/hostile.rs`.
+#![no_main]
+
+mod check;
+
+libfuzzer_sys::fuzz_target!(|archive: &[u8]| check::check(archive));

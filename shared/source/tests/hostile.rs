@@ -1,0 +1,168 @@
+//! The corpus of hostile archives: what each is refused for, and that nothing of it is found outside.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "this is a test; clippy only knows its test functions"
+)]
+
+#[path = "../fuzz/check.rs"]
+mod check;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read},
+    path::Path,
+    sync::LazyLock,
+};
+
+use check::check;
+use driftless_source::{Error, Limits, unpack};
+use driftless_testkit::hostile::{Hostile, Tar, archives, gzip, honest};
+use proptest::prelude::*;
+
+static ARCHIVES: LazyLock<Vec<Hostile>> = LazyLock::new(archives);
+
+#[test]
+fn each_hostile_archive_is_refused_in_its_own_words() {
+    let mut wrong = Vec::new();
+    for hostile in ARCHIVES.iter() {
+        match unpack(hostile.bytes.as_slice(), &Limits::default(), io::sink()) {
+            Err(Error::Refused(refusal)) if refusal.to_string().contains(hostile.refusal) => {}
+            other => {
+                wrong.push(format!("{}: {:?}, not {:?}", hostile.name, other.map_err(|error| error.to_string()), hostile.refusal));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_corpus_is_small_and_its_names_are_good_for_objects() {
+    let names: BTreeSet<&str> = ARCHIVES.iter().map(|hostile| hostile.name).collect();
+    assert_eq!(names.len(), ARCHIVES.len());
+    assert!(ARCHIVES.len() >= 40, "{}", ARCHIVES.len());
+    assert!(ARCHIVES.iter().zip(archives()).all(|(one, other)| one.bytes == other.bytes), "not the same each time");
+    for hostile in ARCHIVES.iter() {
+        assert!(hostile.bytes.len() <= 1 << 20, "{} has {} bytes", hostile.name, hostile.bytes.len());
+        let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(hostile.name.len() <= 40 && hostile.name.chars().all(label), "{}", hostile.name);
+    }
+}
+
+#[test]
+fn nothing_is_written_but_the_spool() {
+    let here = tempfile::tempdir().unwrap();
+    let before = files(here.path());
+    for hostile in ARCHIVES.iter() {
+        let dir = tempfile::tempdir_in(here.path()).unwrap();
+        let spool = fs::File::create(dir.path().join("spool")).unwrap();
+        unpack(hostile.bytes.as_slice(), &Limits::default(), spool).unwrap_err();
+        assert_eq!(files(dir.path()), BTreeSet::from(["spool".into()]), "{}", hostile.name);
+    }
+    assert_eq!(files(here.path()), before);
+}
+
+fn files(dir: &Path) -> BTreeSet<std::ffi::OsString> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+}
+
+#[test]
+fn the_words_of_a_refusal_hold_no_content() {
+    // A file of somebody else's, offered as an archive in every way.
+    let secret = "correct-horse-battery-staple\n".repeat(100);
+    let secret = secret.as_bytes();
+    let header = |content: &[u8]| Tar::default().entry(b'x', b"h", b"", content.len() as u64, content);
+    let in_header = [Tar::default().file("file", b"").bytes(), secret.to_vec()].concat();
+    let after_end = Tar::default().file("file", b"").end();
+    for archive in [
+        secret.to_vec(),
+        gzip(secret),
+        gzip(&in_header),
+        gzip(&header(secret).bytes()),
+        header(secret).gzip(),
+        Tar::default().file("file", secret).entry(b'3', b"device", b"", 0, b"").gzip(),
+        gzip(&[after_end.bytes(), secret.to_vec()].concat()),
+        [honest(), secret.to_vec()].concat(),
+    ] {
+        let error = unpack(archive.as_slice(), &Limits::default(), io::sink()).unwrap_err();
+        let words = format!("{error} {error:?}");
+        assert!(!words.contains("horse"), "{words}");
+    }
+}
+
+#[test]
+fn every_hostile_archive_cut_anywhere_is_refused_or_a_tree() {
+    for hostile in ARCHIVES.iter() {
+        let bytes = &hostile.bytes[..hostile.bytes.len().min(20_000)];
+        for cut in 0..8 {
+            check(&bytes[..bytes.len() * cut / 8]);
+        }
+        check(&hostile.bytes);
+    }
+    check(&honest());
+}
+
+#[test]
+fn a_reader_that_gives_little_at_once_makes_no_difference() {
+    struct Slow<'a>(&'a [u8], bool);
+    impl Read for Slow<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.1 = !self.1;
+            if self.1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let length = buffer.len().min(1);
+            self.0.read(&mut buffer[..length])
+        }
+    }
+    for hostile in ARCHIVES.iter().filter(|hostile| hostile.bytes.len() < 20_000) {
+        let words = |result: Result<_, Error>| result.unwrap_err().to_string();
+        let quick = words(unpack(hostile.bytes.as_slice(), &Limits::default(), io::sink()));
+        let slow = words(unpack(Slow(&hostile.bytes, false), &Limits::default(), io::sink()));
+        assert_eq!(quick, slow, "{}", hostile.name);
+    }
+}
+
+/// What a fuzzer does: a small archive of the corpus with some bytes changed, before it is compressed and after.
+fn mutated() -> impl Strategy<Value = Vec<u8>> {
+    let small: Vec<Vec<u8>> = ARCHIVES.iter().map(|hostile| hostile.bytes.clone()).filter(|bytes| bytes.len() < 5000).collect();
+    let plain: Vec<Vec<u8>> = small.iter().chain([&honest()]).filter_map(|bytes| inflated(bytes)).collect();
+    let seed = proptest::sample::select([small, plain].concat());
+    let change = (any::<proptest::sample::Index>(), any::<u8>());
+    (seed, proptest::collection::vec(change, 0..6), any::<bool>()).prop_map(|(mut bytes, changes, seal)| {
+        for (at, with) in changes {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = with;
+            }
+        }
+        if seal { sealed(bytes) } else { bytes }
+    })
+}
+
+fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = Vec::new();
+    let read = flate2::read::MultiGzDecoder::new(bytes).take(30_000).read_to_end(&mut plain);
+    read.is_ok().then_some(plain)
+}
+
+/// With the checksums right where a block may be a header: else every change would end there.
+fn sealed(mut tar: Vec<u8>) -> Vec<u8> {
+    for block in tar.chunks_exact_mut(512).filter(|block| block.get(257..262) == Some(b"ustar")) {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+    }
+    tar
+}
+
+proptest! {
+    #[test]
+    fn whatever_becomes_of_an_archive_it_is_refused_or_a_tree(archive in mutated()) {
+        check(&archive);
+        check(&gzip(&archive));
+    }
+}

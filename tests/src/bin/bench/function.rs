@@ -1,0 +1,168 @@
+//! A deployed function as a process, with a Lambda Runtime API of its own.
+
+use std::{
+    fs::{self, File},
+    net::Ipv4Addr,
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode},
+    routing::{get, post},
+};
+use tokio::{
+    net::TcpListener,
+    process::{Child, Command},
+    sync::{
+        Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::Scratch;
+
+/// How long an invocation may take.
+const WITHIN: Duration = Duration::from_mins(2);
+
+/// Dropped, it is killed.
+pub struct Function {
+    /// When its process was started.
+    pub started: Instant,
+    child: Child,
+    events: Sender<String>,
+    responses: Receiver<(Instant, Bytes)>,
+    served: JoinHandle<()>,
+    errors: Scratch,
+}
+
+#[derive(Clone)]
+struct Api {
+    events: Arc<Mutex<Receiver<String>>>,
+    responses: Sender<(Instant, Bytes)>,
+}
+
+impl Function {
+    /// Starts a function's binary with [`ENV`] and what is to be added or other there.
+    pub async fn start(binary: &Path, environment: &[(&str, String)]) -> Result<Self> {
+        let (events, to_give) = channel(1);
+        let (responded, responses) = channel(1);
+        let api = Api { events: Arc::new(Mutex::new(to_give)), responses: responded };
+        let (address, served) = serve(router(api)).await?;
+        let errors = Scratch::new("function")?;
+        let mut command = Command::new(binary);
+        command.env_clear().envs(ENV).env("AWS_LAMBDA_RUNTIME_API", address).kill_on_drop(true);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        command.stdout(Stdio::null()).stderr(File::create(errors.path().join("stderr"))?);
+        let started = Instant::now();
+        let child = command.spawn().with_context(|| format!("{}: run `make bench`", binary.display()))?;
+        Ok(Self { started, child, events, responses, served, errors })
+    }
+
+    /// Gives it an event; when it responded, and what.
+    pub async fn invoke(&mut self, event: String) -> Result<(Instant, Bytes)> {
+        self.events.send(event).await?;
+        let response = timeout(WITHIN, self.responses.recv()).await.ok().flatten();
+        response.with_context(|| fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
+    }
+
+    /// Its peak memory so far, in bytes.
+    pub fn peak(&self) -> Result<u64> {
+        peak(self.child.id().context("it ended")?)
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
+}
+
+/// The peak memory of a process so far, in bytes.
+pub fn peak(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+    Ok(peak.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
+}
+
+/// Serves on a free port of this machine; the address.
+pub async fn serve(router: Router) -> Result<(String, JoinHandle<()>)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let address = listener.local_addr()?.to_string();
+    let served = tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "an endpoint ended");
+        }
+    });
+    Ok((address, served))
+}
+
+fn router(api: Api) -> Router {
+    let next = async |State(api): State<Api>| {
+        let Some(event) = api.events.lock().await.recv().await else { return std::future::pending().await };
+        let mut headers = HeaderMap::new();
+        headers.insert("lambda-runtime-aws-request-id", HeaderValue::from_static("1"));
+        headers.insert("lambda-runtime-deadline-ms", HeaderValue::from_static("4102444800000"));
+        headers.insert("lambda-runtime-invoked-function-arn", HeaderValue::from_static("arn:aws:lambda:us-east-1:1:function:f"));
+        (headers, event)
+    };
+    let response = async |State(api): State<Api>, body: Bytes| {
+        let _nobody_waits = api.responses.try_send((Instant::now(), body));
+        StatusCode::ACCEPTED
+    };
+    Router::new()
+        .route("/2018-06-01/runtime/invocation/next", get(next))
+        .route("/2018-06-01/runtime/invocation/1/response", post(response))
+        .with_state(api)
+}
+
+/// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
+const ENV: [(&str, &str); 39] = [
+    ("AWS_LAMBDA_FUNCTION_NAME", "f"),
+    ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
+    ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+    ("AWS_LAMBDA_LOG_GROUP_NAME", "g"),
+    ("AWS_LAMBDA_LOG_STREAM_NAME", "s"),
+    ("AWS_REGION", "us-east-1"),
+    ("AWS_ACCESS_KEY_ID", "k"),
+    ("AWS_SECRET_ACCESS_KEY", "s"),
+    ("KUBECONFIG", "/nowhere"),
+    ("BUCKET", "b"),
+    ("HINTS_QUEUE_URL", "http://127.0.0.1/h"),
+    ("SOURCES_QUEUE_URL", "http://127.0.0.1/s"),
+    ("LAUNCHES_QUEUE_URL", "http://127.0.0.1/l"),
+    ("RUNS_QUEUE_URL", "http://127.0.0.1/r"),
+    ("SYSTEM_NAMESPACE", "driftless-system"),
+    ("ARTIFACT_SERVICES", "source-controller.flux-system"),
+    ("MAX_ARCHIVE_BYTES", "268435456"),
+    ("ARTIFACT_TRANSPORT", "direct"),
+    ("UNPACK_MAX_BYTES", "268435456"),
+    ("UNPACK_MAX_ENTRIES", "100000"),
+    ("UNPACK_MAX_PATH_LENGTH", "1024"),
+    ("UNPACK_MAX_DEPTH", "64"),
+    ("UNPACK_MAX_RATIO", "200"),
+    ("TREE_DAYS", "30"),
+    ("GIT_ALLOW_LOCAL", "false"),
+    ("GITHUB_API_URL", "http://127.0.0.1"),
+    ("ECS_CLUSTER", "c"),
+    ("TASK_ROLE_ARN", "arn:aws:iam::1:role/r"),
+    ("TASK_ROLE_ID", "AROA"),
+    ("EXECUTION_ROLE_ARN", "arn:aws:iam::1:role/e"),
+    ("SUBNETS", "s"),
+    ("SECURITY_GROUPS", "g"),
+    ("RUNNER_IMAGE", "i"),
+    ("DEFAULT_IMAGE", "i"),
+    ("LOG_GROUP", "g"),
+    ("WEBHOOK_KEYS", "{\"c\":\"k\"}"),
+    ("CLUSTERS", ","),
+    ("SWEEP_SECONDS", "60"),
+    ("LOOK_PERIOD_SECONDS", "600"),
+];

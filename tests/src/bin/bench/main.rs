@@ -1,0 +1,73 @@
+//! `make bench`: the figures of the README, each beside what it is to be compared with, from one run.
+
+mod endpoints;
+mod function;
+mod sources;
+mod stack;
+mod starts;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Result;
+use driftless_tests::world::start::World;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    driftless_tests::log();
+    let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize()?;
+    // Nothing, or the figures that are wanted.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let wants = |figures: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == figures);
+    if wants("starts") {
+        starts::measure(&project).await?;
+    }
+    if wants("sources") {
+        Box::pin(sources::measure(&project)).await?;
+    }
+    if wants("stack") {
+        let world = World::start(&project).await?;
+        let measured = Box::pin(stack::measure(&world)).await;
+        world.stop().await;
+        measured?;
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// A directory that goes away when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Self> {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("driftless-bench-{}-{name}-{number}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, path = %self.0.display(), "a scratch directory stays");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Certificates: of an authority that only this world knows, and of a server on this machine.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
+
+use super::{
+    dirs::Dirs,
+    process::{command, output},
+};
+
+const CONFIG: &str = "[req]
+distinguished_name = name
+[name]
+[authority]
+basicConstraints = critical, CA:TRUE
+keyUsage = critical, keyCertSign
+[server]
+basicConstraints = critical, CA:FALSE
+subjectAltName = IP:127.0.0.1
+";
+
+/// What a server shows, and whom its clients have to trust.
+pub struct Certificates {
+    /// The authority's certificate, as PEM.
+    pub authority: String,
+    /// The server's certificate.
+    pub certificate: PathBuf,
+    /// The server's key.
+    pub key: PathBuf,
+}
+
+impl Certificates {
+    /// Makes both in `files`.
+    pub async fn create(dirs: &Dirs, files: &Path) -> Result<Self> {
+        fs::write(files.join("openssl.cnf"), CONFIG)?;
+        let request = |name: &str| {
+            let mut openssl = command(dirs, "openssl");
+            openssl.current_dir(files).args(["req", "-x509", "-config", "openssl.cnf", "-extensions", name]);
+            openssl.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "365"]);
+            openssl.args(["-subj", &format!("/CN={name}"), "-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")]);
+            openssl
+        };
+        output(request("authority")).await?;
+        let mut server = request("server");
+        server.args(["-CA", "authority.pem", "-CAkey", "authority.key"]);
+        output(server).await?;
+        let authority = fs::read_to_string(files.join("authority.pem"))?;
+        Ok(Self { authority, certificate: files.join("server.pem"), key: files.join("server.key") })
+    }
+}

@@ -1,0 +1,203 @@
+//! Stacks that name a git repository themselves.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use aws_lc_rs::{encoding::AsDer as _, rsa};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use driftless_tests::scenario::{Handle, Namespace, Source, commit, is_ready, output};
+use serde_json::json;
+
+use crate::world::{quiet, shared};
+
+/// A reference to a key of the Secret `name`.
+fn key(name: &str, key: &str) -> String {
+    format!("{{ type: Secret, secret: {{ name: {name}, key: {key} }} }}")
+}
+
+/// The forms of `gitAuth` and of `gitAuthSecret`: by name, whether it is for ssh, the lines of the spec, and the keys of the Secret of that
+/// name with the credentials that they have.
+fn forms() -> Vec<(&'static str, bool, String, &'static [(&'static str, &'static str)])> {
+    let basic = format!("gitAuth: {{ basicAuth: {{ userName: {}, password: {} }} }}", key("basic", "user"), key("basic", "word"));
+    let token = format!("gitAuth: {{ accessToken: {} }}", key("token", "token"));
+    let app = format!(
+        "gitAuth: {{ githubApp: {{ appID: {}, installationID: {}, privateKey: {} }} }}",
+        key("app", "app"),
+        key("app", "installation"),
+        key("app", "pem")
+    );
+    let plain = format!("gitAuth: {{ sshAuth: {{ sshPrivateKey: {} }} }}", key("key", "id"));
+    let locked =
+        format!("gitAuth: {{ sshAuth: {{ sshPrivateKey: {}, password: {} }} }}", key("locked", "id"), key("locked", "word"));
+    vec![
+        ("basic", false, basic, &[("user", "username"), ("word", "password")]),
+        ("token", false, token, &[("token", "token")]),
+        ("key", true, plain, &[("id", "ssh-key")]),
+        ("locked", true, locked, &[("id", "ssh-key-locked"), ("word", "ssh-passphrase")]),
+        ("old-basic", false, "gitAuthSecret: old-basic".into(), &[("username", "username"), ("password", "password")]),
+        ("old-token", false, "gitAuthSecret: old-token".into(), &[("accessToken", "token")]),
+        ("old-key", true, "gitAuthSecret: old-key".into(), &[("sshPrivateKey", "ssh-key")]),
+        (
+            "old-locked",
+            true,
+            "gitAuthSecret: old-locked".into(),
+            &[("sshPrivateKey", "ssh-key-locked"), ("password", "ssh-passphrase")],
+        ),
+        ("app", false, app, &[("app", "app-id"), ("installation", "installation-id"), ("pem", "app-key")]),
+    ]
+}
+
+/// The credentials of the world by name.
+fn credentials(world: &Handle) -> Result<BTreeMap<String, String>> {
+    let files = fs::read_dir(world.get("WORLD_GIT_CREDENTIALS")?)?;
+    files
+        .map(|file| {
+            Ok((
+                file.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?.file_name().to_string_lossy().into_owned(),
+                fs::read_to_string(file?.path())?,
+            ))
+        })
+        .collect()
+}
+
+/// A private repository with a project that writes `one`, its URLs over https and ssh, and its commit.
+async fn private(world: &Handle, team: &Namespace<'_>) -> Result<([String; 2], String)> {
+    let repository = world.private_git.create(&team.name).await?;
+    let project = format!("name: app\nruntime: yaml\n{}", team.program("${pulumi.stack}.txt", "one", "")?);
+    let id = repository.commit("one", &[("deep/Pulumi.yaml", &project)]).await?;
+    Ok(([repository.url, format!("{}/{}.git", world.get("WORLD_GIT_SSH_URL")?, team.name)], id))
+}
+
+async fn apply(team: &Namespace<'_>, name: &str, url: &str, auth: &str) -> Result<()> {
+    team.apply_stack_as(name, name, "{}", Source::Git { url, reference: "branch: main", dir: "deep", auth }, "").await
+}
+
+#[tokio::test]
+async fn a_private_repository_is_read_with_every_form_of_credential() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("private").await?;
+    let ([https, ssh], id) = private(&world, &team).await?;
+    let credentials = credentials(&world)?;
+    for (name, is_ssh, auth, keys) in forms() {
+        let values: Vec<_> = keys.iter().map(|(key, credential)| (*key, credentials[*credential].as_str())).collect();
+        team.apply_secret(name, &values).await?;
+        apply(&team, name, if is_ssh { &ssh } else { &https }, &auth).await?;
+    }
+    for (name, ..) in forms() {
+        let stack = team.ready_after(name, 1).await.with_context(|| name)?;
+        assert_eq!((output(&stack, "content"), commit(&stack)), (Some(&json!("one")), Some(id.as_str())), "{name}");
+    }
+
+    // Who reads the logs of the functions, of the tasks or of AWS learns no credential.
+    for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
+        let file = file?.path();
+        let log = String::from_utf8_lossy(&fs::read(&file)?).into_owned();
+        for (name, value) in credentials.iter().filter(|(name, _)| !name.ends_with("-id") && *name != "username") {
+            let line = value.lines().find(|line| !line.starts_with("-----")).unwrap_or_default();
+            ensure!(!name.ends_with(".pub") && line.len() > 8 || name.ends_with(".pub"), "{name}: {line}");
+            ensure!(name.ends_with(".pub") || !log.contains(line), "{name} is in {}", file.display());
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("wrong").await?;
+    let ([https, ssh], _) = private(&world, &team).await?;
+    let right = credentials(&world)?;
+    let another_key = rsa::KeyPair::generate(rsa::KeySize::Rsa2048)?.as_der()?;
+    let another_key = BASE64_STANDARD.encode(another_key.as_ref());
+    let another_key = format!("-----BEGIN PRIVATE KEY-----\n{another_key}\n-----END PRIVATE KEY-----\n");
+    let stranger = strangers_key(&world).await?;
+
+    // The form, what is wrong in its Secret (a key without a value is left out), and the words.
+    let canary = "canary-wrong-3b7d";
+    let cases: [(&str, &[(&str, Option<&str>)], &[&str]); 9] = [
+        ("basic", &[("word", Some(canary))], &["refused the credentials of", "Secret \"basic\" key \"word\""]),
+        ("token", &[("token", Some(canary))], &["refused the credentials of", "Secret \"token\" key \"token\""]),
+        ("key", &[("id", Some(&stranger))], &["refused the credentials of", "Secret \"key\" key \"id\""]),
+        ("locked", &[("word", Some(canary))], &["Secret \"locked\" key \"id\"", "cannot be opened"]),
+        ("old-basic", &[("password", None)], &["no key \"password\" found in Secret \"old-basic\""]),
+        (
+            "old-token",
+            &[("accessToken", Some(canary))],
+            &["refused the credentials of", "Secret \"old-token\" key \"accessToken\""],
+        ),
+        ("old-key", &[("sshPrivateKey", Some(canary))], &["Secret \"old-key\" key \"sshPrivateKey\"", "cannot be opened"]),
+        ("old-locked", &[("password", None)], &["Secret \"old-locked\" key \"sshPrivateKey\"", "needs its passphrase"]),
+        ("app", &[("pem", Some(&another_key))], &["Secret \"app\" key \"pem\"", "is not accepted by GitHub"]),
+    ];
+    let forms: BTreeMap<_, _> = forms().into_iter().map(|(name, is_ssh, auth, keys)| (name, (is_ssh, auth, keys))).collect();
+    for (name, wrong, _) in &cases {
+        let (is_ssh, auth, keys) = &forms[name];
+        let mut values: BTreeMap<_, _> = keys.iter().map(|(key, credential)| (*key, right[*credential].as_str())).collect();
+        for (key, value) in *wrong {
+            values.remove(key);
+            values.extend(value.map(|value| (*key, value)));
+        }
+        team.apply_secret(name, &values.into_iter().collect::<Vec<_>>()).await?;
+        apply(&team, name, if *is_ssh { &ssh } else { &https }, auth).await?;
+    }
+    apply(&team, "nobody", &https, "").await?;
+    apply(&team, "no-secret", &https, "gitAuthSecret: not-there").await?;
+    for (name, _, words) in &cases {
+        let stack = team.unavailable(name, words[0]).await.with_context(|| *name)?;
+        let status = serde_json::to_string(&stack.status)?.replace("\\\"", "\"");
+        ensure!(words.iter().all(|word| status.contains(word)), "{name}: {status}; wanted {words:?}");
+        ensure!(!status.contains(canary), "{status}");
+    }
+    team.unavailable("nobody", "the git server wants credentials: set spec.gitAuth").await?;
+    team.unavailable("no-secret", "Secret \"not-there\" is not there (spec.gitAuthSecret)").await?;
+
+    team.apply_secret("basic", &[("user", &right["username"]), ("word", &right["password"])]).await?;
+    team.ready_after("basic", 1).await.map(drop)
+}
+
+/// A key that the ssh server does not know.
+async fn strangers_key(world: &Handle) -> Result<String> {
+    let path = Path::new(world.get("WORLD_LOGS")?).with_file_name("strangers-key");
+    let keygen =
+        tokio::process::Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&path).status().await?;
+    ensure!(keygen.success(), "ssh-keygen: {keygen}");
+    Ok(fs::read_to_string(path)?)
+}
+
+#[tokio::test]
+async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.foreign_namespace("private-foreign").await?;
+    let ([https, _], _) = private(&world, &team).await?;
+    let credentials = credentials(&world)?;
+    team.apply_secret("old-token", &[("accessToken", &credentials["token"])]).await?;
+    apply(&team, "app", &https, "gitAuthSecret: old-token").await?;
+    team.unavailable("app", "bind the ClusterRole driftless:git-credentials in this namespace").await?;
+    team.allow_runs().await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("polled").await?;
+    let repository = world.git.create("polled").await?;
+    let project = |content: &str| -> Result<_> {
+        Ok(format!("name: app\nruntime: yaml\n{}", team.program("${pulumi.stack}.txt", content, "")?))
+    };
+    let first = repository.commit("one", &[("Pulumi.yaml", &project("one")?)]).await?;
+    let url = &repository.url;
+    team.apply_stack_as("branch", "branch", "{}", Source::Git { url, reference: "branch: main", dir: "", auth: "" }, "").await?;
+    let pinned = format!("commit: {first}");
+    team.apply_stack_as("commit", "commit", "{}", Source::Git { url, reference: &pinned, dir: "", auth: "" }, "").await?;
+    for name in ["branch", "commit"] {
+        let stack = team.ready_after(name, 1).await?;
+        assert_eq!(commit(&stack), Some(first.as_str()), "{name}");
+    }
+    let second = repository.commit("two", &[("Pulumi.yaml", &project("two")?)]).await?;
+    let stack = team.wait("branch", "to have run the push", |stack| commit(stack) == Some(&second) && is_ready(stack)).await?;
+    assert_eq!(output(&stack, "content"), Some(&json!("two")));
+    quiet(&world).await?;
+    team.ready_after("branch", 2).await?;
+    team.ready_after("commit", 1).await.map(drop)
+}

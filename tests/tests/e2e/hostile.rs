@@ -1,0 +1,102 @@
+//! Archives that a tenant might offer to do harm.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::Update;
+use driftless_testkit::hostile::{archives, honest};
+use driftless_tests::{
+    scenario::{FLUX, Handle, RUN, Source, condition},
+    world::ready,
+};
+use kube::{Api, api::ListParams};
+use serde_json::Value;
+
+use crate::world::{alone, nothing_was_given_up, quiet, s3};
+
+/// What a Lambda function of the template has at least, times one half: the fetcher has to live with much less than it is given.
+const MEMORY_KIB: u64 = 64 << 10;
+
+#[tokio::test]
+async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_found_outside() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("hostile").await?;
+    // One that is run goes the same way: the others are refused for what they are.
+    team.offer(FLUX, "ExternalArtifact", "honest", "one", &honest()).await?;
+    let archives = archives();
+    ensure!(archives.len() >= 40, "{}", archives.len());
+    let before = outside(&world)?;
+    for hostile in &archives {
+        team.offer(FLUX, "ExternalArtifact", hostile.name, "one", &hostile.bytes).await?;
+    }
+    for name in archives.iter().map(|hostile| hostile.name).chain(["honest"]) {
+        let source = Source::Flux { api_version: FLUX, kind: "ExternalArtifact", name, dir: "" };
+        team.apply_stack_as(name, name, "{}", source, "").await?;
+    }
+    team.ready_after("honest", 1).await?;
+    let told = ready::until("every Stack has a word", RUN, async || {
+        let mut told = BTreeMap::new();
+        for stack in team.stacks().await? {
+            let name = stack.metadata.name.clone().context("a name")?;
+            if let Some((type_, reason, message)) = condition(&stack) {
+                ensure!(type_ == "Stalled", "{name}: {type_} {reason}: {message}");
+                told.insert(name, (reason, message));
+            } else {
+                ensure!(name == "honest", "{name}: {:?}", stack.status);
+            }
+        }
+        ensure!(told.len() == archives.len(), "{} of {} are told of", told.len(), archives.len());
+        Ok(told)
+    })
+    .await?;
+    for hostile in &archives {
+        let (reason, message) = &told[hostile.name];
+        let refused = reason == "SourceUnavailable" && message.contains(hostile.refusal);
+        ensure!(refused, "{}: {reason}: {message}; wanted {:?}", hostile.name, hostile.refusal);
+        ensure!(message.contains("not tried again until the source changes"), "{}: {message}", hostile.name);
+    }
+    let updates = Api::<Update>::namespaced(world.client.clone(), &team.name).list(&ListParams::default()).await?;
+    ensure!(updates.items.iter().all(|update| update.stack_name() == Some("honest")), "one was run: {updates:#?}");
+    println!("{} hostile archives, each refused", archives.len());
+
+    let (s3, bucket) = (s3(&world, None).await?, world.get("WORLD_BUCKET")?);
+    let listed = s3.list_objects_v2().bucket(bucket).prefix("trees/world/hostile/").send().await?;
+    let keys: Vec<_> = listed.contents().iter().filter_map(|object| object.key()).collect();
+    let honest = keys.iter().filter(|key| key.contains("/externalartifact.honest/"));
+    assert_eq!((keys.len(), honest.count()), (2, 2), "manifest and pack of the honest one, and nothing else: {keys:?}");
+    assert_eq!(outside(&world)?, before, "files appeared");
+    team.clear().await?;
+    quiet(&world).await?;
+
+    let peak = peak_memory(&world, "Fetcher")?;
+    println!("the fetcher's most memory (a development build): {:.1} MiB", peak as f64 / 1024.0);
+    ensure!(peak <= MEMORY_KIB, "{peak} KiB");
+    nothing_was_given_up(&world).await
+}
+
+/// Where the archives would write to, and what is there: around the fetcher's folders, and the absolute names that they have.
+fn outside(world: &Handle) -> Result<Vec<String>> {
+    let root = Path::new(world.get("WORLD_LOGS")?).parent().context("the world's folder")?;
+    let mut found: Vec<_> = ["/outside", "/etc/cron.d/outside", "/tmp/outside", "/tmp/x", "/tmp/a"]
+        .into_iter()
+        .filter(|path| Path::new(path).symlink_metadata().is_ok())
+        .map(Into::into)
+        .collect();
+    for folder in [root, &root.join("tmp"), root.parent().context("a folder")?, Path::new("/tmp")] {
+        for entry in fs::read_dir(folder)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if ["outside", "inside", "Pulumi.yaml"].contains(&name.as_str()) {
+                found.push(format!("{}/{name}", folder.display()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The most memory that an instance of a function ever had, in KiB.
+fn peak_memory(world: &Handle, function: &str) -> Result<u64> {
+    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("invocations.jsonl"))?;
+    let invocations = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
+    let peaks = invocations.iter().filter(|invocation| invocation["function"] == function);
+    peaks.filter_map(|invocation| invocation["peakKib"].as_u64()).max().context("a peak")
+}

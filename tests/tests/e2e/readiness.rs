@@ -1,0 +1,199 @@
+//! When a source gives nothing: what the Stack says, and that it heals when the source does.
+
+use anyhow::{Result, ensure};
+use driftless_tests::{
+    scenario::{FLUX, Handle, Namespace, RUN, Source, commit, is_ready},
+    world::{cluster, git::Repository, ready},
+};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::world::{quiet, shared};
+
+/// A namespace and a repository with a project, that no source follows yet.
+async fn prepared<'a>(world: &'a Handle, name: &str) -> Result<(Namespace<'a>, Repository, String)> {
+    let team = world.namespace(name).await?;
+    let repository = world.git.create(name).await?;
+    let project = format!("name: app\nruntime: yaml\n{}", team.program("${pulumi.stack}.txt", "one", "")?);
+    let id = repository.commit("one", &[("Pulumi.yaml", &project)]).await?;
+    Ok((team, repository, format!("main@sha1:{id}")))
+}
+
+/// Changes fields of the GitRepository `app`.
+async fn patch(team: &Namespace<'_>, patch: serde_json::Value) -> Result<()> {
+    team.objects(FLUX, "GitRepository")?.patch("app", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_source_that_is_not_there_is_named_and_is_run_when_it_comes() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, _) = prepared(&world, "absent").await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    team.unavailable("app", "could not resolve sourceRef (GitRepository \"app\")").await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_source_that_is_not_ready_says_why_and_its_last_good_artifact_stays_in_use() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, revision) = prepared(&world, "not-ready").await?;
+    team.apply_git_repository("app", &format!("{}/nothing-here", world.git.url)).await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    team.unavailable("app", "Flux source has no artifact: failed to checkout and determine revision").await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.ready_after("app", 1).await?;
+
+    team.apply_git_repository("app", &format!("{}/nothing-here", world.git.url)).await?;
+    ready::until("the source is not ready", RUN, async || {
+        let source = team.objects(FLUX, "GitRepository")?.get("app").await?;
+        let conditions = source.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        ensure!(
+            conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "False"),
+            "{conditions:?}"
+        );
+        Ok(())
+    })
+    .await?;
+    team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
+    let late = team.ready_after("late", 1).await?;
+    assert_eq!(commit(&late), Some(revision.as_str()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_suspended_source_is_used_if_it_has_an_artifact_and_says_that_it_is_suspended_if_not() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, _) = prepared(&world, "suspended").await?;
+    let suspended = format!("{{ interval: 1h, url: '{}', ref: {{ branch: main }}, suspend: true }}", repository.url);
+    team.apply_source("GitRepository", "app", &suspended).await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    team.unavailable("app", "Flux source has no artifact: it is suspended; resume it (GitRepository \"app\")").await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.ready_after("app", 1).await?;
+    team.apply_source("GitRepository", "app", &suspended).await?;
+    team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
+    team.ready_after("late", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn what_a_source_was_edited_to_follow_is_run_in_the_end() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, revision) = prepared(&world, "stale").await?;
+    let next = repository.commit_on("next", "two", &[("more.yaml", "two\n")]).await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    let stack = team.ready_after("app", 1).await?;
+    assert_eq!(commit(&stack), Some(revision.as_str()));
+    // Its controller does not look at it: the artifact is of the generation before.
+    patch(&team, json!({ "spec": { "suspend": true, "ref": { "branch": "next" } } })).await?;
+    team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
+    team.wait("late", "to be Ready", is_ready).await?;
+    patch(&team, json!({ "spec": { "suspend": false } })).await?;
+    let next = format!("next@sha1:{next}");
+    for name in ["app", "late"] {
+        team.wait(name, "to have run the other branch", |stack| commit(stack) == Some(&next) && is_ready(stack)).await?;
+    }
+    quiet(&world).await?;
+    team.ready_after("app", 2).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_source_that_goes_is_not_used_and_one_that_comes_back_unchanged_is_not_run_again() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, _) = prepared(&world, "going").await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    patch(&team, json!({ "metadata": { "finalizers": ["world.example/hold"] } })).await?;
+    team.objects(FLUX, "GitRepository")?.delete("app", &DeleteParams::default()).await?;
+    team.unavailable("app", "Flux source cannot be used: it is being deleted (GitRepository \"app\")").await?;
+    patch(&team, json!({ "metadata": { "finalizers": null } })).await?;
+    team.unavailable("app", "could not resolve sourceRef (GitRepository \"app\")").await?;
+    team.apply_git_repository("app", &repository.url).await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    quiet(&world).await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (team, repository, revision) = prepared(&world, "verified").await?;
+    // A commit that nobody signed.
+    team.apply_git_repository("app", &repository.url).await?;
+    ready::until("the artifact", RUN, async || {
+        ensure!(team.revision("GitRepository", "app").await?.as_ref() == Some(&revision), "no artifact");
+        Ok(())
+    })
+    .await?;
+    team.apply_secret("keys", &[("author.asc", "no key")]).await?;
+    patch(&team, json!({ "spec": { "verify": { "mode": "HEAD", "secretRef": { "name": "keys" } } } })).await?;
+    team.apply_stack("app", Source::GitRepository("app"), "").await?;
+    team.unavailable("app", "spec.verify asks for a verified source, and it is not: ").await?;
+    assert_eq!(team.updates("app").await?.len(), 0);
+
+    // As its controller would say of a commit that somebody signed.
+    patch(&team, json!({ "spec": { "suspend": true } })).await?;
+    let source = team.objects(FLUX, "GitRepository")?.get("app").await?;
+    let verified = json!({
+        "type": "SourceVerified", "status": "True", "reason": "Succeeded", "message": "verified signature of commit",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": source.metadata.generation,
+    });
+    team.patch_status(FLUX, "GitRepository", "app", &json!({ "conditions": [verified] })).await?;
+    team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_kind_that_the_cluster_does_not_know_is_used_once_it_does() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("unknown-kind").await?;
+    let old = Source::Flux { api_version: "source.toolkit.fluxcd.io/v1beta9", kind: "GitRepository", name: "app", dir: "" };
+    team.apply_stack_as("old", "old", "{}", old, "").await?;
+    let widget = Source::Flux { api_version: "world.example/v1", kind: "Widget", name: "app", dir: "" };
+    team.apply_stack("app", widget, "").await?;
+    team.unavailable("old", "the cluster does not serve GitRepository of source.toolkit.fluxcd.io/v1beta9").await?;
+    team.unavailable("app", "widgets.world.example \"app\" is forbidden").await?;
+
+    cluster::apply_yaml(&world.client, RIGHTS).await?;
+    team.unavailable("app", "the cluster does not serve Widget of world.example/v1: install its CRD").await?;
+    cluster::apply_yaml(&world.client, CRD).await?;
+    let archive = driftless_testkit::hostile::honest();
+    ready::until("the kind is served", RUN, || team.offer("world.example/v1", "Widget", "app", "one", &archive)).await?;
+    let stack = team.ready_after("app", 1).await?;
+    assert_eq!(commit(&stack), Some("one"));
+    Ok(())
+}
+
+/// What an administrator adds for a kind that is in the installation's `SourceKinds`.
+const RIGHTS: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: { name: widgets }
+rules: [{ apiGroups: [world.example], resources: [widgets], verbs: [get] }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: { name: widgets }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: widgets }
+subjects:
+- { apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'driftless:reconciler' }
+- { apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'driftless:fetcher' }
+";
+
+const CRD: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: widgets.world.example }
+spec:
+  group: world.example
+  names: { kind: Widget, plural: widgets, singular: widget }
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: { status: {} }
+    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
+";

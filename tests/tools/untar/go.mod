@@ -1,0 +1,3 @@
+module driftless.dev/tests/untar
+
+go 1.24
