@@ -81,7 +81,7 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
             assert_eq!(body[..2], [0x1f, 0x8b], "it is a gzip file");
         }
     }
-    only_the_launcher_reads_secrets_where_runs_come_from(&cluster).await?;
+    secrets_are_read_where_runs_come_from_and_nowhere_else(&cluster).await?;
     a_deleted_namespace_goes_away(&admin).await
 }
 
@@ -108,7 +108,7 @@ async fn artifact_of(admin: &Client, commit: &str) -> Result<String> {
     .await
 }
 
-async fn only_the_launcher_reads_secrets_where_runs_come_from(cluster: &Cluster) -> Result<()> {
+async fn secrets_are_read_where_runs_come_from_and_nowhere_else(cluster: &Cluster) -> Result<()> {
     let code = async |identity: &str, namespace: &str| -> Result<u16> {
         let secrets: Api<Secret> = Api::namespaced(cluster.client(identity).await?, namespace);
         match secrets.get("none").await {
@@ -116,9 +116,10 @@ async fn only_the_launcher_reads_secrets_where_runs_come_from(cluster: &Cluster)
             other => anyhow::bail!("{other:?}"),
         }
     };
-    assert_eq!(code("launcher", "default").await?, 404);
-    assert_eq!(code("launcher", "kube-system").await?, 403);
-    assert_eq!(code("fetcher", "default").await?, 403);
+    for identity in ["launcher", "fetcher"] {
+        assert_eq!((code(identity, "default").await?, code(identity, "kube-system").await?), (404, 403), "{identity}");
+    }
+    assert_eq!(code("reconciler", "default").await?, 403);
     Ok(())
 }
 

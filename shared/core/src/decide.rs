@@ -134,8 +134,10 @@ impl<'a> Look<'a> {
     }
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
-        let (readiness, ask, next_look) =
-            source::fetch(source, subject, &self.snapshot.tree, &self.snapshot.stack.status, self.now);
+        let before = &self.snapshot.stack.status;
+        // Somebody asks for it: a wrong credential may have been mended, which nobody tells of.
+        let insisted = before.observed_reconcile_request != self.stack.reconcile_request;
+        let (readiness, ask, next_look) = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
         if ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }

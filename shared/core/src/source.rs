@@ -62,12 +62,14 @@ pub(crate) fn is_stale(polled: Option<Timestamp>, now: Timestamp) -> bool {
     polled.is_some_and(|at| now.duration_since(at) > SignedDuration::from_secs(FRESH_SECONDS))
 }
 
-/// What to do about a tree that is not stored: the condition, whether to ask for it now, and when to look again.
+/// What to do about a tree that is not stored: the condition, whether to ask for it now, and when to look again. Who insists is not
+/// kept waiting for the next try.
 pub(crate) fn fetch(
     source: &SourceRef,
     subject: &str,
     tree: &TreeState,
     before: &StackStatus,
+    insisted: bool,
     now: Timestamp,
 ) -> (Readiness, bool, Option<Timestamp>) {
     let after = |from: Timestamp, seconds: i64| from + SignedDuration::from_secs(seconds);
@@ -79,7 +81,8 @@ pub(crate) fn fetch(
         return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
     };
     let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
-    let due = after(*at, wait);
+    let due = if insisted { now } else { after(*at, wait) };
+    let terminal = *terminal && !insisted;
     let next = match (terminal, due <= now) {
         (true, _) => "not tried again until the source changes".to_owned(),
         (false, true) => "trying again".to_owned(),

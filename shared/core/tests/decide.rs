@@ -232,6 +232,13 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
         assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
         assert_eq!(plan.look_at.map(|at| at.duration_since(now()).as_secs()), look);
     }
+    snapshot.stack.reconcile_request = "now".into();
+    for terminal in [false, true] {
+        snapshot.tree = failure(terminal, 5);
+        let plan = plan(&snapshot);
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}trying again"), 1), "asked for");
+    }
+    snapshot.stack.reconcile_request = String::new();
     let waits = [1, 2, 3, 5, 9].map(|failures| {
         let message = String::new();
         snapshot.tree = TreeState::Absent { failure: Some(FetchFailure { at: now(), message, terminal: false, failures }) };

@@ -160,10 +160,11 @@ proptest! {
     fn a_second_look_at_the_same_facts_does_nothing_and_books_nothing(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
         let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
-        // Facts of the past that are due again lead to another request at once, which the time of the answer ends.
-        let failed_long_ago = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
-            if now().duration_since(failure.at) >= SignedDuration::from_secs(30));
-        if gone || failed_long_ago {
+        // A failure that is due again, or whose retry somebody asks for, leads to another request at once, which the time of the answer ends.
+        let asked_for = snapshot.stack.reconcile_request != snapshot.stack.status.observed_reconcile_request;
+        let retried = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
+            if asked_for || now().duration_since(failure.at) >= SignedDuration::from_secs(30));
+        if gone || retried {
             return Ok(());
         }
         let again = decide(&after(&snapshot, &plan), now());

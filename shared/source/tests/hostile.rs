@@ -32,7 +32,12 @@ fn each_hostile_archive_is_refused_in_its_own_words() {
         match unpack(hostile.bytes.as_slice(), &Limits::default(), io::sink()) {
             Err(Error::Refused(refusal)) if refusal.to_string().contains(hostile.refusal) => {}
             other => {
-                wrong.push(format!("{}: {:?}, not {:?}", hostile.name, other.map_err(|error| error.to_string()), hostile.refusal));
+                wrong.push(format!(
+                    "{}: {:?}, not {:?}",
+                    hostile.name,
+                    other.map_err(|error| error.to_string()),
+                    hostile.refusal
+                ));
             }
         }
     }

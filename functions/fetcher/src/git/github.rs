@@ -50,7 +50,8 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
     let addresses = net::addresses(host, port, settings.allow_local).await?;
     let client = net::client(addresses, &settings.ca_certificates)?;
     let request = client.post(url).bearer_auth(jwt(app, now)?);
-    let request = request.header(ACCEPT, "application/vnd.github+json").header(USER_AGENT, "driftless");
+    // Some servers want the length of a POST, which one without a body does not have.
+    let request = request.header(ACCEPT, "application/vnd.github+json").header(USER_AGENT, "driftless").body("{}");
     let unreachable = |error| GitError::Unreachable { who: WHO, why: net::words(error) };
     let mut response = request.send().await.map_err(unreachable)?;
     match response.status() {

@@ -4,7 +4,6 @@ use std::{
     fs::{self, File},
     net::Ipv4Addr,
     path::Path,
-    process::Stdio,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,6 +16,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode},
     routing::{get, post},
 };
+use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
     process::{Child, Command},
@@ -27,8 +27,6 @@ use tokio::{
     task::JoinHandle,
     time::timeout,
 };
-
-use crate::Scratch;
 
 /// How long an invocation may take.
 const WITHIN: Duration = Duration::from_mins(2);
@@ -41,7 +39,7 @@ pub struct Function {
     events: Sender<String>,
     responses: Receiver<(Instant, Bytes)>,
     served: JoinHandle<()>,
-    errors: Scratch,
+    scratch: TempDir,
 }
 
 #[derive(Clone)]
@@ -57,21 +55,27 @@ impl Function {
         let (responded, responses) = channel(1);
         let api = Api { events: Arc::new(Mutex::new(to_give)), responses: responded };
         let (address, served) = serve(router(api)).await?;
-        let errors = Scratch::new("function")?;
+        let scratch = tempfile::tempdir()?;
         let mut command = Command::new(binary);
         command.env_clear().envs(ENV).env("AWS_LAMBDA_RUNTIME_API", address).kill_on_drop(true);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        command.stdout(Stdio::null()).stderr(File::create(errors.path().join("stderr"))?);
+        let log = File::create(scratch.path().join("log"))?;
+        command.stdout(log.try_clone()?).stderr(log);
         let started = Instant::now();
         let child = command.spawn().with_context(|| format!("{}: run `make bench`", binary.display()))?;
-        Ok(Self { started, child, events, responses, served, errors })
+        Ok(Self { started, child, events, responses, served, scratch })
     }
 
     /// Gives it an event; when it responded, and what.
     pub async fn invoke(&mut self, event: String) -> Result<(Instant, Bytes)> {
         self.events.send(event).await?;
         let response = timeout(WITHIN, self.responses.recv()).await.ok().flatten();
-        response.with_context(|| fs::read_to_string(self.errors.path().join("stderr")).unwrap_or_default())
+        response.with_context(|| self.log())
+    }
+
+    /// What it said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
 
     /// Its peak memory so far, in bytes.

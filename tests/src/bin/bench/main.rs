@@ -6,11 +6,7 @@ mod sources;
 mod stack;
 mod starts;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use anyhow::Result;
 use driftless_tests::world::start::World;
@@ -45,29 +41,4 @@ fn median(mut times: Vec<Duration>) -> Duration {
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
 fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-/// A directory that goes away when it is dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Self> {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("driftless-bench-{}-{name}-{number}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, path = %self.0.display(), "a scratch directory stays");
-        }
-    }
 }

@@ -343,7 +343,7 @@ async fn fetched(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> R
     let begin = Instant::now();
     let (responded, response) = fetcher.invoke(event.to_string()).await?;
     let response: serde_json::Value = serde_json::from_slice(&response)?;
-    ensure!(response["batchItemFailures"].as_array().is_none_or(Vec::is_empty), "{name}: {response}");
+    ensure!(response["batchItemFailures"].as_array().is_none_or(Vec::is_empty), "{name}: {}", fetcher.log());
     let outcome = endpoints.get(&keys::fetch(&source)).await?;
     Ok((responded.duration_since(begin), from_json("fetch outcome", &outcome)?))
 }

@@ -13,7 +13,7 @@ use driftless_tests::{
 };
 use tokio::process::Command;
 
-use crate::{Scratch, median};
+use crate::median;
 
 /// Runs of each kind; the median is shown.
 const RUNS: usize = 5;
@@ -64,7 +64,7 @@ async fn stack(team: &Namespace<'_>, name: &str) -> Result<(Duration, Duration)>
 
 /// What a user would do by hand, with the same pulumi, provider and kind of backend.
 async fn pulumi_up(handle: &Handle, team: &Namespace<'_>, name: &str) -> Result<Duration> {
-    let (home, state) = (Scratch::new("home")?, Scratch::new("state")?);
+    let (home, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
     fs::write(home.path().join("Pulumi.yaml"), format!("name: {name}\nruntime: yaml\n{}", team.program(name, "content", "")?))?;
     let pulumi = async |arguments: &[&str]| -> Result<()> {
         let tools = handle.get("WORLD_TOOLS")?;
