@@ -110,7 +110,7 @@ pub enum Refusal {
     #[error("the artifact is not there any more; the source will name a newer one")]
     Gone,
     /// It is too large.
-    #[error("the archive is larger than {limit} bytes")]
+    #[error("the archive is larger than {limit} bytes; the installation's parameter MaxArchiveBytes is the limit")]
     TooLarge {
         /// The limit.
         limit: u64,
@@ -119,7 +119,7 @@ pub enum Refusal {
     #[error("the artifact could not be fetched: {0}")]
     Unreachable(String),
     /// The content is at fault.
-    #[error(transparent)]
+    #[error("{0}{remedy}", remedy = limit_remedy(.0))]
     Content(#[from] driftless_source::Refusal),
     /// The scratch space or the archive could not be read or written.
     #[error("the archive could not be read: {0}")]
@@ -155,6 +155,20 @@ fn kind_remedy(group: &str, kind: &str) -> String {
         return ": it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository".into();
     }
     format!("; name an object of Flux, or have the installation list {group}/{kind} in SourceKinds and allow it to be read")
+}
+
+/// Where a limit is set, for content that is over it.
+fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
+    use driftless_source::Refusal::{PathTooLong, TargetTooLong, TooDeep, TooDense, TooLarge, TooManyEntries};
+    let parameter = match refusal {
+        TooLarge { .. } => "UnpackMaxBytes",
+        TooManyEntries { .. } => "UnpackMaxEntries",
+        PathTooLong { .. } | TargetTooLong { .. } => "UnpackMaxPathLength",
+        TooDeep { .. } => "UnpackMaxDepth",
+        TooDense { .. } => "UnpackMaxRatio",
+        _ => return String::new(),
+    };
+    format!("; the installation's parameter {parameter} is the limit")
 }
 
 /// What came of a request: which state of the source it is about (see [`FetchOutcome::subject`]), and why there is no tree, if there is

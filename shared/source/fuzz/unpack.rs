@@ -3,4 +3,7 @@
 
 mod check;
 
-libfuzzer_sys::fuzz_target!(|archive: &[u8]| check::check(archive));
+libfuzzer_sys::fuzz_target!(|archive: &[u8]| {
+    check::check(archive);
+    check::check(&check::sealed(archive.to_vec()));
+});

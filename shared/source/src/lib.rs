@@ -5,8 +5,8 @@
 //! ranged read. The same tree always makes the same two objects, byte for byte.
 //!
 //! Two passes keep memory bounded whatever the archive: [`unpack`] (or [`Builder`]) checks every entry and appends its content to
-//! a *spool*, a scratch file of the caller's, in the order of arrival; [`Tree::write_pack`] then copies from the spool in the
-//! order of paths.
+//! a *spool*, a scratch file of the caller's, in the order of arrival; where that is not the order of paths
+//! ([`Tree::is_in_order`]), [`Tree::write_pack`] then copies from the spool.
 //!
 //! **Invariant:** nothing here opens a file, a socket or a clock. What comes out of [`unpack`] names only paths within the tree.
 

@@ -1,5 +1,7 @@
 use driftless_source::Refusal;
 
+use crate::limit_remedy;
+
 /// Why git gave no tree. The words go into the Stack's condition: they name the field, or the Secret and its key, and never hold
 /// what a credential is or what a server said.
 #[derive(Debug, thiserror::Error)]
@@ -91,7 +93,7 @@ pub enum GitError {
     Protocol { to: &'static str },
     #[error("the git server sent a pack that is damaged, incomplete or holds an object that is too large")]
     Pack,
-    #[error(transparent)]
+    #[error("{0}{remedy}", remedy = limit_remedy(.0))]
     Content(#[from] Refusal),
     /// Of what a branch or tag names for now: a push may mend it.
     #[error(transparent)]

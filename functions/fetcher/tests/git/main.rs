@@ -318,7 +318,10 @@ async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
     site.write("noise", noise);
     site.commit("noise");
     site.settings.limits.bytes = 1000;
-    assert_eq!(site.refused(spec.clone()).await.0, "the content is larger than 1000 bytes");
+    assert_eq!(
+        site.refused(spec.clone()).await.0,
+        "the content is larger than 1000 bytes; the installation's parameter UnpackMaxBytes is the limit"
+    );
     site.settings.git.max_pack_bytes = 50_000;
     assert_eq!(
         site.refused(spec).await.0,

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Instant,
 };
 
 use anyhow::Result;
@@ -36,7 +37,17 @@ struct Shared {
     moto: Option<String>,
     archives: Mutex<BTreeMap<String, Archive>>,
     objects: Mutex<BTreeMap<String, Bytes>>,
-    puts: Mutex<Vec<(String, u64)>>,
+    puts: Mutex<Vec<Put>>,
+}
+
+/// An object that was written.
+pub struct Put {
+    /// Its key.
+    pub key: String,
+    /// Bytes of its content.
+    pub size: u64,
+    /// When the first byte of the request came.
+    pub at: Instant,
 }
 
 /// What a GitRepository offers.
@@ -86,8 +97,8 @@ impl Endpoints {
         Ok(self.state.client.get(url).header(header::AUTHORIZATION, signed).send().await?.error_for_status()?.bytes().await?)
     }
 
-    /// The keys and the bytes of content that were written since it was last asked.
-    pub fn puts(&self) -> Vec<(String, u64)> {
+    /// What was written since it was last asked.
+    pub fn puts(&self) -> Vec<Put> {
         std::mem::take(&mut *lock(&self.state.puts))
     }
 }
@@ -160,7 +171,7 @@ async fn s3(state: &Shared, request: Request) -> Result<Response> {
     if parts.method == Method::PUT {
         // What is sent in signed chunks says how long the content itself is.
         let size = length("x-amz-decoded-content-length").or_else(|| length("content-length")).unwrap_or_default();
-        lock(&state.puts).push((key.clone(), size));
+        lock(&state.puts).push(Put { key: key.clone(), size, at: Instant::now() });
     }
     if let Some(moto) = &state.moto {
         let url = format!("{moto}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));

@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 39] = [
+const ENV: [(&str, &str); 40] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -169,4 +169,5 @@ const ENV: [(&str, &str); 39] = [
     ("CLUSTERS", ","),
     ("SWEEP_SECONDS", "60"),
     ("LOOK_PERIOD_SECONDS", "600"),
+    ("COLLECT_SECONDS", "3600"),
 ];
