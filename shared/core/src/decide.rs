@@ -49,6 +49,9 @@ impl<'a> Look<'a> {
             _ => 1,
         });
         let before = &self.snapshot.stack.status;
+        // Kubernetes keeps whole seconds: what is read back has to be what was booked, or every look would book another.
+        self.booked =
+            self.booked.map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
         // A look that was booked at that time is on its way; one in the past was answered by this look.
         let look_at = self.booked.filter(|at| before.next_look != Some(*at) || *at <= self.now);
         let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };

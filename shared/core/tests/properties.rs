@@ -3,13 +3,13 @@
 mod support;
 
 use driftless_core::*;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
 use support::*;
 
 /// Around the time of the look: long ago, just now, ahead.
-fn time() -> impl Strategy<Value = jiff::Timestamp> {
-    (-200_i64..200).prop_map(ago)
+fn time() -> impl Strategy<Value = Timestamp> {
+    (-200_i64..200, 0_i32..3).prop_map(|(seconds, nanoseconds)| ago(seconds) + SignedDuration::new(0, nanoseconds))
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -132,6 +132,8 @@ prop_compose! {
 fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     let mut next = snapshot.clone();
     next.stack.status = plan.status.clone();
+    // As Kubernetes keeps it.
+    next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
     next.run = match (created(plan), &snapshot.run) {
         (Some(new), _) => RunState::Live(Run {

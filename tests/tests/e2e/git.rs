@@ -102,7 +102,7 @@ async fn a_private_repository_is_read_with_every_form_of_credential() -> Result<
             ensure!(!log.contains(line), "{name} is in {}", file.display());
         }
     }
-    Ok(())
+    team.clear().await
 }
 
 #[tokio::test]
@@ -155,7 +155,8 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
     team.unavailable("no-secret", "Secret \"not-there\" is not there (spec.gitAuthSecret)").await?;
 
     team.apply_secret("basic", &[("user", &right["username"]), ("word", &right["password"])]).await?;
-    team.ready_after("basic", 1).await.map(drop)
+    team.ready_after("basic", 1).await?;
+    team.clear().await
 }
 
 /// A key that the ssh server does not know.
@@ -177,7 +178,8 @@ async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Res
     apply(&team, "app", &https, "gitAuthSecret: old-token").await?;
     team.unavailable("app", "bind the ClusterRole driftless:git-credentials in this namespace").await?;
     team.allow_runs().await?;
-    team.ready_after("app", 1).await.map(drop)
+    team.ready_after("app", 1).await?;
+    team.clear().await
 }
 
 #[tokio::test]
@@ -202,5 +204,6 @@ async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
     assert_eq!(output(&stack, "content"), Some(&json!("two")));
     quiet(&world).await?;
     team.ready_after("branch", 2).await?;
-    team.ready_after("commit", 1).await.map(drop)
+    team.ready_after("commit", 1).await?;
+    team.clear().await
 }
