@@ -19,10 +19,11 @@ macro_rules! shape {
 }
 shape!(Function {
     function_name: Value, code_uri: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
-    timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
+    ephemeral_storage: Option<Storage>, timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
     logging_config: Logging, reserved_concurrent_executions: Option<usize>, function_url_config: Option<Url>,
     events: Option<BTreeMap<String, Event>>,
 });
+shape!(Storage { size: u32 });
 shape!(Environment { variables: BTreeMap<String, String> });
 shape!(Logging { log_group: String });
 shape!(Url { auth_type: AuthType });
