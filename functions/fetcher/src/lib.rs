@@ -175,8 +175,24 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
 /// none. What git came to is told, as no object says it.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
-/// Answers a request and tells the Stacks that wait.
+/// Answers a request and tells the Stacks that wait. For a cause that passes it is left unanswered: a Stack that still wants it asks
+/// again, and a message that failed would hold up all others of its source.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    request: &FetchRequest,
+    now: Timestamp,
+) -> Result<(), Error> {
+    match answer(ports, settings, request, now).await {
+        Err(error) if error.is_transient() => {
+            tracing::warn!(source = %request.source, %error, "not answered; whoever wants it asks again");
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     request: &FetchRequest,

@@ -85,13 +85,28 @@ fn readable<K: Object>(DeserializeGuard(object): DeserializeGuard<K>) -> Option<
     object.inspect_err(warn).ok()
 }
 
+/// A read, and once more if it failed for a cause that passes: a connection that was idle while the function was frozen is found dead by
+/// the first request on it.
+async fn again<T>(read: impl AsyncFn() -> Result<T>) -> Result<T> {
+    match read().await {
+        Err(Error::Transient { call, message }) => {
+            tracing::info!(call, message, "reading again");
+            read().await
+        }
+        other => other,
+    }
+}
+
 impl Cluster for Client {
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         if !(is_name(namespace) && is_name(name)) {
             return Ok(None);
         }
-        let got = self.api(namespace).get_opt(name).await;
-        got.map_err(|error| failure(format!("get {} {namespace}/{name}", K::kind(&())), error))
+        again(async || {
+            let got = self.api(namespace).get_opt(name).await;
+            got.map_err(|error| failure(format!("get {} {namespace}/{name}", K::kind(&())), error))
+        })
+        .await
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
@@ -101,17 +116,21 @@ impl Cluster for Client {
             return Ok(None);
         }
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        match Api::namespaced_with(self.kube.clone(), namespace, &resource).get(name).await {
-            Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
-            // A path that the API server does not know: it answers without a reason.
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
-                call: format!("get {kind} {namespace}/{name}"),
-                message: format!(
-                    "the cluster does not serve {kind} of {api_version}: install its CRD, or correct apiVersion and kind"
-                ),
-            }),
-            got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
-        }
+        let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), namespace, &resource);
+        again(async || {
+            match api.get(name).await {
+                Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
+                // A path that the API server does not know: it answers without a reason.
+                Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
+                    call: format!("get {kind} {namespace}/{name}"),
+                    message: format!(
+                        "the cluster does not serve {kind} of {api_version}: install its CRD, or correct apiVersion and kind"
+                    ),
+                }),
+                got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
+            }
+        })
+        .await
     }
 
     async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
@@ -122,7 +141,9 @@ impl Cluster for Client {
             ListParams { field_selector: field_selector.map(Into::into), limit: Some(PAGE), ..ListParams::default() };
         let mut objects = Vec::new();
         loop {
-            let page = api.list(&params).await.map_err(|error| failure(format!("list {}", K::plural(&())), error))?;
+            let page =
+                again(async || api.list(&params).await.map_err(|error| failure(format!("list {}", K::plural(&())), error)))
+                    .await?;
             objects.extend(page.items.into_iter().filter_map(readable));
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
