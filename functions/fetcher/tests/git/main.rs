@@ -352,7 +352,7 @@ async fn a_tree_that_is_in_itself_many_times_is_not_walked_to_the_end() {
     run(&site.work(), &["update-ref", "refs/heads/main", &commit]);
     site.push();
     let (message, _) = site.refused(json!({ "projectRepo": url, "branch": "main" })).await;
-    assert_eq!(message, "more than 1000 files and directories");
+    assert_eq!(message, "more than 1000 files and directories; the installation's parameter UnpackMaxEntries is the limit");
 }
 
 #[tokio::test]
