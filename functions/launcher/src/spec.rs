@@ -2,7 +2,9 @@
 
 use driftless_api::{CONFIG_MAPS_MOUNT, ConfigItem, EnvVar, KeySelector, SECRETS_MOUNT, Update, WorkspaceSpec, WorkspaceStack};
 use driftless_aws::Objects;
-use driftless_contract::{Config, ConfigValue, Env, Lock, ObjectKey, Operation, RunId, RunSpec, VERSION, from_json, keys};
+use driftless_contract::{
+    Config, ConfigValue, Env, Lock, ObjectKey, Operation, PROJECT_FILES, RunId, RunSpec, VERSION, from_json, keys,
+};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use kube::ResourceExt as _;
@@ -114,7 +116,7 @@ async fn project_name<C, O: Objects, Q, T>(
         name: String,
     }
     let Ok(manifest) = Manifest::parse(manifest) else { return Ok(String::new()) };
-    for file in ["Pulumi.yaml", "Pulumi.yml"] {
+    for file in PROJECT_FILES {
         let path = if dir.is_empty() { file.to_owned() } else { format!("{dir}/{file}") };
         let Some(file) = manifest.files.get(&path) else { continue };
         let Some(content) = ports.objects.get_range(&format!("{folder}pack"), file.offset, file.size).await? else { continue };

@@ -2,7 +2,7 @@
 
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchOutcome, FetchedArtifact, ObjectKey, Outcome, Verdict, from_json, keys};
+use driftless_contract::{FetchOutcome, FetchedArtifact, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys};
 use driftless_core::{
     FetchFailure, GitSource, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack,
     Sync, TreeState, hash, is_synced, paths,
@@ -16,9 +16,6 @@ use crate::{Error, Ports};
 
 /// Nothing is known of a tree.
 const ABSENT: TreeState = TreeState::Absent { failure: None };
-
-/// What a project's file may be called.
-const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
 
 /// Everything that is true of a Stack as far as a decision needs it.
 pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(

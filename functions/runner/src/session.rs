@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{ExponentialBuilder, Retryable};
-use driftless_contract::{Lock, Operation, OutputValue, Phase, ProjectInfo, RunSpec, VERSION, to_json};
+use driftless_contract::{Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectInfo, RunSpec, VERSION, to_json};
 use futures::future::try_join;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -280,7 +280,7 @@ fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
         Name(String),
         Options { name: String },
     }
-    for file in ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"] {
+    for file in PROJECT_FILES {
         let text = match std::fs::read_to_string(dir.join(file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text.map_err(|error| Failure::unknown(format!("cannot read {file}: {error}")))?,

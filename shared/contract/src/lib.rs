@@ -21,5 +21,8 @@ pub use run::{
 /// The version that every message and document carries.
 pub const VERSION: u32 = 1;
 
+/// What a project's file may be called, in the order in which they are looked for.
+pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
+
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
