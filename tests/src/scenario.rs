@@ -25,6 +25,9 @@ pub const RUN: Duration = Duration::from_mins(2);
 /// The passphrase of every stack's secrets. No log, message or object of the world may hold it, but the user's own Secret.
 pub const PASSPHRASE: &str = "canary-passphrase-7d1f";
 
+/// The namespace in which the system keeps its own objects.
+pub const SYSTEM: &str = "driftless-system";
+
 /// The API version of Flux's sources.
 pub const FLUX: &str = "source.toolkit.fluxcd.io/v1";
 
@@ -351,7 +354,8 @@ impl Namespace<'_> {
     /// The Updates of a Stack, oldest first.
     pub async fn updates(&self, stack: &str) -> Result<Vec<Update>> {
         let all = Api::<Update>::namespaced(self.world.client.clone(), &self.name).list(&ListParams::default()).await?;
-        let mut updates: Vec<_> = all.items.into_iter().filter(|update| update.stack_name() == Some(stack)).collect();
+        let mut updates: Vec<_> =
+            all.items.into_iter().filter(|update| update.stack(SYSTEM).is_some_and(|owner| owner.name == stack)).collect();
         updates.sort_by_key(|update| update.creation_timestamp().map(|time| time.0));
         Ok(updates)
     }

@@ -19,7 +19,11 @@ pub(crate) struct Inputs<'a, C> {
     namespace: &'a str,
     /// `None` for an object that is not there.
     read: BTreeMap<(Kind, String), Option<Data>>,
+    used: Values,
 }
+
+/// The values that a run reads, by kind, name and key of where they are.
+pub(crate) type Values = BTreeMap<(Kind, String, String), Vec<u8>>;
 
 /// Which kind of object holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,13 +34,21 @@ pub(crate) enum Kind {
 
 impl<'a, C: Cluster> Inputs<'a, C> {
     pub(crate) fn new(cluster: &'a C, namespace: &'a str) -> Self {
-        Self { cluster, namespace, read: BTreeMap::new() }
+        Self { cluster, namespace, read: BTreeMap::new(), used: Values::new() }
+    }
+
+    /// What was asked for and is there.
+    pub(crate) fn values(self) -> Values {
+        self.used
     }
 
     /// All keys of an object, or what is waited for. An optional one that is not there is empty.
     pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
-        match self.data(kind, name).await? {
-            Some(data) => data.iter().map(|(key, value)| Ok((key.clone(), text(kind, name, key, value)?))).collect(),
+        match self.data(kind, name).await?.cloned() {
+            Some(data) => {
+                self.used.extend(data.iter().map(|(key, value)| ((kind, name.to_owned(), key.clone()), value.clone())));
+                data.iter().map(|(key, value)| Ok((key.clone(), text(kind, name, key, value)?))).collect()
+            }
             None if optional => Ok(BTreeMap::new()),
             None => Err(missing(kind, name, None)),
         }
@@ -44,8 +56,11 @@ impl<'a, C: Cluster> Inputs<'a, C> {
 
     /// One key of an object, or what is waited for. `None` if it is optional and not there.
     pub(crate) async fn key(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<String>, Stop> {
-        match self.data(kind, name).await?.map(|data| data.get(key)) {
-            Some(Some(value)) => text(kind, name, key, value).map(Some),
+        match self.data(kind, name).await?.map(|data| data.get(key).cloned()) {
+            Some(Some(value)) => {
+                self.used.insert((kind, name.to_owned(), key.to_owned()), value.clone());
+                text(kind, name, key, &value).map(Some)
+            }
             _ if optional => Ok(None),
             Some(None) => Err(missing(kind, name, Some(key))),
             None => Err(missing(kind, name, None)),

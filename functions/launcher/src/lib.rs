@@ -5,15 +5,20 @@
 //! It does not decide whether to run: an Update of a Stack runs only while the Stack names it.
 
 mod claim;
+mod compare;
 mod inputs;
 mod spec;
 
 use driftless_api::{Stack, Update};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Launch, LaunchHint, Owner, RunHint, RunId, TaskRun, VERSION, from_json, keys, to_json};
+use driftless_contract::{
+    Hint, Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, RunHint, RunId, RunSpec, SealedInputs, TaskRun, VERSION, from_json,
+    keys, to_json,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use secrecy::SecretSlice;
 
 /// An Update that waits is looked at again after this long.
 const WAIT_SECONDS: u16 = 15;
@@ -46,6 +51,8 @@ pub struct Settings {
     pub task_role_id: String,
     /// The image of a Workspace that names none.
     pub default_image: String,
+    /// 32 random bytes: the key of all digests of inputs, if there is none yet.
+    pub fresh_key: SecretSlice<u8>,
 }
 
 /// Why a launch failed.
@@ -128,6 +135,9 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let key = &hint.update;
+    if key.kind == "Stack" {
+        return compare::compare(ports, settings, key, now).await;
+    }
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
     let folder = keys::run(&key.cluster, &update.uid().unwrap_or_default());
     if ports.objects.exists(&format!("{folder}outcome")).await? {
@@ -145,8 +155,10 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return tell_recorder(ports, hint, &update).await;
     }
     let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-    let current = is_current(ports, &update).await?;
-    if update.metadata.deletion_timestamp.is_some() || !current && age > ABANDONED_AFTER {
+    let current = is_current(ports, settings, &update).await?;
+    // One that another operator made for a Stack and did not end is nobody's now.
+    let inherited = update.spec.driftless.is_none() && update.stack(&settings.system_namespace).is_some();
+    if update.metadata.deletion_timestamp.is_some() || inherited || !current && age > ABANDONED_AFTER {
         return close(ports, hint, &update, &folder, now).await;
     }
     if !current {
@@ -158,7 +170,10 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Fail(error)) => Err(error),
         Err(Stop::Wait(reason, message)) => {
             tracing::info!(update = %key, reason, message, "waiting");
-            set_status(ports, &update, |update| !update.is_complete() && update.set_waiting(reason, &message, now)).await?;
+            set_status(ports, settings, hint, &update, |update| {
+                !update.is_complete() && update.set_waiting(reason, &message, now)
+            })
+            .await?;
             if hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
         }
     }
@@ -194,13 +209,17 @@ async fn owner<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str)
 }
 
 /// An Update that a Stack owns runs while that Stack names it; one that nobody owns always may.
-async fn is_current<C: Cluster, O, Q, T>(ports: &Ports<'_, C, O, Q, T>, update: &Update) -> Result<bool, Error> {
-    let Some(name) = update.stack_name() else { return Ok(true) };
-    let stack = ports.cluster.get::<Stack>(&update.namespace().unwrap_or_default(), name).await?;
+async fn is_current<C: Cluster, O, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+) -> Result<bool, Error> {
+    let Some(owner) = update.stack(&settings.system_namespace) else { return Ok(true) };
+    let stack = ports.cluster.get::<Stack>(&owner.namespace, &owner.name).await?;
     Ok(stack.is_some_and(|stack| {
         let current = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
         current.is_some_and(|current| current.name.as_deref() == update.metadata.name.as_deref())
-            && update.run_of(&stack.uid().unwrap_or_default()).is_some()
+            && update.run_of(&stack.uid().unwrap_or_default(), &settings.system_namespace).is_some()
     }))
 }
 
@@ -212,7 +231,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let prepared = spec::prepare(ports, &hint.update, update).await?;
+    let prepared = spec::prepare(ports, settings, &hint.update, update).await?;
     // The claim is in the record before it is taken, and a run that was given up before takes none: the recorder knows what to give back.
     let record = record(ports, settings, &prepared, folder, now).await?;
     if record.run != prepared.run {
@@ -242,7 +261,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if !fill(ports, settings, &prepared, &task).await? {
         return Ok(tell_recorder(ports, hint, update).await?);
     }
-    set_status(ports, update, |update| !update.is_complete() && update.set_running(&task, now)).await?;
+    set_status(ports, settings, hint, update, |update| !update.is_complete() && update.set_running(&task, now)).await?;
     tracing::info!(update = %hint.update, task, "launched");
     Ok(())
 }
@@ -259,12 +278,14 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     if let Some(document) = ports.objects.get(&key).await? {
         return Ok(from_json("launch record", &document)?);
     }
-    let image = prepared.image.as_deref().unwrap_or(&settings.default_image);
+    let mut shape = prepared.shape.clone();
+    shape.image.get_or_insert_with(|| settings.default_image.clone());
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),
         client_token: format!("{}-0", prepared.run.uid),
-        task_definition: ports.tasks.definition(image).await?,
+        task_definition: ports.tasks.definition(&shape).await?,
+        inputs: prepared.spec.inputs.clone(),
         at: now,
     };
     if ports.objects.put_new(&key, to_json(&launch).into_bytes()).await? {
@@ -284,8 +305,15 @@ async fn fill<C, O: Objects, Q, T>(
     let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
     let run = TaskRun { version: VERSION, run: prepared.run.clone() };
     ports.objects.put(&format!("{inbox}run"), to_json(&run).into_bytes()).await?;
-    ports.objects.put(&format!("{inbox}manifest"), prepared.manifest.clone()).await?;
-    ports.objects.copy(&format!("{}pack", prepared.tree), &format!("{inbox}pack")).await?;
+    if let Some(tree) = &prepared.tree {
+        ports.objects.put(&format!("{inbox}manifest"), tree.manifest.clone()).await?;
+        ports.objects.copy(&format!("{}pack", tree.folder), &format!("{inbox}pack")).await?;
+    }
+    if let Some(key) = &prepared.seal {
+        let RunSpec { env, config, .. } = &prepared.spec;
+        let sealed = SealedInputs { version: VERSION, env: env.clone(), config: config.clone() };
+        ports.objects.put_sealed(key, to_json(&sealed).into_bytes()).await?;
+    }
     ports.objects.put(&format!("{inbox}spec"), to_json(&prepared.spec).into_bytes()).await?;
     // If the outcome was recorded meanwhile, whoever did it has tidied up before this came.
     let RunId { update, uid, .. } = &prepared.run;
@@ -310,7 +338,7 @@ async fn fill_again<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             return Ok(());
         }
     }
-    match spec::prepare(ports, &hint.update, update).await {
+    match spec::prepare(ports, settings, &hint.update, update).await {
         Ok(prepared) => fill(ports, settings, &prepared, task).await.map(drop),
         Err(Stop::Fail(error)) => Err(error),
         // The task gives up by itself when nothing comes, and is recorded as such.
@@ -321,9 +349,12 @@ async fn fill_again<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-/// Changes an Update's status. It is a view for people: one that cannot be written in a few tries is left to the next look.
-async fn set_status<C: Cluster, O, Q, T>(
+/// Changes an Update's status, and tells its Stack if it changed. It is a view for people: one that cannot be written in a few tries is
+/// left to the next look.
+async fn set_status<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
     update: &Update,
     change: impl Fn(&mut Update) -> bool,
 ) -> Result<(), Error> {
@@ -334,12 +365,27 @@ async fn set_status<C: Cluster, O, Q, T>(
             return Ok(());
         }
         match ports.cluster.replace_status(&update).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return tell_stack(ports, settings, hint, &update).await,
             Err(KubernetesError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         let Some(fresh) = ports.cluster.get::<Update>(&namespace, &name).await? else { return Ok(()) };
         update = fresh;
+    }
+    Ok(())
+}
+
+/// The Stack shows what its run waits for.
+async fn tell_stack<C, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+) -> Result<(), Error> {
+    if let Some(stack) = update.stack(&settings.system_namespace).filter(|_| hint.hops < MAX_HOPS) {
+        let object = hint.update.sibling("pulumi.com/v1", "Stack", &stack.name);
+        let object = ObjectKey { namespace: stack.namespace, ..object };
+        ports.queues.hint(&Hint { hops: hint.hops + 1, ..Hint::new(object) }, 0).await?;
     }
     Ok(())
 }

@@ -14,16 +14,20 @@ async fn main() -> Result<(), Error> {
     driftless_telemetry::init("launcher");
     let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-launcher");
     let aws = driftless_aws::config().await;
+    let mut fresh_key = vec![0; 32];
+    getrandom::fill(&mut fresh_key)?;
     let settings = Settings {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        fresh_key: fresh_key.into(),
     };
     let bucket = env::required("BUCKET")?;
-    let objects = Bucket::new(&aws, bucket.clone());
+    let objects = Bucket::new(&aws, bucket.clone()).sealing_with(env::required("SEAL_KEY")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {
+            hints: Some(env::required("HINTS_QUEUE_URL")?),
             launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
             runs: Some(env::required("RUNS_QUEUE_URL")?),
             ..QueueUrls::default()

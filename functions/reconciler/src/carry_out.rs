@@ -3,12 +3,12 @@
 use driftless_api::{Stack, Update, Workspace, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, keys};
-use driftless_core::{Effect, NewUpdate, Plan, Snapshot, SourceRef};
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_core::{Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, stack_key};
+use crate::{Error, Ports, hint_stacks, stack_key};
 
 /// SQS delays a message by this much at most. What is due later is the sweep's.
 const MAX_DELAY_SECONDS: i64 = 900;
@@ -69,14 +69,26 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             // The first effect, if it is one at all.
             Effect::AddFinalizer => {}
             Effect::Fetch(source) => fetch(ports, hint, source, snapshot, now).await?,
-            Effect::Run(update) => create(ports, &stack, update).await?,
-            Effect::Launch { update } => launch(ports, hint, update).await?,
-            Effect::ReleaseUpdate { update } => release(ports, &stack, update).await?,
+            Effect::Run(update) => {
+                let namespace = create(ports, &stack, update).await?;
+                launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+            }
+            Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
+            Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
+            Effect::WakeDependents => {
+                hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await?;
+            }
+            Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
+            Effect::ReleaseUpdate { namespace, update } => release(ports, namespace, update).await?,
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
             Effect::Event { event_type, reason, note } => {
                 ports.cluster.event(&stack, *event_type, reason, note, now).await;
             }
             Effect::RemoveFinalizer => {
+                let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
+                for key in [keys::inputs(cluster, &uid), keys::sealed(cluster, &uid)] {
+                    ports.objects.delete(&key).await?;
+                }
                 stack.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
                 stack = ports.cluster.replace(&stack).await?;
             }
@@ -105,49 +117,86 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
     Ok(ports.queues.fetch(&request, &deduplication).await?)
 }
 
-/// Creates the Workspace and the Update. One that is there already was made by another look: it counts if it is the same.
+/// Creates the Workspace and the Update. The Update's namespace: where the Stack's is terminating, what is to be destroyed is so from the
+/// system's.
 async fn create<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     stack: &Stack,
     new: &NewUpdate,
-) -> Result<(), Error> {
-    let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
-    let update = Update::of_stack(stack, &workspace, new);
-    match ports.cluster.create(&update).await {
-        Ok(_) => Ok(()),
-        Err(KubernetesError::Conflict { call, message }) => {
-            let there = ports.cluster.get::<Update>(&stack.namespace().unwrap_or_default(), &new.current.name).await?;
-            match there {
-                Some(there) if there.spec == update.spec && there.owner_references() == update.owner_references() => Ok(()),
-                _ => Err(KubernetesError::Conflict { call, message }.into()),
-            }
+) -> Result<String, Error> {
+    let here = async {
+        let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
+        create_update(ports.cluster, Update::of_stack(stack, &workspace, new)).await
+    };
+    match here.await {
+        Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
+            let update = Update::of_stack_elsewhere(stack, new, ports.settings.system_namespace);
+            Ok(create_update(ports.cluster, update).await?)
         }
-        Err(error) => Err(error.into()),
+        namespace => Ok(namespace?),
     }
 }
 
-async fn launch<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, update: &str) -> Result<(), Error> {
-    let key = update_key(&hint.object, update);
+/// One that is there already was made by another look: it counts if it is the same.
+async fn create_update<C: Cluster>(cluster: &C, update: Update) -> Result<String, KubernetesError> {
+    let namespace = update.namespace().unwrap_or_default();
+    match cluster.create(&update).await {
+        Ok(_) => Ok(namespace),
+        Err(KubernetesError::Conflict { call, message }) => match cluster.get::<Update>(&namespace, &update.name_any()).await? {
+            Some(there) if there.spec == update.spec && there.owner_references() == update.owner_references() => Ok(namespace),
+            _ => Err(KubernetesError::Conflict { call, message }),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+async fn launch<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, key: ObjectKey) -> Result<(), Error> {
     if let Some(launch) = LaunchHint::after(hint.hops, key) {
         ports.queues.launch(&launch, 0).await?;
     }
     Ok(())
 }
 
-async fn release<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, stack: &Stack, name: &str) -> Result<(), Error> {
-    match ports.cluster.get::<Update>(&stack.namespace().unwrap_or_default(), name).await? {
-        Some(update) if update.is_complete() => take_finalizer(ports.cluster, update).await,
+async fn release<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    namespace: &str,
+    name: &str,
+) -> Result<(), Error> {
+    match ports.cluster.get::<Update>(namespace, name).await? {
+        Some(update) if update.is_complete() => take_finalizer(ports, update).await,
         // The recorder still has to give back what the run held; the hint that it is complete leads to its release.
         Some(_) | None => Ok(()),
     }
 }
 
-/// Takes our finalizer off an Update that its Stack needs no more.
-pub(crate) async fn take_finalizer<C: Cluster>(cluster: &C, mut update: Update) -> Result<(), Error> {
+/// Deletes the Workspace of a Stack that wants none while nothing runs.
+async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &Stack,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let workspace = ports.cluster.get::<Workspace>(&stack.namespace().unwrap_or_default(), &stack.name_any()).await?;
+    let ours =
+        |workspace: &Workspace| workspace.owner_references().iter().any(|owner| Some(&owner.uid) == stack.metadata.uid.as_ref());
+    if let Some(workspace) = workspace.filter(ours) {
+        ports.cluster.delete(&workspace).await?;
+        ports.cluster.event(stack, EventType::Normal, "WorkspaceDeleted", "Workspace deleted per reclaim policy", now).await;
+    }
+    Ok(())
+}
+
+/// Takes our finalizer off an Update that its Stack needs no more. One that no Stack owns goes with it.
+pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    mut update: Update,
+) -> Result<(), Error> {
     let before = update.finalizers().len();
     update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
     if update.finalizers().len() != before {
-        cluster.replace(&update).await?;
+        update = ports.cluster.replace(&update).await?;
+    }
+    if update.namespace().as_deref() == Some(ports.settings.system_namespace) {
+        ports.cluster.delete(&update).await?;
     }
     Ok(())
 }
@@ -169,6 +218,6 @@ async fn request_reconcile<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-fn update_key(beside: &ObjectKey, name: &str) -> ObjectKey {
-    beside.sibling("auto.pulumi.com/v1alpha1", "Update", name)
+fn update_key(stack: &ObjectKey, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey { namespace: namespace.to_owned(), ..stack.sibling("auto.pulumi.com/v1alpha1", "Update", name) }
 }

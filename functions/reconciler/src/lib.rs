@@ -8,7 +8,7 @@
 mod carry_out;
 mod load;
 
-use driftless_api::{Source, Stack, Update};
+use driftless_api::{Source, Stack, StackReference, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, LaunchHint, ObjectKey, REVISION_LOOKS};
 use driftless_core::{Retention, decide};
@@ -26,8 +26,19 @@ pub struct Ports<'a, C, O, Q> {
     pub objects: &'a O,
     /// Where hints, launches and fetch requests go.
     pub queues: &'a Q,
+    /// What an installation sets.
+    pub settings: Settings<'a>,
+}
+
+/// What an installation sets.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// The namespace of Updates whose own is terminating.
+    pub system_namespace: &'a str,
     /// How old a tree may be that a run begins to use.
     pub retention: Retention,
+    /// How often a Stack is run again, or its inputs are compared, that does not say so itself, in seconds.
+    pub resync_seconds: i64,
 }
 
 /// Why a look failed.
@@ -113,7 +124,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
 }
 
 /// Hints the Stacks of the namespace that a field selector chooses.
-async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
+pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
     field_selector: &str,
@@ -155,17 +166,18 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>,
     {
         ports.queues.launch(&launch, 0).await?;
     }
-    let Some(name) = update.stack_name().filter(|_| update.is_complete()) else { return Ok(()) };
-    if let Some(next) = hint.next(stack_key(&hint.object, name)) {
+    let stack = update.stack(ports.settings.system_namespace).filter(|_| update.is_complete());
+    let Some(StackReference { name, namespace, .. }) = stack else { return Ok(()) };
+    if let Some(next) = hint.next(ObjectKey { namespace: namespace.clone(), ..stack_key(&hint.object, &name) }) {
         ports.queues.hint(&next, 0).await?;
     }
-    let stack = ports.cluster.get::<Stack>(&hint.object.namespace, name).await?;
+    let stack = ports.cluster.get::<Stack>(&namespace, &name).await?;
     let current = stack.and_then(|stack| stack.status?.current_update?.name);
     if current.as_ref() == Some(&hint.object.name) {
         return Ok(());
     }
     // The look that recorded it on the Stack ended before it came to this.
-    carry_out::take_finalizer(ports.cluster, update).await
+    carry_out::take_finalizer(ports, update).await
 }
 
 fn stack_key(beside: &ObjectKey, name: &str) -> ObjectKey {

@@ -1,11 +1,15 @@
 //! Reads the facts that a decision about a Stack is made from, each where it lives.
 
+use std::collections::BTreeMap;
+
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchOutcome, FetchedArtifact, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys};
+use driftless_contract::{
+    FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys,
+};
 use driftless_core::{
-    FetchFailure, GitSource, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef, SourceState, Stack as CoreStack,
-    Sync, TreeState, hash, is_synced, paths,
+    FetchFailure, GitSource, Inputs, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef, SourceState,
+    Stack as CoreStack, Sync, TreeState, has_unmet, hash, is_synced, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Manifest};
@@ -24,7 +28,8 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     stack: &Stack,
     now: Timestamp,
 ) -> Result<Snapshot, Error> {
-    let core = CoreStack::from(stack);
+    let mut core = CoreStack::from(stack);
+    core.spec.default_resync_seconds = ports.settings.resync_seconds;
     let here = ObjectKey {
         cluster: cluster.to_owned(),
         api_version: String::new(),
@@ -33,24 +38,66 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         name: String::new(),
     };
     let run = run(ports, cluster, &core).await?;
+    let inputs = inputs(ports, cluster, &core, &run).await?;
     let (source, tree) = match core.spec.sources.as_slice() {
         // A run that is under way needs nothing of its source.
-        [one] if !matches!(run, RunState::Live(_)) => {
+        [one] if !matches!(run, RunState::Live(..)) => {
             let (api_version, kind, name) = one.object();
-            let (state, tree) = source(ports, &here.sibling(api_version, kind, name), &core, one, &run, now).await?;
+            let (state, tree) = source(ports, &here.sibling(api_version, kind, name), &core, one, &run, inputs, now).await?;
             (Some(state), tree)
         }
         _ => (None, ABSENT),
     };
-    let mut prerequisites = Vec::new();
-    for reference in &core.spec.prerequisites {
-        let found = ports.cluster.get::<Stack>(&core.namespace, &reference.name).await?;
-        prerequisites.push(found.map(|found| {
-            let CoreStack { generation, reconcile_request, status, .. } = CoreStack::from(&found);
-            Prerequisite { generation, reconcile_request, last_update: status.last_update }
+    let (prerequisites, requires) = prerequisites(ports, &core, now).await?;
+    Ok(Snapshot { stack: core, source, tree, run, prerequisites, requires, inputs })
+}
+
+/// The Stacks that a Stack requires, and if it waits for one of them, which Stacks those require, and so on.
+async fn prerequisites<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &CoreStack,
+    now: Timestamp,
+) -> Result<(Vec<Option<Prerequisite>>, BTreeMap<String, Vec<String>>), Error> {
+    let names = |stack: &CoreStack| stack.spec.prerequisites.iter().map(|reference| reference.name.clone()).collect::<Vec<_>>();
+    let mut requires: BTreeMap<_, _> = [(stack.name.clone(), names(stack))].into();
+    let mut found = Vec::new();
+    for name in names(stack) {
+        let prerequisite = ports.cluster.get::<Stack>(&stack.namespace, &name).await?.map(|stack| CoreStack::from(&stack));
+        if let Some(prerequisite) = &prerequisite {
+            requires.entry(name).or_insert_with(|| names(prerequisite));
+        }
+        found.push(prerequisite.map(|CoreStack { generation, reconcile_request, status, .. }| Prerequisite {
+            generation,
+            reconcile_request,
+            last_update: status.last_update,
         }));
     }
-    Ok(Snapshot { stack: core, source, tree, run, prerequisites })
+    if !has_unmet(&stack.spec.prerequisites, &found, now) {
+        return Ok((found, BTreeMap::new()));
+    }
+    while let Some(name) = requires.values().flatten().find(|name| !requires.contains_key(*name)).cloned() {
+        let further = ports.cluster.get::<Stack>(&stack.namespace, &name).await?;
+        requires.insert(name, further.map_or_else(Vec::new, |further| names(&CoreStack::from(&further))));
+    }
+    Ok((found, requires))
+}
+
+/// What is known of the Secrets and ConfigMaps that the last run read.
+async fn inputs<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    cluster: &str,
+    stack: &CoreStack,
+    run: &RunState,
+) -> Result<Option<Inputs>, Error> {
+    if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
+        return Ok(None);
+    }
+    let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
+    let Some(ran) = last.last_resync_time else { return Ok(None) };
+    let document = ports.objects.get(&keys::inputs(cluster, &stack.uid)).await?;
+    let seen: Option<InputsRead> = document.map(|document| from_json("digest of inputs", &document)).transpose()?;
+    let seen = seen.filter(|seen| seen.at > ran);
+    Ok(Some(Inputs { changed: seen.as_ref().is_some_and(|seen| seen.digest != *digest), read: seen.map_or(ran, |seen| seen.at) }))
 }
 
 async fn run<C: Cluster, O: Objects, Q: Queues>(
@@ -59,20 +106,32 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     stack: &CoreStack,
 ) -> Result<RunState, Error> {
     let Some(current) = &stack.status.current_update else { return Ok(RunState::None) };
-    let Some(update) = ports.cluster.get::<Update>(&stack.namespace, &current.name).await? else {
-        return Ok(RunState::Missing);
+    let system_namespace = ports.settings.system_namespace;
+    let mut update = ports.cluster.get::<Update>(&stack.namespace, &current.name).await?;
+    if update.is_none() && stack.deleting {
+        update = ports.cluster.get(system_namespace, &current.name).await?;
+    }
+    let Some(update) = update else { return Ok(RunState::Missing) };
+    let Some(run) = update.run_of(&stack.uid, system_namespace) else {
+        // Another operator made it for this Stack: what it says of itself is no fact, and it is never run.
+        let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| owner.uid == stack.uid);
+        return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };
-    let Some(run) = update.run_of(&stack.uid) else { return Ok(RunState::Foreign) };
     // What the Update's status says of it is for people. What happened is in the bucket.
     let key = format!("{}outcome", keys::run(cluster, &update.uid().unwrap_or_default()));
-    let Some(document) = ports.objects.get(&key).await? else { return Ok(RunState::Live(run)) };
+    let Some(document) = ports.objects.get(&key).await? else {
+        let waiting = update.waits_for().map(str::to_owned);
+        return Ok(RunState::Live(run, waiting));
+    };
     let outcome: Outcome = from_json("outcome", &document)?;
-    let (succeeded, message) = match outcome.verdict {
-        Verdict::Succeeded {} => (true, String::new()),
-        Verdict::Failed { message, .. } | Verdict::Aborted { message } => (false, message),
+    let (succeeded, conflict, message) = match outcome.verdict {
+        Verdict::Succeeded {} => (true, false, String::new()),
+        Verdict::Failed { reason, message, .. } => (false, reason == "UpdateConflict", message),
+        Verdict::Aborted { message } => (false, false, message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    Ok(RunState::Ended(run, RunOutcome { succeeded, message, outputs: outcome.outputs, project, permalink: outcome.permalink }))
+    let Outcome { outputs, permalink, inputs, .. } = outcome;
+    Ok(RunState::Ended(run, RunOutcome { succeeded, message, conflict, outputs, project, permalink, inputs }))
 }
 
 async fn source<C: Cluster, O: Objects, Q: Queues>(
@@ -81,6 +140,7 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
     stack: &CoreStack,
     reference: &SourceRef,
     run: &RunState,
+    inputs: Option<Inputs>,
     now: Timestamp,
 ) -> Result<(SourceState, TreeState), Error> {
     let state = match reference {
@@ -101,7 +161,7 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
         (SourceState::Artifact { revision, digest, .. }, _) => {
             // A run that ended is about to change what the Stack says of itself.
             let settled = matches!(run, RunState::None | RunState::Missing);
-            if settled && is_synced(stack, revision, now) == Sync::Synced {
+            if settled && is_synced(stack, revision, inputs, now) == Sync::Synced {
                 return Ok((state, ABSENT));
             }
             if let Some(stored) = tree(ports, &keys::tree(key, digest), stack, reference, now).await? {
@@ -154,7 +214,7 @@ async fn tree<C: Cluster, O: Objects, Q: Queues>(
     let manifest = format!("{folder}manifest");
     let modified = ports.objects.modified(&manifest).await?;
     // An old one may be on its way to be deleted: it counts as not stored, and the fetcher stores it again.
-    if !modified.is_some_and(|modified| ports.retention.is_usable(modified, now)) {
+    if !modified.is_some_and(|modified| ports.settings.retention.is_usable(modified, now)) {
         return Ok(None);
     }
     let Some(document) = ports.objects.get(&manifest).await? else { return Ok(None) };

@@ -8,7 +8,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use reconciler::{Ports, handle};
+use reconciler::{Ports, Settings, handle};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -25,10 +25,15 @@ async fn main() -> Result<(), Error> {
             runs: None,
         },
     );
-    let retention = Retention::days(env::parsed("TREE_DAYS")?);
+    let system_namespace = env::required("SYSTEM_NAMESPACE")?;
+    let settings = Settings {
+        system_namespace: &system_namespace,
+        retention: Retention::days(env::parsed("TREE_DAYS")?),
+        resync_seconds: env::parsed("RESYNC_SECONDS")?,
+    };
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
         let cluster = clusters.get(&hint.object.cluster).await?;
-        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, retention }, &hint, now())).await
+        Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, settings }, &hint, now())).await
     };
     let parse = |body: &str| from_json("hint", body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

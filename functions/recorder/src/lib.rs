@@ -6,13 +6,13 @@ mod outputs;
 
 use std::collections::BTreeMap;
 
-use driftless_api::Update;
+use driftless_api::{Stack, StackReference, StackSpec, Update};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
     from_json, keys, to_json,
 };
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
@@ -21,6 +21,9 @@ use sha2::{Digest as _, Sha256};
 /// ECS knows a stopped task for an hour and may not know a new one for moments: a task that it does not know is gone only if it is
 /// older than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
+
+/// Of a digest of inputs: HMAC-SHA256 in hex.
+const DIGEST_LENGTH: usize = 64;
 
 /// What the recorder works with, for one cluster.
 #[derive(Debug)]
@@ -155,10 +158,15 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     task: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
-    let run = match ports.objects.get(&format!("{folder}launch")).await? {
-        Some(document) => from_json::<Launch>("launch record", &document)?.run,
-        None => RunId { update: key.clone(), uid: folder.rsplit('/').nth(1).unwrap_or_default().into(), claim: String::new() },
-    };
+    let record = ports.objects.get(&format!("{folder}launch")).await?;
+    let record = record.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
+    let (run, inputs) = record.map_or_else(
+        || {
+            let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
+            (RunId { update: key.clone(), uid, claim: String::new() }, None)
+        },
+        |record| (record.run, record.inputs),
+    );
     let aborted = |message: String| Outcome {
         version: VERSION,
         run: run.clone(),
@@ -168,6 +176,8 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         project: None,
         permalink: None,
         changes: BTreeMap::new(),
+        pending_operations: Vec::new(),
+        inputs: inputs.clone(),
         started_at: Some(owner.at),
         ended_at: now,
     };
@@ -207,6 +217,8 @@ async fn reported<C, O: Objects, Q, T>(
         project: None,
         permalink: None,
         changes: BTreeMap::new(),
+        pending_operations: Vec::new(),
+        inputs: None,
         started_at: owner.at,
         ended_at: now,
     });
@@ -219,6 +231,9 @@ async fn reported<C, O: Objects, Q, T>(
         project: result.project,
         permalink: result.permalink,
         changes: result.changes,
+        pending_operations: result.pending_operations,
+        // What ran in the task may have written it, and it goes into a status.
+        inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
     }))
@@ -279,11 +294,39 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
     if changed {
         ports.cluster.replace_status(&update).await?;
+        tell_pending(ports, settings, &update, &outcome.pending_operations, now).await;
     }
-    if let Some(stack) = update.stack_name() {
-        ports.queues.hint(&Hint::new(outcome.run.update.sibling("pulumi.com/v1", "Stack", stack)), 0).await?;
+    if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
+        let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
+        ports.queues.hint(&Hint::new(stack), 0).await?;
     }
     Ok(())
+}
+
+/// Names the operations that an interrupted run had begun, on the Update and on the Stack that owns it.
+async fn tell_pending<C: Cluster, O, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    pending: &[String],
+    now: Timestamp,
+) {
+    if pending.is_empty() {
+        return;
+    }
+    let note = format!(
+        "an interrupted run had begun what follows, and pulumi does not know how it ended: check with the provider whether each \
+         resource is as it should be, or was made and is not in the state. Until it is told, with `pulumi refresh` at a terminal (it \
+         asks to import or to clear each) or with `--clear-pending-creates`, every run repeats this. {}",
+        pending.join(", ")
+    );
+    ports.cluster.event(update, EventType::Warning, "PendingOperations", &note, now).await;
+    if let Some(StackReference { name, namespace, uid }) = update.stack(&settings.system_namespace) {
+        let mut stack = Stack::new(&name, StackSpec::default());
+        stack.metadata.namespace = Some(namespace);
+        stack.metadata.uid = Some(uid);
+        ports.cluster.event(&stack, EventType::Warning, "PendingOperations", &note, now).await;
+    }
 }
 
 /// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find.
@@ -313,4 +356,76 @@ async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) ->
         ports.objects.delete(&format!("{task}{name}")).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_testkit::{CLUSTER, Faults, World};
+    use serde_json::json;
+
+    use super::*;
+
+    const ROLE: &str = "AROA";
+    const TASK: &str = "tasks/AROA:t/";
+
+    fn look(world: &World, run: &RunId) {
+        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
+        let settings = Settings { system_namespace: "driftless".into(), task_role_id: ROLE.into() };
+        let hint = RunHint { version: VERSION, update: run.update.clone(), uid: Some(run.uid.clone()), hops: 0 };
+        world.drive(handle(&ports, &settings, &hint, world.now())).unwrap().unwrap();
+    }
+
+    fn outcome(world: &World, run: &RunId) -> Outcome {
+        let key = format!("{}outcome", keys::run(CLUSTER, &run.uid));
+        from_json("outcome", &world.objects()[&key]).unwrap()
+    }
+
+    #[test]
+    fn what_an_interrupted_run_left_is_named_once_on_the_update_and_its_stack() {
+        for (pending, owned, told) in
+            [(vec!["creating urn:b".to_owned()], true, 2), (vec!["creating urn:b".into()], false, 1), (vec![], true, 0)]
+        {
+            let world = World::new(0, Faults::NONE);
+            let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "stack-uid" });
+            world.insert(json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
+                "metadata": { "namespace": "n", "name": "u", "uid": "uid", "ownerReferences": if owned { json!([owner]) } else { json!([]) } },
+                "spec": {},
+            }));
+            let update = ObjectKey {
+                cluster: CLUSTER.into(),
+                api_version: "auto.pulumi.com/v1alpha1".into(),
+                kind: "Update".into(),
+                namespace: "n".into(),
+                name: "u".into(),
+            };
+            let run = RunId { update, uid: "uid".into(), claim: String::new() };
+            let at = world.now();
+            let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), at };
+            let result = RunResult {
+                version: VERSION,
+                verdict: Verdict::Succeeded {},
+                outputs: None,
+                project: None,
+                permalink: None,
+                changes: BTreeMap::new(),
+                pending_operations: pending.clone(),
+                inputs: None,
+                started_at: at,
+                ended_at: at,
+            };
+            let put = async |key: String, document: String| world.put(&key, document.into_bytes()).await.unwrap();
+            world.drive(async {
+                put(format!("{}owner", keys::run(CLUSTER, "uid")), to_json(&owner)).await;
+                put(format!("{TASK}out/result"), to_json(&result)).await;
+            });
+            look(&world, &run);
+            look(&world, &run);
+            assert_eq!(outcome(&world, &run).pending_operations, pending);
+            let events: Vec<String> = world.events().into_iter().filter(|event| event.contains("PendingOperations")).collect();
+            assert_eq!(events.len(), told, "{events:?}");
+            assert!(events.iter().all(|event| event.contains("Warning") && event.contains("creating urn:b")), "{events:?}");
+            assert_eq!(events.iter().filter(|event| event.starts_with("Stack n/s ")).count(), told / 2);
+        }
+    }
 }

@@ -112,7 +112,8 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     flag(true, &[Up, Refresh, Destroy], "--skip-preview");
     flag(true, &[Up, Preview], "--diff");
     flag(spec.expect_no_changes, &[Up, Preview, Refresh], "--expect-no-changes");
-    flag(spec.refresh, &[Up, Preview, Destroy], "--refresh");
+    // Nothing is left to refresh where the refresh found no changes.
+    flag(spec.refresh && !refreshes_before(spec), &[Up, Preview, Destroy], "--refresh");
     flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
     flag(spec.continue_on_error, &[Up, Destroy], "--continue-on-error");
     flag(spec.run_program, &[Refresh, Destroy], "--run-program");
@@ -126,9 +127,30 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
+/// Is the operation to be preceded by [`refresh_before`]?
+pub(crate) fn refreshes_before(spec: &RunSpec) -> bool {
+    spec.expect_no_refresh_changes && matches!(spec.operation, Operation::Up | Operation::Preview)
+}
+
+/// The refresh that must find no changes. It writes nothing, or else the next run would take what it found for expected.
+pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
+    let mut arguments =
+        ["refresh", "--suppress-progress", "--preview-only", "--diff", "--expect-no-changes"].map(str::to_owned).to_vec();
+    arguments.push(format!("--event-log={}", event_log.display()));
+    arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
+    arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));
+    Call::new(arguments, Some(&spec.stack))
+}
+
+/// Pulumi's log on its standard error: what every call starts with.
+pub(crate) fn log(spec: &RunSpec) -> Vec<String> {
+    let level = spec.log_level.filter(|level| *level > 0);
+    level.map_or_else(Vec::new, |level| vec![format!("-v={level}"), "--logtostderr".into()])
+}
+
 #[cfg(test)]
 mod tests {
-    use driftless_contract::{ObjectKey, RunId};
+    use driftless_contract::{ObjectKey, ProjectInfo, RunId, RunSource};
 
     use super::*;
 
@@ -147,9 +169,7 @@ mod tests {
             stack: "dev".into(),
             create: true,
             secrets_provider: Some("passphrase".into()),
-            dir: String::new(),
-            paths: Vec::new(),
-            manifest_sha256: String::new(),
+            source: RunSource::Project(ProjectInfo { name: "p".into(), runtime: "yaml".into() }),
             env: vec![],
             config: vec![],
             environments: vec![],
@@ -157,12 +177,15 @@ mod tests {
             parallel: Some(3),
             expect_no_changes: true,
             refresh: true,
+            expect_no_refresh_changes: false,
             targets: vec!["urn:a".into()],
             target_dependents: true,
             replace: vec!["urn:b".into()],
             continue_on_error: true,
             remove: true,
             run_program: true,
+            log_level: None,
+            inputs: None,
             stale_lock: None,
         }
     }
@@ -250,5 +273,33 @@ mod tests {
                 (&*format!("config set --raw --plaintext {end} -- long"), &*long),
             ]
         );
+    }
+
+    #[test]
+    fn a_refresh_that_must_find_nothing_comes_first_and_only_once() {
+        let line = |call: Call| call.arguments.join(" ");
+        let mut spec = spec(Operation::Up);
+        assert!(!refreshes_before(&spec));
+        spec.expect_no_refresh_changes = true;
+        for (operation, first) in
+            [(Operation::Up, true), (Operation::Preview, true), (Operation::Refresh, false), (Operation::Destroy, false)]
+        {
+            spec.operation = operation;
+            assert_eq!(refreshes_before(&spec), first, "{operation:?}");
+            let refreshes = super::operation(&spec, Path::new("/e")).arguments.contains(&"--refresh".to_owned());
+            assert_eq!(refreshes, operation == Operation::Destroy, "{operation:?}");
+        }
+        assert_eq!(
+            line(refresh_before(&spec, Path::new("/e"))),
+            "refresh --suppress-progress --preview-only --diff --expect-no-changes --event-log=/e --parallel=3 --target=urn:a \
+             --non-interactive --stack=dev"
+        );
+    }
+
+    #[test]
+    fn the_log_has_a_level() {
+        let log_of = |level| log(&RunSpec { log_level: level, ..spec(Operation::Up) });
+        assert_eq!(log_of(Some(9)), ["-v=9", "--logtostderr"]);
+        assert!(log_of(None).is_empty() && log_of(Some(0)).is_empty());
     }
 }

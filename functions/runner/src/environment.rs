@@ -9,17 +9,27 @@ use std::{
 
 use driftless_contract::Env;
 
+use crate::dotenv;
+
 /// Variables that identify the task or steer the runner. With the first two a program would act as the task.
 const OURS: [&str; 4] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "DRIFTLESS_"];
 
-/// The container's environment without ours, then the run's, in order. `HOME` is the image's where pulumi can write there, and else a
-/// directory in `scratch`.
+/// What pulumi's environment is.
+pub(crate) struct Environment {
+    pub variables: BTreeMap<OsString, OsString>,
+    /// Values of it that are secret, without the run's own.
+    pub secrets: Vec<String>,
+}
+
+/// The container's environment without ours, then the run's, in order; then what init containers wrote to the file that `PULUMI_ENV`
+/// names, as in PKO. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
 pub(crate) fn environment(
     container: impl IntoIterator<Item = (OsString, OsString)>,
     run: &[Env],
     scratch: &Path,
-) -> io::Result<BTreeMap<OsString, OsString>> {
+) -> io::Result<Environment> {
     let mut environment: BTreeMap<OsString, OsString> = container.into_iter().filter(|(name, _)| !is_ours(name)).collect();
+    let file = environment.get(OsStr::new("PULUMI_ENV")).cloned();
     if !environment.get(OsStr::new("HOME")).is_some_and(|home| is_writable(Path::new(home))) {
         let home = scratch.join("home");
         std::fs::create_dir_all(&home)?;
@@ -28,9 +38,27 @@ pub(crate) fn environment(
     }
     environment.insert("PULUMI_SKIP_UPDATE_CHECK".into(), "true".into());
     environment.extend(run.iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
+    let written = file.map_or_else(|| Ok(BTreeMap::new()), |file| written(Path::new(&file), &environment))?;
+    environment.extend(written.iter().map(|(name, value)| (name.into(), value.into())));
     // Without it `--event-log` is an unknown flag.
     environment.insert("PULUMI_DEBUG_COMMANDS".into(), "true".into());
-    Ok(environment)
+    Ok(Environment { variables: environment, secrets: written.into_values().collect() })
+}
+
+/// What stands in the file; nothing if nobody wrote it.
+fn written(file: &Path, environment: &BTreeMap<OsString, OsString>) -> io::Result<BTreeMap<String, String>> {
+    let known = |name: &str| environment.get(OsStr::new(name))?.to_str().map(str::to_owned);
+    let invalid = |error: &dyn std::fmt::Display| {
+        io::Error::other(format!(
+            "cannot read the file {} that PULUMI_ENV names: {error}; an init container of the run writes it",
+            file.display()
+        ))
+    };
+    match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(error) => Err(invalid(&error)),
+        Ok(text) => dotenv::parse(&text, known).map_err(|error| invalid(&error)),
+    }
 }
 
 fn is_ours(name: &OsStr) -> bool {
@@ -65,7 +93,7 @@ mod tests {
         ];
         let container = container.map(|name| (name.into(), "x".into())).into_iter().chain([("HOME".into(), "/tmp".into())]);
         let run = [env("A", "1"), env("A", "2"), env("AWS_REGION", "eu-west-1")];
-        let found = environment(container, &run, Path::new("/nowhere")).unwrap();
+        let found = environment(container, &run, Path::new("/nowhere")).unwrap().variables;
         let found: Vec<String> = found.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
         let expected =
             ["A=2", "AWS_REGION=eu-west-1", "HOME=/tmp", "PATH=x", "PULUMI_DEBUG_COMMANDS=true", "PULUMI_SKIP_UPDATE_CHECK=true"];
@@ -75,11 +103,37 @@ mod tests {
     #[test]
     fn pulumi_gets_a_home_that_it_can_write_to() {
         let scratch = std::env::temp_dir().join(format!("driftless-home-{}", std::process::id()));
-        let found = environment([("HOME".into(), "/dev/null".into())], &[], &scratch).unwrap();
+        let found = environment([("HOME".into(), "/dev/null".into())], &[], &scratch).unwrap().variables;
         let home = scratch.join("home");
         assert!(is_writable(&home));
         assert_eq!(found[OsStr::new("HOME")], home);
         assert_eq!(found[OsStr::new("PULUMI_HOME")], home.join(".pulumi"));
         std::fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn what_an_init_container_wrote_wins_and_is_secret() {
+        let file = std::env::temp_dir().join(format!("driftless-dotenv-{}", std::process::id()));
+        let container = || [("HOME".into(), "/tmp".into()), ("PULUMI_ENV".into(), file.clone().into())];
+        let found = |text: Option<&str>| {
+            let _: io::Result<()> = std::fs::remove_file(&file);
+            if let Some(text) = text {
+                std::fs::write(&file, text).unwrap();
+            }
+            environment(container(), &[env("A", "spec"), env("B", "spec")], Path::new("/nowhere"))
+        };
+        let there = found(Some("export A='canary'\nC=$B\n")).unwrap();
+        let value = |name: &str| there.variables[OsStr::new(name)].to_str().unwrap();
+        assert_eq!([value("A"), value("B"), value("C")], ["canary", "spec", "spec"]);
+        assert_eq!(there.secrets, ["canary", "spec"]);
+        let absent = found(None).unwrap();
+        assert_eq!(absent.variables[OsStr::new("A")], "spec");
+        assert!(absent.secrets.is_empty());
+        let words = found(Some("canary")).err().unwrap().to_string();
+        assert!(
+            words.contains("PULUMI_ENV") && words.contains("line 1 is not NAME=value") && !words.contains("canary"),
+            "{words}"
+        );
+        std::fs::remove_file(file).unwrap();
     }
 }

@@ -17,6 +17,9 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 /// As much of pulumi's error messages as is kept, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 10;
 
+/// As many changed resources are named.
+const MAX_CHANGED: usize = 100;
+
 /// What the events have told so far.
 #[derive(Default)]
 pub(crate) struct Events {
@@ -26,6 +29,10 @@ pub(crate) struct Events {
     pub done: u32,
     /// Resource changes by operation, once the operation is over.
     pub changes: BTreeMap<String, u64>,
+    /// What an interrupted run had begun and whose end is not known; pulumi tells where it does not refresh.
+    pub pending: Vec<String>,
+    /// Resources that changed, or would, as `update URN`; the first 100.
+    pub changed: Vec<String>,
     errors: Vec<String>,
     /// What the program wrote to its standard error: the only words there are where its language host has none of its own.
     complaints: Vec<String>,
@@ -38,13 +45,26 @@ struct Event {
     #[serde(rename = "resourcePreEvent")]
     started: Option<IgnoredAny>,
     #[serde(rename = "resOutputsEvent")]
-    done: Option<IgnoredAny>,
+    done: Option<Done>,
     #[serde(rename = "resOpFailedEvent")]
     failed: Option<IgnoredAny>,
     #[serde(rename = "diagnosticEvent")]
     diagnostic: Option<Diagnostic>,
     #[serde(rename = "summaryEvent")]
     summary: Option<Summary>,
+}
+
+#[derive(Deserialize)]
+struct Done {
+    #[serde(default)]
+    metadata: Step,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Step {
+    op: String,
+    urn: String,
 }
 
 #[derive(Deserialize)]
@@ -98,10 +118,19 @@ impl Events {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         self.started += u32::from(event.started.is_some());
         self.done += u32::from(event.done.is_some() || event.failed.is_some());
+        if let Some(Done { metadata: Step { op, urn } }) = event.done
+            && op != "same"
+            && self.changed.len() < MAX_CHANGED
+        {
+            self.changed.push(format!("{op} {urn}"));
+        }
         if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
         }
         let Some(Diagnostic { urn, message, severity }) = event.diagnostic else { return };
+        if severity == "warning" && self.pending.is_empty() {
+            self.pending = pending(&message).map(|operation| mask.apply(&operation)).collect();
+        }
         let kept = match severity.as_str() {
             "error" => &mut self.errors,
             "info#err" => &mut self.complaints,
@@ -125,6 +154,43 @@ impl Events {
         let all: Vec<&str> = of_resources.into_iter().chain(others).map(String::as_str).collect();
         cut(&all.join("\n"), MAX_MESSAGE_BYTES)
     }
+}
+
+/// The operations in pulumi's warning of them, a line each: `  * URN, interrupted while creating`.
+fn pending(warning: &str) -> impl Iterator<Item = String> {
+    let lines = if warning.contains(" pending operations from previous deployment") { warning } else { "" }.lines();
+    lines.filter_map(|line| line.trim_start().strip_prefix("* ")?.rsplit_once(", interrupted while ")).map(pending_operation)
+}
+
+/// The operations in an exported state.
+pub(crate) fn pending_in_state(state: &[u8]) -> serde_json::Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct State {
+        deployment: Deployment,
+    }
+    #[derive(Deserialize)]
+    struct Deployment {
+        #[serde(default)]
+        pending_operations: Vec<Pending>,
+    }
+    #[derive(Deserialize)]
+    struct Pending {
+        resource: Resource,
+        #[serde(rename = "type")]
+        operation: String,
+    }
+    #[derive(Deserialize)]
+    struct Resource {
+        urn: String,
+    }
+    let State { deployment } = serde_json::from_slice(state)?;
+    let name = |Pending { resource, operation }: &Pending| pending_operation((&resource.urn, operation));
+    Ok(deployment.pending_operations.iter().map(name).collect())
+}
+
+/// An operation as it is told: `creating URN`.
+fn pending_operation((urn, operation): (&str, &str)) -> String {
+    format!("{operation} {urn}")
 }
 
 /// The text, or as much of its beginning as `limit` bytes hold and a sign that there was more.
@@ -162,6 +228,40 @@ mod tests {
         assert_eq!((found.started, found.done), (1, 1));
         assert_eq!(found.changes, BTreeMap::from([("same".to_owned(), 2)]));
         assert_eq!(found.errors(), "urn:pulumi:dev::p::t::n: disk full\nupdate failed");
+    }
+
+    #[test]
+    fn the_resources_that_changed_are_named() {
+        let same = r#"{"resOutputsEvent":{"metadata":{"op":"same","urn":"urn:a"}}}"#;
+        let update = r#"{"resOutputsEvent":{"metadata":{"op":"update","urn":"urn:b","new":{"outputs":{}}}}}"#;
+        let found = events(&[same, update]);
+        assert_eq!((found.done, &*found.changed), (2, &["update urn:b".to_owned()][..]));
+        assert_eq!(events(&[update; 200]).changed.len(), MAX_CHANGED);
+    }
+
+    #[test]
+    fn what_an_interrupted_run_left_is_in_a_warning() {
+        let found = events(&[
+            r#"{"diagnosticEvent":{"message":"Attempting to deploy or update resources with 2 pending operations from previous deployment.\n  * urn:pulumi:dev::p::t::b, interrupted while creating\n  * urn:pulumi:dev::p::t::c, d, interrupted while deleting\nThese resources are in an unknown state because …","severity":"warning"}}"#,
+            r#"{"diagnosticEvent":{"message":"* urn:x, interrupted while thinking","severity":"warning"}}"#,
+        ]);
+        assert_eq!(found.pending, ["creating urn:pulumi:dev::p::t::b", "deleting urn:pulumi:dev::p::t::c, d"]);
+        assert_eq!(found.errors(), "");
+        assert_eq!(
+            events(&[r#"{"diagnosticEvent":{"message":"* urn:x, interrupted while a","severity":"warning"}}"#]).pending,
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn what_an_interrupted_run_left_is_in_the_state() {
+        let read = |state: &str| pending_in_state(state.as_bytes()).unwrap();
+        let operation = r#"{"resource":{"urn":"urn:b","custom":true,"inputs":{}},"type":"creating"}"#;
+        let state =
+            format!(r#"{{"version":3,"deployment":{{"resources":[],"pending_operations":[{operation}],"metadata":{{}}}}}}"#);
+        assert_eq!(read(&state), ["creating urn:b"]);
+        assert_eq!(read(r#"{"version":3,"deployment":{"manifest":{}}}"#), [""; 0]);
+        assert!(pending_in_state(b"{").is_err());
     }
 
     #[test]

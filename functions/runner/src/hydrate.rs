@@ -6,7 +6,6 @@ use cap_std::{
     ambient_authority,
     fs::{Dir, OpenOptions, OpenOptionsExt},
 };
-use driftless_contract::RunSpec;
 use driftless_source::{Digest, DigestMismatch, Directory, InvalidManifest, Manifest, Verifier};
 
 use crate::s3::{Folder, StoreError};
@@ -45,18 +44,24 @@ impl HydrateError {
 
 /// Writes the tree below `root`, which is made new: all of it, as a program may refer to what is beside its directory, or what the
 /// Stack says that it needs. Every file is verified as it is written. Links come last, so that nothing is written through one.
-pub(crate) async fn hydrate(folder: &Folder, spec: &RunSpec, root: &Path) -> Result<(), HydrateError> {
+pub(crate) async fn hydrate(
+    folder: &Folder,
+    project: &str,
+    paths: &[String],
+    manifest_sha256: &str,
+    root: &Path,
+) -> Result<(), HydrateError> {
     let bytes = folder.get("in/manifest").await?.bytes().await?;
-    if Digest::sha256(&bytes).hex() != spec.manifest_sha256 {
+    if Digest::sha256(&bytes).hex() != manifest_sha256 {
         return Err(HydrateError::OtherTree);
     }
     let manifest = Manifest::parse(&bytes)?;
-    if manifest.directory(&spec.dir).is_none() {
-        return Err(HydrateError::NoDirectory(spec.dir.clone()));
+    if manifest.directory(project).is_none() {
+        return Err(HydrateError::NoDirectory(project.to_owned()));
     }
     let dir = fresh(root).map_err(written("."))?;
     let whole = [String::new()];
-    let paths = if spec.paths.is_empty() { &whole } else { &spec.paths[..] };
+    let paths = if paths.is_empty() { &whole } else { paths };
     // What is listed and not there is part of the digest that the run was decided by: it may come with a later revision.
     let parts: Vec<_> = paths.iter().filter_map(|path| manifest.part(path)).collect();
     for part in &parts {

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod credentials;
+mod dotenv;
 mod environment;
 mod events;
 mod hydrate;
@@ -108,6 +109,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     let mut told = Told::default();
     let steps = async {
         let spec = spec.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?;
+        told.inputs.clone_from(&spec.inputs);
         let session = Session::new(settings, &scratch.0, &spec, &folder, &gauge, stop.clone());
         session.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?.run(&mut told).await
     };
@@ -189,6 +191,17 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };
-    let Told { outputs, project, permalink, changes } = told;
-    RunResult { version: VERSION, verdict, outputs, project, permalink, changes, started_at: gauge.began.get(), ended_at: now }
+    let Told { outputs, project, permalink, changes, pending_operations, inputs } = told;
+    RunResult {
+        version: VERSION,
+        verdict,
+        outputs,
+        project,
+        permalink,
+        changes,
+        pending_operations,
+        inputs,
+        started_at: gauge.began.get(),
+        ended_at: now,
+    }
 }

@@ -1,20 +1,47 @@
 //! The lock that pulumi's own backends keep beside the state, as pulumi speaks of it.
 
+use std::fmt;
+
 use driftless_contract::Lock;
 use jiff::{SignedDuration, Timestamp};
 
 /// The lock of somebody else, in pulumi's words.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Held {
+    user: String,
     host: String,
     pid: u32,
     /// In whole seconds, cut.
     at: Timestamp,
 }
 
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on host {}, process {}, since {}", self.user, self.host, self.pid, self.at)
+    }
+}
+
+/// What stands before the holder of a lock; the lock's URL comes first.
+const HOLDER: &str = ": created by ";
+
 /// Does pulumi say that the stack is locked?
 pub(crate) fn is_locked(words: &str) -> bool {
     words.contains("the stack is currently locked by ")
+}
+
+/// Does Pulumi Cloud say that another update runs? It does not say which.
+pub(crate) fn is_busy(words: &str) -> bool {
+    words.contains("Conflict: Another update is currently in progress")
+}
+
+/// The locks that pulumi names: `URL: created by USER@HOST (pid N) at TIME`.
+fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
+    words.lines().filter_map(|line| line.rsplit_once(HOLDER)).map(|(_, holder)| {
+        let (who, rest) = holder.rsplit_once(" (pid ")?;
+        let (pid, at) = rest.split_once(") at ")?;
+        let (user, host) = who.rsplit_once('@')?;
+        Some(Held { user: user.to_owned(), host: host.to_owned(), pid: pid.parse().ok()?, at: at.trim().parse().ok()? })
+    })
 }
 
 /// The lock that pulumi names, if it names just one.
@@ -22,16 +49,37 @@ pub(crate) fn only_lock(words: &str) -> Option<Held> {
     if !words.contains("the stack is currently locked by 1 lock(s)") {
         return None;
     }
-    // `URL: created by USER@HOST (pid N) at TIME`
-    let mut locks = words.lines().filter_map(|line| line.rsplit_once(": created by ")).map(|(_, holder)| holder);
-    let holder = locks.next()?;
-    if locks.next().is_some() {
-        return None;
+    let mut locks = locks(words);
+    let held = locks.next()?;
+    if locks.next().is_some() { None } else { held }
+}
+
+/// What to tell of a stack that somebody else works on: who that is comes first. `dead` is what is known of a dead run of ours.
+pub(crate) fn conflict(words: &str, dead: Option<&Lock>) -> String {
+    if is_busy(words) {
+        let Some(Lock { not_before, not_after: Some(end), .. }) = dead else { return words.to_owned() };
+        let known =
+            format!("A run of ours that began at {not_before:.0} was gone at {end:.0} and may have left that update behind");
+        return format!(
+            "{words}\n{known}; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+        );
     }
-    let (who, rest) = holder.rsplit_once(" (pid ")?;
-    let (pid, at) = rest.split_once(") at ")?;
-    let (_, host) = who.rsplit_once('@')?;
-    Some(Held { host: host.to_owned(), pid: pid.parse().ok()?, at: at.trim().parse().ok()? })
+    let holders: Vec<String> = locks(words).flatten().map(|held| held.to_string()).collect();
+    let words: Vec<String> = words.lines().map(without_query).collect();
+    let words = words.join("\n");
+    if holders.is_empty() {
+        return words;
+    }
+    let holders = holders.join("; ");
+    format!("the stack is locked by {holders}. If that is not at work any more, `pulumi cancel` removes the lock.\n{words}")
+}
+
+/// The line that names a lock, its URL without its query.
+fn without_query(line: &str) -> String {
+    line.rsplit_once(HOLDER).map_or_else(
+        || line.to_owned(),
+        |(url, holder)| format!("{}{HOLDER}{holder}", url.split_once('?').map_or(url, |(url, _)| url)),
+    )
 }
 
 impl Held {
@@ -84,5 +132,40 @@ mod tests {
         assert_eq!(only_lock(&format!("{WORDS}{}", WORDS.lines().last().unwrap())), None);
         assert_eq!(only_lock(&WORDS.replace("(pid 6625)", "(pid x)")), None);
         assert!(!is_locked("error: update failed"));
+    }
+
+    #[test]
+    fn who_holds_the_lock_is_told_first_and_without_the_query() {
+        let told = conflict(WORDS.trim_end(), Some(&dead()));
+        assert_eq!(
+            told.lines().collect::<Vec<_>>(),
+            [
+                "the stack is locked by me@home on host vm, process 6625, since 2026-11-21T07:59:46Z. If that is not at work any more, \
+                 `pulumi cancel` removes the lock.",
+                "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file \
+                 with `pulumi cancel`.",
+                "  file:///state/.pulumi/locks/organization/slow/dev/4cc5.json: created by me@home@vm (pid 6625) at 2026-11-21T07:59:46Z",
+            ]
+        );
+        let two = conflict(&format!("{WORDS}  s3://b/l.json?region=x: created by you@pc (pid 7) at 2026-11-21T08:00:00Z"), None);
+        assert!(two.contains("2026-11-21T07:59:46Z; you on host pc, process 7, since 2026-11-21T08:00:00Z."), "{two}");
+        assert!(!two.contains('?'), "{two}");
+        let odd = "error: the stack is currently locked by 1 lock(s).\n  url?q: created by nobody";
+        assert_eq!(conflict(odd, None), odd.replace("?q", ""));
+    }
+
+    #[test]
+    fn pulumi_clouds_words_stay_and_a_dead_run_of_ours_is_named_with_them() {
+        let words = "error: [409] Conflict: Another update is currently in progress.";
+        assert!(is_busy(words) && !is_locked(words));
+        assert_eq!(conflict(words, None), words);
+        assert_eq!(conflict(words, Some(&Lock { not_after: None, ..dead() })), words);
+        assert_eq!(
+            conflict(words, Some(&dead())),
+            format!(
+                "{words}\nA run of ours that began at 2026-11-21T07:59:46Z was gone at 2026-11-21T08:05:00Z and may have left that update \
+                 behind; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+            )
+        );
     }
 }

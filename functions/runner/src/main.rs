@@ -4,9 +4,9 @@ use std::{
     env,
     error::Error,
     ffi::OsString,
-    fs,
+    fs::{self, Permissions},
     io::{self, Read},
-    os::unix::process::CommandExt,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt},
     path::PathBuf,
     process::{Command, ExitCode},
 };
@@ -92,6 +92,8 @@ fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Erro
     let path = paths.next().ok_or("install: no path is named")?;
     // With its permissions: whoever the user's image is may execute it.
     fs::copy(env::current_exe()?, path)?;
+    // The rest are volumes that containers share, whatever their users are.
+    paths.try_for_each(|volume| fs::set_permissions(volume, Permissions::from_mode(0o1777)))?;
     Ok(())
 }
 

@@ -10,16 +10,19 @@ const MASK: &str = "[secret]";
 const MIN_BYTES: usize = 4;
 
 /// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
-/// (Go writes `<`, `>` and `&` in its own way), and the parts of a structured one.
+/// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one.
 #[derive(Clone, Default)]
 pub(crate) struct Mask {
     forms: Vec<String>,
 }
 
 impl Mask {
-    /// The secrets that a spec brings.
-    pub(crate) fn of(spec: &RunSpec) -> Self {
+    /// The secrets that a spec brings, and `others`.
+    pub(crate) fn of(spec: &RunSpec, others: &[String]) -> Self {
         let mut mask = Self::default();
+        for text in others {
+            mask.add_text(text);
+        }
         for env in spec.env.iter().filter(|env| env.secret) {
             mask.add_text(&env.value);
         }
@@ -54,10 +57,11 @@ impl Mask {
     fn add_forms(&mut self, text: &str) {
         for part in std::iter::once(text).chain(text.lines()) {
             let part = part.trim();
-            let quoted = Value::from(part).to_string();
-            let json = quoted[1..quoted.len() - 1].to_owned();
-            let go = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
-            self.forms.extend([part.to_owned(), json, go].into_iter().filter(|form| form.len() >= MIN_BYTES));
+            let (json, go) = quoted(part);
+            let (json_json, go_json) = quoted(&json);
+            let (json_go, _) = quoted(&go);
+            let forms = [part.to_owned(), json, go, json_json, go_json, json_go];
+            self.forms.extend(forms.into_iter().filter(|form| form.len() >= MIN_BYTES));
         }
     }
 
@@ -77,6 +81,14 @@ impl Mask {
         masked.push_str(&text[end..]);
         masked
     }
+}
+
+/// A string as JSON writes it, and as Go does, without the quotes around it.
+fn quoted(text: &str) -> (String, String) {
+    let quoted = Value::from(text).to_string();
+    let json = quoted[1..quoted.len() - 1].to_owned();
+    let go = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    (json, go)
 }
 
 /// Where `form` stands in `text`, overlapping places included.
@@ -110,6 +122,8 @@ mod tests {
         assert_eq!(mask.apply("  MIIcanary|"), "  [secret]|");
         assert_eq!(mask.apply(r#"{"p":"pa\"ss<word"}"#), r#"{"p":"[secret]"}"#);
         assert_eq!(mask.apply(r#"{"p":"pa\"ss\u003cword"}"#), r#"{"p":"[secret]"}"#);
+        assert_eq!(mask.apply(r#"{"msg":"{\"p\":\"pa\\\"ss<word\"}"}"#), r#"{"msg":"{\"p\":\"[secret]\"}"}"#);
+        assert_eq!(mask.apply(r#"{"msg":"{\"p\":\"pa\\\"ss\\u003cword\"}"}"#), r#"{"msg":"{\"p\":\"[secret]\"}"}"#);
         assert_eq!(mask.apply(r"-----BEGIN KEY-----\nMIIcanary"), "[secret]");
         assert_eq!(mask.apply("token tok-canary, pin 123456"), "token [secret], pin [secret]");
     }

@@ -36,6 +36,8 @@ pub(crate) struct Pulumi {
     pub runner: PathBuf,
     pub environment: BTreeMap<OsString, OsString>,
     pub dir: PathBuf,
+    /// What a call starts with; not one whose answer is asked for: there it would show more than a run does.
+    pub log: Vec<String>,
     pub mask: Mask,
     pub stop: watch::Receiver<bool>,
 }
@@ -52,12 +54,13 @@ pub(crate) struct Ended {
 impl Pulumi {
     /// Runs a call to its end. When the run is to stop, pulumi is interrupted once, and waited for: it saves its state.
     pub(crate) async fn run(&self, call: &Call) -> io::Result<Ended> {
-        self.finish(self.command("pulumi", &[], call).spawn()?, &call.input).await
+        self.finish(self.command("pulumi", &self.log, call).spawn()?, &call.input).await
     }
 
     /// Starts the process that will be pulumi and holds it: its process id is known, nothing has begun. [`Pulumi::release`] goes on.
     pub(crate) fn hold(&self, call: &Call) -> io::Result<Child> {
-        self.command(&self.runner, &["hold", "pulumi"], call).spawn()
+        let before: Vec<&str> = ["hold", "pulumi"].into_iter().chain(self.log.iter().map(String::as_str)).collect();
+        self.command(&self.runner, &before, call).spawn()
     }
 
     /// Lets a held process become pulumi, and waits for its end.
@@ -67,7 +70,7 @@ impl Pulumi {
 
     /// Runs a call whose standard output is the answer, and shows none of it.
     pub(crate) async fn ask(&self, call: &Call) -> io::Result<(bool, Vec<u8>, String)> {
-        let mut child = self.command("pulumi", &[], call).spawn()?;
+        let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
         let mut answer = Vec::new();
         let errors = RefCell::default();
         let stdout = child.stdout.take();
@@ -83,7 +86,7 @@ impl Pulumi {
         Ok((status?.success(), answer, errors.into_inner().tail()))
     }
 
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>, before: &[&str], call: &Call) -> Command {
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>, before: &[impl AsRef<std::ffi::OsStr>], call: &Call) -> Command {
         let mut command = Command::new(program);
         command.args(before).args(&call.arguments).env_clear().envs(&self.environment).current_dir(&self.dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -157,6 +160,9 @@ impl Said {
     }
 
     fn add(&mut self, line: &str) {
+        if is_log(line) {
+            return;
+        }
         if ["View Live:", "View in Browser", "Permalink:"].iter().any(|label| line.trim_start().starts_with(label))
             && let Some(from) = line.find("https://")
         {
@@ -168,6 +174,14 @@ impl Said {
             self.last = self.tail() + "\n";
         }
     }
+}
+
+/// Is it a line of pulumi's own log (`-v --logtostderr`)? It is shown, and is not what pulumi says. Older versions write `I0131 …`.
+fn is_log(line: &str) -> bool {
+    let letter = line.strip_prefix(['I', 'W', 'E', 'F']);
+    let date = letter.and_then(|line| line.split_once(' ')).map(|(date, _)| date);
+    line.starts_with(r#"{"time":""#)
+        || date.is_some_and(|date| date.len() == 4 && date.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 /// Copies what is said to our standard output, line by line, masked.
@@ -243,6 +257,12 @@ mod tests {
         let tail = said(&lines).tail();
         assert!(tail.len() <= MAX_MESSAGE_BYTES && tail.starts_with("line ") && tail.ends_with("line 4999 é"), "{tail}");
         assert_eq!(said(&["one", "two"]).tail(), "one\ntwo");
+    }
+
+    #[test]
+    fn pulumis_log_is_not_its_last_words() {
+        let log = [r#"{"time":"2026-11-21T14:49:15Z","level":"INFO","msg":"x"}"#, "I1121 14:49:15.789077   12 plugin.go:7] x"];
+        assert_eq!(said(&[log[0], "error: no", log[1], "I am 1121", "Info: x"]).tail(), "error: no\nI am 1121\nInfo: x");
     }
 
     #[test]

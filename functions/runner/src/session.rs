@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{ExponentialBuilder, Retryable};
-use driftless_contract::{Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectInfo, RunSpec, VERSION, to_json};
+use driftless_contract::{Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectInfo, RunSource, RunSpec, VERSION, to_json};
 use futures::future::try_join;
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use crate::{
     Settings,
     arguments::{self, Call},
-    environment::environment,
-    events::{Events, MAX_MESSAGE_BYTES, cut},
+    environment::{Environment, environment},
+    events::{Events, MAX_MESSAGE_BYTES, cut, pending_in_state},
     hydrate::{HydrateError, hydrate},
     lock,
     mask::Mask,
@@ -34,6 +34,9 @@ const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What pulumi's outputs show for a value that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+
+/// The reason of a failure because the task was told to stop.
+const INTERRUPTED: &str = "Interrupted";
 
 /// How far the run is, for those who watch it.
 pub(crate) struct Gauge {
@@ -51,6 +54,9 @@ pub(crate) struct Told {
     pub project: Option<ProjectInfo>,
     pub permalink: Option<String>,
     pub changes: BTreeMap<String, u64>,
+    pub pending_operations: Vec<String>,
+    /// See [`RunSpec::inputs`].
+    pub inputs: Option<String>,
 }
 
 /// Why a run failed: the condition's reason, and pulumi's own words with secrets masked.
@@ -66,9 +72,10 @@ impl Failure {
     }
 
     /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
-    fn of_pulumi(words: &str) -> Self {
-        let reason = if lock::is_locked(words) || words.contains("Conflict: Another update is currently in progress") {
-            "UpdateConflict"
+    /// `dead` is what is known of the lock of a dead run.
+    fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
+        let reason = if lock::is_locked(words) || lock::is_busy(words) {
+            return Self { reason: "UpdateConflict", message: lock::conflict(words, dead) };
         } else if words.contains("invalid access token") {
             "InvalidAccessToken"
         } else {
@@ -80,7 +87,18 @@ impl Failure {
     fn interrupted(words: &str) -> Self {
         let message = "interrupted: the task was told to stop";
         let message = if words.is_empty() { message.to_owned() } else { format!("{message}; pulumi's last words:\n{words}") };
-        Self { reason: "Interrupted", message }
+        Self { reason: INTERRUPTED, message }
+    }
+
+    /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.
+    fn of_refresh(self, events: &Events) -> Self {
+        let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
+        let what = if found.is_empty() {
+            format!("failed: {}", self.message)
+        } else {
+            format!("found changes (undo them, or accept them with an Update of type refresh): {found}")
+        };
+        Self { message: format!("expectNoRefreshChanges: the refresh {what}"), ..self }
     }
 }
 
@@ -106,9 +124,13 @@ impl<'a> Session<'a> {
         stop: watch::Receiver<bool>,
     ) -> io::Result<Self> {
         let tree = scratch.join("tree");
-        let environment = environment(settings.environment.iter().cloned(), &spec.env, scratch)?;
-        let dir = tree.join(&spec.dir);
-        let pulumi = Pulumi { runner: settings.runner.clone(), environment, dir, mask: Mask::of(spec), stop };
+        let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), &spec.env, scratch)?;
+        let dir = match &spec.source {
+            RunSource::Tree { dir, .. } => tree.join(dir),
+            RunSource::Project(_) => tree.clone(),
+        };
+        let (mask, log) = (Mask::of(spec, &secrets), arguments::log(spec));
+        let pulumi = Pulumi { runner: settings.runner.clone(), environment: variables, dir, log, mask, stop };
         Ok(Self { spec, folder, gauge, now: settings.now, tree, event_logs: scratch.join("events"), pulumi })
     }
 
@@ -123,13 +145,16 @@ impl<'a> Session<'a> {
     async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
         let mut stop = self.pulumi.stop.clone();
         tokio::select! {
-            fetched = self.fetch() => fetched.map_err(Failure::unknown)?,
+            fetched = self.fetch() => fetched?,
             () = stopped(&mut stop) => return Err(Failure::interrupted("")),
         }
         told.project = Some(project(&self.pulumi.dir)?);
 
-        self.gauge.phase.set(Phase::Install);
-        self.call(&Call::new(["install"], None)).await?;
+        // Without its source a project has no dependencies to install, and its runtime's options are not known.
+        if matches!(self.spec.source, RunSource::Tree { .. }) {
+            self.gauge.phase.set(Phase::Install);
+            self.call(&Call::new(["install"], None)).await?;
+        }
 
         self.gauge.phase.set(Phase::Init);
         // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud: a wrong token is named here, not by `select`.
@@ -153,9 +178,15 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    async fn fetch(&self) -> Result<(), HydrateError> {
-        let once = || hydrate(self.folder, self.spec, &self.tree);
-        once.retry(ExponentialBuilder::default().with_max_times(4)).when(HydrateError::passes).await
+    async fn fetch(&self) -> Result<(), Failure> {
+        match &self.spec.source {
+            RunSource::Tree { dir, paths, manifest_sha256 } => {
+                let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.tree);
+                let back_off = ExponentialBuilder::default().with_max_times(4);
+                once.retry(back_off).when(HydrateError::passes).await.map_err(Failure::unknown)
+            }
+            RunSource::Project(project) => bare(project, self.spec.operation, &self.tree),
+        }
     }
 
     async fn call(&self, call: &Call) -> Result<(), Failure> {
@@ -171,13 +202,20 @@ impl<'a> Session<'a> {
         match ended {
             Ended { success: true, .. } => Ok(()),
             Ended { words, .. } if *self.pulumi.stop.borrow() => Err(Failure::interrupted(&words)),
-            Ended { words, .. } => Err(Failure::of_pulumi(&words)),
+            Ended { words, .. } => Err(Failure::of_pulumi(&words, self.spec.stale_lock.as_ref())),
         }
     }
 
     /// The operation; once more if nothing but the lock of a run that is known to be dead was in its way.
     async fn operation(&self, told: &mut Told) -> Result<(), Failure> {
-        let first = self.attempt(told, "1").await?;
+        if self.spec.stale_lock.is_some() {
+            // An operation that refreshes first does not tell.
+            told.pending_operations = self.pending_operations().await;
+        }
+        if arguments::refreshes_before(self.spec) {
+            self.refresh_before(told).await?;
+        }
+        let first = self.attempt(told, "1", arguments::operation).await?.0;
         let held = if first.success { None } else { lock::only_lock(&first.words) };
         let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
         if !is_stale {
@@ -185,14 +223,42 @@ impl<'a> Session<'a> {
         }
         say("driftless: the lock is of a run that is known to be dead; removing it");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let second = self.attempt(told, "2").await?;
+        let second = self.attempt(told, "2", arguments::operation).await?.0;
         self.judge(second)
     }
 
-    async fn attempt(&self, told: &mut Told, number: &str) -> Result<Ended, Failure> {
+    /// Fails if a refresh would change anything.
+    async fn refresh_before(&self, told: &mut Told) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(told, "0", arguments::refresh_before).await?;
+        self.judge(ended).map_err(|failure| if failure.reason == INTERRUPTED { failure } else { failure.of_refresh(&events) })
+    }
+
+    /// What an earlier run left unfinished, by the state itself.
+    async fn pending_operations(&self) -> Vec<String> {
+        let state = match self.pulumi.ask(&Call::new(["stack", "export"], Some(&self.spec.stack))).await {
+            Ok((true, state, _)) => pending_in_state(&state).map_err(|error| error.to_string()),
+            Ok((false, _, words)) => Err(words),
+            Err(error) => Err(error.to_string()),
+        };
+        match state {
+            Ok(pending) => pending.iter().map(|operation| self.pulumi.mask.apply(operation)).collect(),
+            Err(error) => {
+                // The operation itself says what is wrong with the state.
+                say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
+                Vec::new()
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        told: &mut Told,
+        number: &str,
+        call: fn(&RunSpec, &Path) -> Call,
+    ) -> Result<(Ended, Events), Failure> {
         self.check_stop()?;
         let event_log = self.event_logs.with_extension(number);
-        let held = self.pulumi.hold(&arguments::operation(self.spec, &event_log)).map_err(not_run)?;
+        let held = self.pulumi.hold(&call(self.spec, &event_log)).map_err(not_run)?;
         self.announce(held.id()).await.map_err(Failure::unknown)?;
         let mut events = Events::default();
         let mut look = tokio::time::interval(EVENTS_EVERY);
@@ -209,9 +275,12 @@ impl<'a> Session<'a> {
         if !errors.is_empty() {
             ended.words = errors;
         }
-        told.changes = events.changes;
+        told.changes.clone_from(&events.changes);
         told.permalink = ended.permalink.take();
-        Ok(ended)
+        if !events.pending.is_empty() {
+            told.pending_operations.clone_from(&events.pending);
+        }
+        Ok((ended, events))
     }
 
     /// Writes down what pulumi will write into its lock, before it can.
@@ -267,6 +336,19 @@ fn has_unknown(value: &Value) -> bool {
     }
 }
 
+/// Makes a project without a program. It must not be deployed: what is not in a program is deleted.
+fn bare(project: &ProjectInfo, operation: Operation, tree: &Path) -> Result<(), Failure> {
+    if matches!(operation, Operation::Up | Operation::Preview) {
+        let operation = operation.as_str();
+        return Err(Failure::unknown(format!(
+            "a run without a source can destroy or refresh; its Update's type is {operation:?}"
+        )));
+    }
+    // JSON is YAML, quoted well.
+    let write = || std::fs::create_dir_all(tree).and_then(|()| std::fs::write(tree.join(PROJECT_FILES[0]), to_json(project)));
+    write().map_err(|error| Failure::unknown(format!("cannot write {}: {error}", PROJECT_FILES[0])))
+}
+
 /// Reads the project's name and runtime.
 fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
     #[derive(Deserialize)]
@@ -316,8 +398,35 @@ mod tests {
     }
 
     #[test]
+    fn a_project_without_its_source_has_a_name_a_runtime_and_nothing_to_deploy() {
+        let tree = std::env::temp_dir().join(format!("driftless-bare-{}", std::process::id()));
+        let info = ProjectInfo { name: "a: \"b\" #c\n".into(), runtime: "no".into() };
+        for operation in [Operation::Up, Operation::Preview] {
+            let refused = bare(&info, operation, &tree).unwrap_err().message;
+            assert!(refused.contains("without a source") && !tree.exists(), "{refused}");
+        }
+        bare(&info, Operation::Destroy, &tree).unwrap();
+        assert_eq!(project(&tree).unwrap(), info);
+        std::fs::remove_dir_all(tree).unwrap();
+    }
+
+    #[test]
+    fn a_refresh_that_must_find_nothing_tells_what_it_found_or_why_it_failed() {
+        let message = |changed: &[&str], words: &str| {
+            let mut events = Events::default();
+            events.changed.extend(changed.iter().map(|change| (*change).to_owned()));
+            Failure::unknown(words).of_refresh(&events).message
+        };
+        let found = message(&["update urn:a", "delete urn:b"], "error: no changes were expected for refresh");
+        assert!(found.starts_with("expectNoRefreshChanges: the refresh found changes"), "{found}");
+        assert!(found.ends_with(": update urn:a, delete urn:b"), "{found}");
+        let words = "error: no resource named 'urn:c' found";
+        assert_eq!(message(&[], words), format!("expectNoRefreshChanges: the refresh failed: {words}"));
+    }
+
+    #[test]
     fn the_reason_of_a_failure_is_pkos() {
-        let reason = |words: &str| Failure::of_pulumi(words).reason;
+        let reason = |words: &str| Failure::of_pulumi(words, None).reason;
         assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
         assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
         assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");

@@ -11,9 +11,11 @@ mod convert;
 pub mod crds;
 mod flux;
 mod json;
+mod merge;
 pub mod names;
 mod pod;
 mod program;
+mod shape;
 mod shared;
 mod stack;
 mod template;
@@ -22,6 +24,7 @@ mod workspace;
 
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
 pub use flux::{Artifact, KINDS, Source};
+pub use merge::merge;
 pub use pod::{
     EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
     ResourceFieldSelector, ResourceRequirements,
@@ -36,7 +39,7 @@ pub use stack::{
     LastUpdate, LiteralSelector, Prerequisite, ProgramReference, Requirement, ResourceRef, SecretSelector, SshAuth, Stack,
     StackSpec, StackStatus, WorkspaceReclaimPolicy,
 };
-pub use update::{DriftlessUpdate, DriftlessUpdateStatus, Tree, Update, UpdateSpec, UpdateStatus};
+pub use update::{DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateSpec, UpdateStatus};
 pub use workspace::{
     ConfigItem, ConfigValueFrom, EmbeddedMetadata, FluxArtifact, LocalSource, PodTemplate, ServiceTemplate, Workspace,
     WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack, WorkspaceStatus,

@@ -11,6 +11,19 @@ pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 /// commas. A revision that changes none of them starts no run, and a run gets nothing else. Without it, all of the source matters.
 pub const PATHS: &str = "driftless.dev/paths";
 
+/// Annotation of a Stack: with the value [`IGNORE`], a change of a Secret or `ConfigMap` that it refers to starts no run.
+pub const INPUTS: &str = "driftless.dev/inputs";
+
+/// The value of [`INPUTS`].
+pub const IGNORE: &str = "ignore";
+
+/// Annotation of a Stack with `destroyOnFinalize`: with the value [`NEVER`], no sealed copy of its runs' inputs is kept. In a terminating
+/// namespace it cannot be destroyed then.
+pub const SEAL: &str = "driftless.dev/seal";
+
+/// The value of [`SEAL`].
+pub const NEVER: &str = "never";
+
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 
@@ -22,6 +35,9 @@ pub const COMPONENT_STACK: &str = "stack";
 
 /// Label of a Stack's Workspace and Updates: the Stack's name.
 pub const STACK_NAME: &str = "pulumi.com/stack-name";
+
+/// Label of an Update that is not in its Stack's namespace: that namespace.
+pub const STACK_NAMESPACE: &str = "driftless.dev/stack-namespace";
 
 /// Label of an outputs Secret, with the value [`AUTO_COMPONENT_UPDATE`].
 pub const AUTO_COMPONENT: &str = "auto.pulumi.com/component";

@@ -25,6 +25,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
     doc = "A Pulumi stack that is kept as its source says.",
     selectable = ".spec.programRef.name",
     selectable = ".spec.fluxSource.sourceRef.name",
+    selectable = ".status.driftless.waitsFor",
     printcolumn(name = "Stack", type_ = "string", json_path = ".spec.stack", priority = 10),
     printcolumn(name = "Last Update", type_ = "string", json_path = ".status.lastUpdate.state"),
     printcolumn(name = "Age", type_ = "date", json_path = ".status.lastUpdate.lastResyncTime"),
@@ -365,9 +366,15 @@ pub struct LastUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DriftlessStackStatus {
+    /// The last run failed because the stack is locked by somebody else.
+    pub conflict: Option<bool>,
+    /// A keyed digest of what the last run read from Secrets and `ConfigMap`s.
+    pub inputs: Option<String>,
     /// When the Stack is looked at again, if no event comes before.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
     /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
     pub scope: Option<String>,
+    /// The first of the prerequisites that it waits for.
+    pub waits_for: Option<String>,
 }

@@ -78,8 +78,15 @@ pub struct UpdateSpec {
 pub struct DriftlessUpdate {
     /// The revision of the source, as the Stack's status names it.
     pub commit: Option<String>,
+    /// Refresh before the operation, and fail if that changes anything.
+    pub expect_no_refresh_changes: Option<bool>,
     /// The annotation `pulumi.com/reconciliation-request` of the Stack that it answers.
     pub reconcile_request: Option<String>,
+    /// Keep a sealed copy of what the run reads, for the destroy of the Stack.
+    pub seal: Option<bool>,
+    /// The Stack that it is of, where it is not in the Stack's namespace: nothing can be created in that once it is terminating. It counts
+    /// in the system's namespace only, where no user may write.
+    pub stack: Option<StackReference>,
     /// The Stack's generation.
     pub stack_generation: Option<i64>,
     /// The source as it was stored.
@@ -87,6 +94,18 @@ pub struct DriftlessUpdate {
     /// A copy of the Workspace's spec. Not checked by the API server.
     #[schemars(schema_with = "json::object")]
     pub workspace: Option<Value>,
+}
+
+/// The Stack of an Update.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct StackReference {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// A source as it was stored.

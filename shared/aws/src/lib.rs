@@ -11,6 +11,7 @@ use std::{fs::File, future::Future};
 
 pub use batch::batch;
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint};
+use driftless_core::TaskShape;
 use jiff::Timestamp;
 pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
@@ -66,6 +67,9 @@ pub trait Objects {
     fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
     /// Writes the object whether or not it is there.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
+    /// Writes the object whether or not it is there, encrypted under the key of [`Bucket::sealing_with`]: whoever may not use that key
+    /// cannot read it.
+    fn put_sealed(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
     /// Writes a file's whole content whether or not the object is there. Memory stays bounded whatever the file's size.
     fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
     /// Writes the object if it is not there; `false` if it is, and then nothing changed.
@@ -105,8 +109,9 @@ pub enum TaskState {
 
 /// Fargate.
 pub trait Tasks {
-    /// The full ARN of a task definition for this workspace shape, registered if there is none yet.
-    fn definition(&self, image: &str) -> impl Future<Output = Result<String>>;
+    /// The full ARN of a task definition for this shape, registered if there is none yet. A shape without an image is
+    /// [`Error::Permanent`].
+    fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
     /// Starts the task of a launch record, or finds the one that it started before. The ARN.
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<String>>;
     /// Asks for a task's state.

@@ -6,6 +6,7 @@ use aws_sdk_s3::{
     config::Builder,
     error::ProvideErrorMetadata as _,
     primitives::{ByteStream, DateTime},
+    types::ServerSideEncryption,
 };
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -31,6 +32,7 @@ const CONDITIONAL_WRITES: u32 = 4;
 pub struct Bucket {
     client: Client,
     name: String,
+    seal_key: Option<String>,
 }
 
 impl Bucket {
@@ -39,7 +41,13 @@ impl Bucket {
     pub fn new(config: &SdkConfig, name: String) -> Self {
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
         let config = Builder::from(config).force_path_style(true).timeout_config(timeouts).build();
-        Self { client: Client::from_conf(config), name }
+        Self { client: Client::from_conf(config), name, seal_key: None }
+    }
+
+    /// The same bucket for one who may seal: `key` is the ARN of a KMS key.
+    #[must_use]
+    pub fn sealing_with(self, key: String) -> Self {
+        Self { seal_key: Some(key), ..self }
     }
 
     async fn read(&self, key: &str, range: Option<String>) -> Result<Option<Vec<u8>>> {
@@ -92,6 +100,16 @@ impl Objects for Bucket {
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
         let request = self.client.put_object().bucket(&self.name).key(key).body(content.into());
         request.send().await.map(drop).map_err(|error| failure(format!("s3:PutObject {key}"), &error))
+    }
+
+    async fn put_sealed(&self, key: &str, content: Vec<u8>) -> Result<()> {
+        let call = || format!("s3:PutObject {key}");
+        let Some(seal_key) = &self.seal_key else {
+            return Err(Error::Permanent { call: call(), message: "this function has no key to seal with".into() });
+        };
+        let request = self.client.put_object().bucket(&self.name).key(key).body(content.into());
+        let request = request.server_side_encryption(ServerSideEncryption::AwsKms).ssekms_key_id(seal_key);
+        request.send().await.map(drop).map_err(|error| failure(call(), &error))
     }
 
     async fn put_file(&self, key: &str, file: &File) -> Result<()> {

@@ -1,23 +1,29 @@
+use std::collections::BTreeMap;
+
 use aws_config::SdkConfig;
 use aws_sdk_ecs::{
     Client,
     error::{BuildError, ProvideErrorMetadata as _},
     operation::run_task::RunTaskError,
     types::{
-        AwsVpcConfiguration, Compatibility, ContainerCondition, ContainerDefinition, ContainerDependency, KeyValuePair,
-        LaunchType, LogConfiguration, LogDriver, MountPoint, NetworkConfiguration, NetworkMode, Task, Volume,
+        AwsVpcConfiguration, Compatibility, ContainerCondition, ContainerDefinition, ContainerDependency, EphemeralStorage,
+        KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint, NetworkConfiguration, NetworkMode, Task, Volume,
+        builders::ContainerDefinitionBuilder,
     },
 };
-use driftless_contract::{Launch, keys};
+use driftless_contract::{Launch, keys, to_json};
+use driftless_core::{InitContainer, TaskShape};
 
 use crate::{Error, Result, TaskState, Tasks, sdk::failure};
 
-/// CPU units and MiB of every task; a pair that Fargate knows.
-const CPU: &str = "512";
-const MEMORY: &str = "1024";
-/// The shared volume's name, and where both containers see it.
+/// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
 const MOUNT: &str = "/driftless";
+/// The volume of the user's init containers, where there are any, and its place in all containers.
+const SHARE: &str = "share";
+const SHARE_MOUNT: &str = "/share";
+/// PKO's name for the file that an init container writes variables for pulumi to, and the file.
+const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
 /// Where the init container puts the runner.
 const RUNNER: &str = "/driftless/runner";
 /// The containers' names.
@@ -28,7 +34,7 @@ const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
 /// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
-const REVISION: &str = "1";
+const REVISION: &str = "2";
 
 /// What every task definition and every launch has in common.
 #[derive(Clone, Debug)]
@@ -72,24 +78,27 @@ impl Ecs {
         self.settings.as_ref().ok_or_else(|| permanent("ecs:RunTask", "this function has no settings for tasks"))
     }
 
-    async fn register(&self, settings: &TaskSettings, family: &str, image: &str) -> Result<String> {
+    async fn register(&self, settings: &TaskSettings, family: &str, shape: &TaskShape) -> Result<String> {
         let call = "ecs:RegisterTaskDefinition";
-        let containers = containers(settings, image).map_err(|error| permanent(call, error))?;
+        let containers = containers(settings, shape).map_err(|error| permanent(call, error))?;
+        let volumes = [Some(VOLUME), (!shape.init.is_empty()).then_some(SHARE)];
+        let volumes = volumes.into_iter().flatten().map(|name| Volume::builder().name(name).build());
+        let disk = shape.ephemeral_gib.map(|gib| i32::try_from(gib).unwrap_or(i32::MAX));
         let request = self.client.register_task_definition().family(family).set_container_definitions(Some(containers));
-        let request =
-            request.requires_compatibilities(Compatibility::Fargate).network_mode(NetworkMode::Awsvpc).cpu(CPU).memory(MEMORY);
+        let request = request.requires_compatibilities(Compatibility::Fargate).network_mode(NetworkMode::Awsvpc);
+        let request = request.cpu(shape.cpu.to_string()).memory(shape.memory_mib.to_string());
+        let request = request.set_ephemeral_storage(disk.map(|gib| EphemeralStorage::builder().size_in_gib(gib).build()));
         let request = request.task_role_arn(&settings.role_arn).execution_role_arn(&settings.execution_role_arn);
-        let answer =
-            request.volumes(Volume::builder().name(VOLUME).build()).send().await.map_err(|error| failure(call, &error))?;
+        let answer = request.set_volumes(Some(volumes.collect())).send().await.map_err(|error| failure(call, &error))?;
         let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
         arn.map(Into::into).ok_or_else(|| transient(call, "the answer has no ARN"))
     }
 }
 
 impl Tasks for Ecs {
-    async fn definition(&self, image: &str) -> Result<String> {
+    async fn definition(&self, shape: &TaskShape) -> Result<String> {
         let settings = self.settings()?;
-        let family = family(settings, image);
+        let family = family(settings, shape);
         match self.client.describe_task_definition().task_definition(&family).send().await {
             Ok(answer) => {
                 let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
@@ -97,7 +106,7 @@ impl Tasks for Ecs {
             }
             // "Unable to describe task definition": there is none. Two that race register the same twice, which is harmless, as the
             // launch record names the ARN.
-            Err(error) if error.code() == Some("ClientException") => self.register(settings, &family, image).await,
+            Err(error) if error.code() == Some("ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(failure("ecs:DescribeTaskDefinition", &error)),
         }
     }
@@ -154,42 +163,97 @@ impl Tasks for Ecs {
 }
 
 /// Every part that shapes the definition is in its family's name: the same name is the same definition.
-fn family(settings: &TaskSettings, image: &str) -> String {
+fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
     let TaskSettings { role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, .. } = settings;
-    let parts = [REVISION, CPU, MEMORY, image, role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region];
+    let shape = &to_json(shape);
+    let parts = [REVISION, shape, role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region];
     format!("driftless-{:.20}", keys::hash(&parts))
 }
 
-/// The init container puts the static runner on the volume, so that the user's image needs nothing but pulumi.
-fn containers(settings: &TaskSettings, image: &str) -> std::result::Result<Vec<ContainerDefinition>, BuildError> {
-    let variable = |name: &str, value: &str| KeyValuePair::builder().name(name).value(value).build();
-    let mount = MountPoint::builder().source_volume(VOLUME).container_path(MOUNT);
+/// Our init container puts the static runner on its volume, so that the user's image needs nothing but pulumi. Then the user's init
+/// containers run, one after the other.
+fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result<Vec<ContainerDefinition>, BuildError> {
+    // ECS refuses an empty one.
+    let image = shape.image.as_deref().unwrap_or_default();
     let log = LogConfiguration::builder()
         .log_driver(LogDriver::Awslogs)
         .options("awslogs-group", &settings.log_group)
         .options("awslogs-region", &settings.region)
         .options("awslogs-stream-prefix", "driftless")
         .build()?;
-    let init = ContainerDefinition::builder()
+    let shares = !shape.init.is_empty();
+    let mounts = |read_only| {
+        let second = shares.then(|| mount(SHARE, SHARE_MOUNT, read_only));
+        Some([mount(VOLUME, MOUNT, read_only)].into_iter().chain(second).collect())
+    };
+    // The runner's place, and the directory that every image's user may write to.
+    let install = ["install", RUNNER].into_iter().chain(shares.then_some(SHARE_MOUNT));
+    let runner = ContainerDefinition::builder()
         .name(INIT)
         .image(&settings.runner_image)
         .essential(false)
-        .set_command(Some(vec!["install".into(), RUNNER.into()]))
-        .mount_points(mount.clone().build())
+        .set_command(Some(install.map(Into::into).collect()))
+        .set_mount_points(mounts(false))
         .start_timeout(INIT_TIMEOUT_SECONDS)
         .log_configuration(log.clone());
-    let main = ContainerDefinition::builder()
+    let mut main = ContainerDefinition::builder()
         .name(MAIN)
         .image(image)
         .essential(true)
         .entry_point(RUNNER)
-        .mount_points(mount.read_only(true).build())
-        .depends_on(ContainerDependency::builder().container_name(INIT).condition(ContainerCondition::Success).build()?)
+        .set_mount_points(mounts(true))
+        .depends_on(after(INIT)?)
         .environment(variable("DRIFTLESS_BUCKET", &settings.bucket))
         .environment(variable("DRIFTLESS_ROLE_ID", &settings.role_id))
         .stop_timeout(STOP_TIMEOUT_SECONDS)
-        .log_configuration(log);
-    Ok(vec![init.build(), main.build()])
+        .log_configuration(log.clone());
+    if shares {
+        main = main.environment(variable(DOTENV.0, DOTENV.1));
+    }
+    let mut all = vec![runner.build()];
+    let mut previous = INIT.to_owned();
+    for init in &shape.init {
+        let name = format!("init-{}", init.name);
+        all.push(init_container(init, &name, image, &previous)?.log_configuration(log.clone()).build());
+        // After each of them, so that the first that fails ends the task.
+        main = main.depends_on(after(&name)?);
+        previous = name;
+    }
+    all.push(main.build());
+    Ok(all)
+}
+
+/// An init container of the user's. Without a start timeout it may take as long as it likes.
+fn init_container(
+    init: &InitContainer,
+    name: &str,
+    image: &str,
+    previous: &str,
+) -> std::result::Result<ContainerDefinitionBuilder, BuildError> {
+    let mut env: BTreeMap<_, _> = init.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    env.extend([DOTENV]);
+    let words = |words: &[String]| Some(words.to_vec()).filter(|words| !words.is_empty());
+    Ok(ContainerDefinition::builder()
+        .name(name)
+        .image(init.image.as_deref().unwrap_or(image))
+        .essential(false)
+        .set_entry_point(words(&init.entry_point))
+        .set_command(words(&init.command))
+        .set_environment(Some(env.into_iter().map(|(name, value)| variable(name, value)).collect()))
+        .mount_points(mount(SHARE, SHARE_MOUNT, false))
+        .depends_on(after(previous)?))
+}
+
+fn variable(name: &str, value: &str) -> KeyValuePair {
+    KeyValuePair::builder().name(name).value(value).build()
+}
+
+fn mount(volume: &str, path: &str, read_only: bool) -> MountPoint {
+    MountPoint::builder().source_volume(volume).container_path(path).read_only(read_only).build()
+}
+
+fn after(container: &str) -> std::result::Result<ContainerDependency, BuildError> {
+    ContainerDependency::builder().container_name(container).condition(ContainerCondition::Success).build()
 }
 
 /// Why a task stopped, in ECS's words.
@@ -210,4 +274,75 @@ fn transient(call: &str, message: impl Into<String>) -> Error {
 #[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
 fn permanent(call: &str, message: impl ToString) -> Error {
     Error::Permanent { call: call.into(), message: message.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> TaskSettings {
+        TaskSettings {
+            role_arn: "role".into(),
+            role_id: "AROA".into(),
+            execution_role_arn: "execution".into(),
+            subnets: Vec::new(),
+            security_groups: Vec::new(),
+            runner_image: "runner".into(),
+            log_group: "logs".into(),
+            bucket: "bucket".into(),
+            region: "eu-west-1".into(),
+        }
+    }
+
+    fn init(name: &str, image: Option<&str>) -> InitContainer {
+        let env = [("A", "1"), ("PULUMI_ENV", "x"), ("A", "2")].map(|(name, value)| (name.into(), value.into())).into();
+        InitContainer {
+            name: name.into(),
+            image: image.map(Into::into),
+            entry_point: vec!["sh".into()],
+            command: Vec::new(),
+            env,
+        }
+    }
+
+    #[test]
+    fn init_containers_run_one_after_the_other_before_pulumi() {
+        let init = vec![init("a", None), init("b", Some("other"))];
+        let shape = TaskShape { image: Some("image".into()), init, ..TaskShape::default() };
+        let all = containers(&settings(), &shape).unwrap();
+        let names: Vec<_> = all.iter().filter_map(|container| container.name()).collect();
+        assert_eq!(names, ["runner-init", "init-a", "init-b", "pulumi"]);
+        let after = |container: &ContainerDefinition| {
+            container.depends_on().iter().map(|on| on.container_name().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            all.iter().map(after).collect::<Vec<_>>(),
+            [vec![], vec!["runner-init"], vec!["init-a"], vec!["runner-init", "init-a", "init-b"]]
+        );
+        assert_eq!((all[1].image(), all[2].image()), (Some("image"), Some("other")));
+        let env: Vec<_> = all[1].environment().iter().map(|pair| (pair.name().unwrap(), pair.value().unwrap())).collect();
+        assert_eq!(env, [("A", "2"), ("PULUMI_ENV", "/share/.env")]);
+        assert_eq!((all[1].entry_point(), all[1].command().is_empty()), (&["sh".to_owned()][..], true));
+        let writable = |container: &ContainerDefinition| {
+            container.mount_points().iter().map(|mount| mount.read_only() != Some(true)).collect::<Vec<_>>()
+        };
+        assert_eq!(all.iter().map(writable).collect::<Vec<_>>(), [vec![true, true], vec![true], vec![true], vec![false, false]]);
+        assert!(all.iter().all(|container| container.log_configuration().is_some()));
+    }
+
+    #[test]
+    fn a_family_is_a_whole_shape() {
+        let shape = TaskShape { image: Some("image".into()), ..TaskShape::default() };
+        let others = [
+            TaskShape { image: Some("other".into()), ..shape.clone() },
+            TaskShape { cpu: 1024, ..shape.clone() },
+            TaskShape { memory_mib: 2048, ..shape.clone() },
+            TaskShape { ephemeral_gib: Some(21), ..shape.clone() },
+            TaskShape { init: vec![init("a", None)], ..shape.clone() },
+        ];
+        for other in others {
+            assert_ne!(family(&settings(), &shape), family(&settings(), &other), "{other:?}");
+        }
+        assert_eq!(containers(&settings(), &shape).unwrap().len(), 2);
+    }
 }

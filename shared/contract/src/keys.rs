@@ -71,6 +71,21 @@ pub fn fetch(object: &ObjectKey) -> String {
     format!("fetches/{}", source(object))
 }
 
+/// What the Secrets and ConfigMaps of a Stack were when somebody last looked.
+#[must_use]
+pub fn inputs(cluster: &str, stack_uid: &str) -> String {
+    format!("inputs/{cluster}/{stack_uid}")
+}
+
+/// The key of the digests in [`inputs`]: 32 random bytes that only the launcher may read.
+pub const INPUTS_KEY: &str = "keys/inputs";
+
+/// The sealed copy of what the last run of a Stack read from Secrets and ConfigMaps: to destroy what it made when those are gone.
+#[must_use]
+pub fn sealed(cluster: &str, stack_uid: &str) -> String {
+    format!("sealed/{cluster}/{stack_uid}")
+}
+
 /// The folder of a run, with a trailing slash: it holds `launch`, `owner` and `outcome`, each written once.
 #[must_use]
 pub fn run(cluster: &str, update_uid: &str) -> String {

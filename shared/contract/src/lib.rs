@@ -14,8 +14,8 @@ pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};
 pub use run::{
-    Config, ConfigValue, Env, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress, ProjectInfo, RunId, RunResult, RunSpec,
-    TaskRun, Verdict,
+    Config, ConfigValue, Env, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress, ProjectInfo, RunId,
+    RunResult, RunSource, RunSpec, SealedInputs, TaskRun, Verdict,
 };
 
 /// The version that every message and document carries.

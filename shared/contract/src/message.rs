@@ -52,13 +52,13 @@ pub fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("a document of this crate serializes")
 }
 
-/// The message of the `launches` queue: an Update may want a task started, or stopped.
+/// The message of the `launches` queue: an Update may want a task started, or stopped; or what a Stack's runs read may have changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LaunchHint {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The Update.
+    /// The Update, or the Stack whose inputs are to be compared.
     pub update: ObjectKey,
     /// See [`crate::Hint::hops`].
     #[serde(default)]

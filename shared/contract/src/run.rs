@@ -41,7 +41,23 @@ pub struct Launch {
     pub client_token: String,
     /// The task definition's full ARN: a newer revision of the family would be another parameter.
     pub task_definition: String,
+    /// See [`RunSpec::inputs`]; for a run of which nobody reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<String>,
     /// When the launch was decided.
+    pub at: Timestamp,
+}
+
+/// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the launcher whenever it is asked to look. A change
+/// of them shows, and nothing else does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct InputsRead {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// See [`RunSpec::inputs`].
+    pub digest: String,
+    /// When they were read.
     pub at: Timestamp,
 }
 
@@ -77,14 +93,8 @@ pub struct RunSpec {
     /// `pulumi stack init --secrets-provider`, where the stack is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
-    /// The project's directory within the tree; empty for its root.
-    #[serde(default)]
-    pub dir: String,
-    /// The directories and files of the tree that the run gets; empty for all of it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paths: Vec<String>,
-    /// The digest of the tree's `manifest` object, in hex: the tree that was verified is the tree that is run.
-    pub manifest_sha256: String,
+    /// What to work on.
+    pub source: RunSource,
     /// The environment of pulumi, in order; a later entry of the same name wins.
     #[serde(default)]
     pub env: Vec<Env>,
@@ -106,6 +116,9 @@ pub struct RunSpec {
     /// `--refresh`
     #[serde(default)]
     pub refresh: bool,
+    /// Refresh before the operation, and fail if that changes anything.
+    #[serde(default)]
+    pub expect_no_refresh_changes: bool,
     /// `--target`
     #[serde(default)]
     pub targets: Vec<String>,
@@ -124,9 +137,35 @@ pub struct RunSpec {
     /// `--run-program`
     #[serde(default)]
     pub run_program: bool,
+    /// The verbosity of pulumi's log, on standard error; none if it is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<u32>,
+    /// HMAC-SHA256 of what was read from Secrets and ConfigMaps, in hex, under a key that only the launcher has; absent if nothing was. The
+    /// runner repeats it in its result: nobody else knows which of two specs it got.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<String>,
     /// A lock that a dead run of this stack left behind: to be removed if it is still there, and only it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
+}
+
+/// What a run works on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum RunSource {
+    /// A stored tree: the task's `in/manifest` and `in/pack`.
+    Tree {
+        /// The project's directory within the tree; empty for its root.
+        #[serde(default)]
+        dir: String,
+        /// The directories and files of the tree that the run gets; empty for all of it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        paths: Vec<String>,
+        /// The digest of the tree's `manifest` object, in hex: the tree that was verified is the tree that is run.
+        manifest_sha256: String,
+    },
+    /// No source: a project of that name and runtime without a program. Enough to destroy from the state.
+    Project(ProjectInfo),
 }
 
 /// An environment variable. `Debug` shows the name only.
@@ -168,6 +207,18 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").field("key", &self.key).field("secret", &self.secret).finish_non_exhaustive()
     }
+}
+
+/// What a run was given that is not in its Update: `sealed/…`. Has no `Debug`: see [`Env`] and [`Config`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct SealedInputs {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// See [`RunSpec::env`].
+    pub env: Vec<Env>,
+    /// See [`RunSpec::config`].
+    pub config: Vec<Config>,
 }
 
 /// A configuration value's form.
@@ -248,6 +299,12 @@ pub struct RunResult {
     /// Resource changes by operation (`create`, `update`, `same`, …).
     #[serde(default)]
     pub changes: BTreeMap<String, u64>,
+    /// Operations that an interrupted run had begun and whose end is not known, as pulumi names them: `creating URN`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_operations: Vec<String>,
+    /// See [`RunSpec::inputs`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<String>,
     /// When the operation began.
     pub started_at: Timestamp,
     /// When it ended.
@@ -326,6 +383,12 @@ pub struct Outcome {
     /// Resource changes by operation.
     #[serde(default)]
     pub changes: BTreeMap<String, u64>,
+    /// Operations that an interrupted run had begun and whose end is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_operations: Vec<String>,
+    /// See [`RunSpec::inputs`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<String>,
     /// When the operation began; of an aborted one, when the owner's ticket was taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,

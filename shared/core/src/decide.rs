@@ -1,15 +1,22 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot,
-    SourceRef, Stack, StackStatus, Sync, TreeState, Why,
+    CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation, Plan, Project, Readiness,
+    RunState, Snapshot, SourceRef, Stack, StackStatus, Sync, TreeState, Why, Workspace,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
-    observe, paths, prerequisites, reason, retry,
+    observe, paths, prerequisites, reason,
+    retry::{self, Retry},
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     validate, workspace,
 };
+
+/// A prerequisite that is met is told of; this makes up for a hint that got lost.
+const PREREQUISITE_SECONDS: i64 = 60;
+
+/// Whoever changes it asks for another look.
+const RECONCILIATION_REQUEST: &str = "the annotation pulumi.com/reconciliation-request";
 
 /// What a look at a Stack leads to.
 #[must_use]
@@ -38,6 +45,7 @@ impl<'a> Look<'a> {
         let mut stack = snapshot.stack.clone();
         stack.status.observed_generation = Some(stack.generation);
         stack.status.observed_reconcile_request.clone_from(&stack.reconcile_request);
+        stack.status.waits_for = None;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, booked: None, now }
     }
@@ -78,7 +86,7 @@ impl<'a> Look<'a> {
                 let message = format!("Update {name:?} was not made for this Stack; delete it");
                 Some(Readiness::stalled(reason::UPDATE_CONFLICT, message))
             }
-            RunState::Live(run) => {
+            RunState::Live(run, waiting) => {
                 // The Update's own words: another look may have created it from an older or a newer spec than this one's.
                 self.stack.status.current_update = Some(CurrentUpdate {
                     name: run.name.clone(),
@@ -86,14 +94,17 @@ impl<'a> Look<'a> {
                     reconcile_request: run.reconcile_request.clone(),
                     commit: run.commit.clone(),
                 });
-                self.effects.push(Effect::Launch { update: run.name.clone() });
-                Some(Readiness::processing("stack is being processed"))
+                self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
+                Some(Readiness::processing(waiting.as_deref().unwrap_or("stack is being processed")))
             }
             RunState::Ended(run, outcome) => {
                 let (status, event) = observe(&self.stack.status, run, outcome, self.now);
                 self.stack.status = status;
-                self.effects.push(Effect::ReleaseUpdate { update: run.name.clone() });
+                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 self.effects.push(event);
+                if outcome.succeeded {
+                    self.effects.push(Effect::WakeDependents);
+                }
                 None
             }
         }
@@ -105,12 +116,20 @@ impl<'a> Look<'a> {
             self.effects.push(Effect::RemoveFinalizer);
             return Readiness::Ready;
         }
-        if let Some(message) = validate::invalid(&self.stack) {
-            if self.snapshot.stack.status.readiness != Some(Readiness::stalled(reason::SPEC_INVALID, message.clone())) {
-                let event_type = EventType::Warning;
-                self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message.clone() });
-            }
-            return Readiness::stalled(reason::SPEC_INVALID, message);
+        // PKO's way out of a source that is gone: what is in the state can be destroyed without it. A stored tree is better.
+        let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
+        let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
+        if let Some(message) = validate::invalid(&self.stack, from_state.is_none()) {
+            return self.invalid(message);
+        }
+        if let Some(project) = from_state {
+            return match self.wants("") {
+                Sync::Synced => self.synced(),
+                Sync::Run(why) => {
+                    let workspace = Workspace { project: Some(project), ..workspace(&self.stack.spec) };
+                    self.start(&why, String::new(), None, workspace)
+                }
+            };
         }
         let (Some(source), Some(state)) = (self.snapshot.stack.spec.sources.first(), &self.snapshot.source) else {
             return Readiness::stalled(reason::SPEC_INVALID, "no source");
@@ -121,10 +140,17 @@ impl<'a> Look<'a> {
                 readiness
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
-            Resolved::At { revision, digest, polled } => match is_synced(&self.stack, revision, self.now) {
+            Resolved::At { revision, digest, polled } => match self.wants(revision) {
                 Sync::Synced => {
                     let readiness = self.synced();
-                    self.poll(source, polled);
+                    let spec = &self.snapshot.stack.spec;
+                    // Neither git nor a Secret tells of its changes: they are asked every now and then.
+                    if let Some(polled) = polled {
+                        self.ask_again(polled + retry::poll_period(spec), Effect::Fetch(source.clone()));
+                    }
+                    if let Some(inputs) = self.snapshot.inputs {
+                        self.ask_again(inputs.read + retry::resync_period(spec), Effect::CompareInputs);
+                    }
                     readiness
                 }
                 // To destroy, what is known of the source is enough: it may be gone.
@@ -134,6 +160,16 @@ impl<'a> Look<'a> {
                 Sync::Run(why) => self.run(source, revision, digest, &why),
             },
         }
+    }
+
+    /// The spec cannot be run. An Event tells of it once.
+    fn invalid(&mut self, message: String) -> Readiness {
+        let readiness = Readiness::stalled(reason::SPEC_INVALID, message.clone());
+        if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
+            let event_type = EventType::Warning;
+            self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message });
+        }
+        readiness
     }
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
@@ -148,16 +184,20 @@ impl<'a> Look<'a> {
         readiness
     }
 
-    /// Git tells of no change: it is asked every now and then.
-    fn poll(&mut self, source: &SourceRef, polled: Option<Timestamp>) {
-        let Some(polled) = polled else { return };
-        let due = polled + retry::resync_period(&self.snapshot.stack.spec);
+    /// Whether a run is wanted at a revision. One that just ended has read its inputs as they are.
+    fn wants(&self, revision: &str) -> Sync {
+        let ended = matches!(self.snapshot.run, RunState::Ended(..));
+        is_synced(&self.stack, revision, self.snapshot.inputs.filter(|_| !ended), self.now)
+    }
+
+    /// Asks for something that is due, and books a look for the answer; else a look for when it is.
+    fn ask_again(&mut self, due: Timestamp, effect: Effect) {
         let look = match self.snapshot.stack.status.next_look {
             _ if due > self.now => due,
             // It was asked: the answer is on its way until that look.
             Some(asked) if asked > self.now => asked,
             _ => {
-                self.effects.push(Effect::Fetch(source.clone()));
+                self.effects.push(effect);
                 self.in_seconds(SOURCE_RETRY_SECONDS)
             }
         };
@@ -168,23 +208,36 @@ impl<'a> Look<'a> {
     fn synced(&mut self) -> Readiness {
         let Some(last) = &self.stack.status.last_update else { return Readiness::Ready };
         self.booked = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
-        match last {
-            LastUpdate { state: LastUpdateState::Failed, failures, .. } if *failures >= retry::MAX_FAILURES => {
-                let operation = last.operation.map_or("update", Operation::as_str);
-                let message = format!("{operation} failed {failures} times; not retrying until the spec or source changes");
-                Readiness::stalled(reason::UPDATE_FAILED, message)
+        let LastUpdate { state, operation, failures, message, .. } = last;
+        if *state != LastUpdateState::Failed {
+            if self.stack.spec.reclaim_workspace && *state == LastUpdateState::Succeeded {
+                self.effects.push(Effect::ReclaimWorkspace);
             }
-            LastUpdate { state: LastUpdateState::Failed, operation: Some(Operation::Preview), failures, .. } => {
-                Readiness::Reconciling {
-                    reason: reason::PREVIEW_FAILED,
-                    message: format!("preview failed ({failures} attempt(s))"),
-                }
+            return Readiness::Ready;
+        }
+        let word = operation.map_or("update", Operation::as_str);
+        match (retry::retry(&self.stack, *failures), operation) {
+            (Retry::Conflict, _) => Readiness::stalled(
+                reason::UPDATE_CONFLICT,
+                format!("{message}; set spec.retryOnUpdateConflict to have it tried again, or change {RECONCILIATION_REQUEST}"),
+            ),
+            (Retry::GivenUp, _) => Readiness::stalled(
+                reason::UPDATE_FAILED,
+                format!("{word} failed {failures} times; not retrying until the spec or source changes"),
+            ),
+            // Somebody should look, although it goes on.
+            (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
+                let at = self.booked.map_or_else(String::new, |at| format!("; trying again at {}", at.strftime("%FT%TZ")));
+                Readiness::stalled(reason::UPDATE_FAILED, format!("{word} failed {failures} times{at}"))
             }
-            LastUpdate { state: LastUpdateState::Failed, failures, .. } => Readiness::Reconciling {
+            (Retry::After(_), Some(Operation::Preview)) => Readiness::Reconciling {
+                reason: reason::PREVIEW_FAILED,
+                message: format!("preview failed ({failures} attempt(s))"),
+            },
+            (Retry::After(_), _) => Readiness::Reconciling {
                 reason: reason::RETRYING_AFTER_FAILURE,
                 message: format!("{failures} update failure(s)"),
             },
-            LastUpdate { state: LastUpdateState::Succeeded | LastUpdateState::Unknown, .. } => Readiness::Ready,
         }
     }
 
@@ -209,17 +262,29 @@ impl<'a> Look<'a> {
             return self.synced();
         }
         if !self.stack.deleting
-            && let Some((message, requests)) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
+            && let Some(unmet) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {
-            self.effects.extend(requests);
-            self.booked = Some(self.in_seconds(60));
-            return Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, message };
+            self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
+            if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
+                return self.invalid(format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> ")));
+            }
+            self.effects.extend(unmet.requests);
+            self.stack.status.waits_for = Some(unmet.first);
+            return Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, message: unmet.message };
         }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
             self.booked = None;
             return readiness;
         }
+        let tree =
+            NewTree { source: source.clone(), digest: digest.into(), paths: paths(&self.snapshot.stack), scope: scope.clone() };
+        self.start(why, revision.into(), Some(tree), workspace(spec))
+    }
+
+    /// Creates the Update.
+    fn start(&mut self, why: &Why, commit: String, tree: Option<NewTree>, workspace: Workspace) -> Readiness {
+        let spec = &self.snapshot.stack.spec;
         let operation = match (self.stack.deleting, spec.preview) {
             (true, _) => Operation::Destroy,
             (false, true) => Operation::Preview,
@@ -230,10 +295,9 @@ impl<'a> Look<'a> {
             name: update_name(&self.stack),
             generation: self.stack.generation,
             reconcile_request: self.stack.reconcile_request.clone(),
-            commit: revision.into(),
+            commit,
         };
         self.stack.status.current_update = Some(current.clone());
-        let update = current.name.clone();
         let event_type = EventType::Normal;
         self.effects.push(Effect::Event { event_type, reason: "StackUpdateDetected", note: why.to_string() });
         self.effects.push(Effect::Run(Box::new(NewUpdate {
@@ -243,14 +307,11 @@ impl<'a> Look<'a> {
             targets: if forward { spec.targets.clone() } else { Vec::new() },
             target_dependents: forward && spec.target_dependents,
             refresh: forward && spec.refresh,
+            expect_no_refresh_changes: forward && spec.expect_no_refresh_changes,
             run_program: !forward && spec.run_program,
-            source: source.clone(),
-            digest: digest.into(),
-            paths: paths(&self.snapshot.stack),
-            scope: scope.clone(),
-            workspace: workspace(spec),
+            tree,
+            workspace,
         })));
-        self.effects.push(Effect::Launch { update });
         Readiness::processing("stack is being processed")
     }
 }

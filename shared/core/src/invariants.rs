@@ -10,7 +10,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         }
     };
     let stack = &snapshot.stack;
-    let live = matches!(snapshot.run, RunState::Live(_));
+    let live = matches!(snapshot.run, RunState::Live(..));
     let run: Option<&NewUpdate> = plan.effects.iter().find_map(|effect| match effect {
         Effect::Run(update) => Some(&**update),
         _ => None,
@@ -25,10 +25,19 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
             "1: a run is created that status.currentUpdate does not name",
         );
         check(run.current.generation == stack.generation, "3: a run is not of the generation that was looked at");
-        check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
-        let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
-            if *revision == run.current.commit && *digest == run.digest);
-        check(of_source, "3: a run's revision and digest are not the source's");
+        if let Some(tree) = &run.tree {
+            check(matches!(snapshot.tree, TreeState::Stored { .. }), "3: a run is created whose tree is not stored");
+            let of_source = matches!(&snapshot.source, Some(SourceState::Artifact { revision, digest, .. })
+                if *revision == run.current.commit && *digest == tree.digest);
+            check(of_source, "3: a run's revision and digest are not the source's");
+        } else {
+            check(
+                run.operation == Operation::Destroy
+                    && run.workspace.project.is_some()
+                    && run.workspace.project == plan.status.project,
+                "3: a run without a tree, which is not the destroy of the project that ran",
+            );
+        }
         check(stack.deleting == (run.operation == Operation::Destroy), "4: a destroy without deletion, or the reverse");
         check(stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0), "4: a run before the finalizer");
     }
@@ -53,7 +62,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     if ours {
         check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
         let waits_for_a_change = matches!(&plan.status.readiness, Some(Readiness::Stalled { reason: why, .. })
-            if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::SOURCE_UNAVAILABLE));
+            if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::UPDATE_CONFLICT | reason::SOURCE_UNAVAILABLE));
         let ready = plan.status.readiness == Some(Readiness::Ready);
         check(
             ready || waits_for_a_change || plan.status.current_update.is_some() || plan.status.next_look.is_some(),

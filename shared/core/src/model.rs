@@ -21,6 +21,19 @@ pub struct Snapshot {
     pub run: RunState,
     /// The Stacks that `spec.prerequisites` names, in its order; `None` for one that is not there.
     pub prerequisites: Vec<Option<Prerequisite>>,
+    /// Which Stacks a Stack requires, by its name: all that can be reached from this one, where it waits for one of them.
+    pub requires: BTreeMap<String, Vec<String>>,
+    /// What is known of the Secrets and ConfigMaps that the last run read; `None` if nothing is, or a change of them does not matter.
+    pub inputs: Option<Inputs>,
+}
+
+/// The Secrets and ConfigMaps that a Stack's runs read. Nobody tells of their changes: the launcher compares them now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// They are not what the last run read.
+    pub changed: bool,
+    /// When they were read last.
+    pub read: Timestamp,
 }
 
 /// A Stack.
@@ -93,6 +106,8 @@ pub struct StackSpec {
     pub continue_resync_on_commit_match: bool,
     /// 60 at least.
     pub resync_frequency_seconds: Option<i64>,
+    /// The period of `continueResyncOnCommitMatch` where the spec names none, in seconds: the installation's.
+    pub default_resync_seconds: i64,
     /// Cap of the back-off, if greater than zero.
     pub retry_max_backoff_duration_seconds: Option<i64>,
     /// Stacks that have to have succeeded first.
@@ -101,10 +116,19 @@ pub struct StackSpec {
     pub destroy_on_finalize: bool,
     /// Run the program when destroying.
     pub run_program: bool,
+    /// Refresh before a run, and fail if that changes anything.
+    pub expect_no_refresh_changes: bool,
+    /// Try again when the stack is locked by somebody else.
+    pub retry_on_update_conflict: bool,
+    /// `workspaceReclaimPolicy` is `Delete`: the Workspace goes when nothing is to be run.
+    pub reclaim_workspace: bool,
+    /// It refers to Secrets or ConfigMaps, and a change of their content is to be run.
+    pub watches_inputs: bool,
     /// The ServiceAccount that the program is.
     pub service_account_name: Option<String>,
-    /// Fields that are set and that this release cannot honour yet, by path: a run without them would be another run.
-    pub unsupported: Vec<&'static str>,
+    /// What is wrong with the templates, or with a field that means nothing here: a run without it would be another run. In words,
+    /// with the field and the remedy.
+    pub refused: Option<String>,
 }
 
 /// Which source a spec names.
@@ -305,8 +329,8 @@ pub enum RunState {
     Missing,
     /// There is an object of that name which is not this Stack's.
     Foreign,
-    /// It is waiting or running.
-    Live(Run),
+    /// It is running, or waits for what these words say.
+    Live(Run, Option<String>),
     /// Its outcome is recorded.
     Ended(Run, RunOutcome),
 }
@@ -314,6 +338,8 @@ pub enum RunState {
 /// What an Update of a Stack says that it is for. These cannot change once it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
+    /// The Update's namespace: the Stack's, or the system's where nothing can be created in that any more.
+    pub namespace: String,
     /// The Update's name.
     pub name: String,
     /// The generation of the Stack that it runs.
@@ -368,10 +394,14 @@ pub struct RunOutcome {
     pub succeeded: bool,
     /// If it did not: why, secrets masked.
     pub message: String,
+    /// It failed because the backend's lock was somebody else's.
+    pub conflict: bool,
     /// Outputs, secret ones masked; `None` if the operation has none to tell.
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project's name and runtime.
     pub project: Option<(String, String)>,
     /// A link to the update in Pulumi Cloud.
     pub permalink: Option<String>,
+    /// A digest of what it read from Secrets and ConfigMaps, if that is known.
+    pub inputs: Option<String>,
 }

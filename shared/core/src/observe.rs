@@ -29,14 +29,20 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         last_resync_time: Some(now),
         failures,
     };
-    let mut status = StackStatus { current_update: None, last_update: Some(last_update), ..status.clone() };
+    let conflict = !outcome.succeeded && outcome.conflict;
+    let mut status = StackStatus { current_update: None, last_update: Some(last_update), conflict, ..status.clone() };
+    // A first run that failed may have made something: to destroy that, its project is needed.
+    if outcome.succeeded || status.project.is_none() {
+        status.project = outcome.project.clone().or(status.project);
+    }
+    // One that nobody reported of is told apart by its next try.
+    if outcome.inputs.is_some() || outcome.succeeded {
+        status.inputs.clone_from(&outcome.inputs);
+    }
     if outcome.succeeded {
         status.scope.clone_from(&run.scope);
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());
-        }
-        if let Some(project) = &outcome.project {
-            status.project = Some(project.clone());
         }
     }
     let event = if outcome.succeeded {

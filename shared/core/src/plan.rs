@@ -20,18 +20,28 @@ pub enum Effect {
     AddFinalizer,
     /// Ask the fetcher for the tree of this source.
     Fetch(SourceRef),
-    /// Create or change the Workspace and create the Update, if it is not there.
+    /// Create or change the Workspace, create the Update, if it is not there, and tell the launcher to look at it.
     Run(Box<NewUpdate>),
     /// Tell the launcher to look at the current Update.
     Launch {
+        /// The Update's namespace.
+        namespace: String,
         /// The Update's name.
         update: String,
     },
-    /// The Update's outcome is on the Stack: take our finalizer off the Update.
+    /// The Update's outcome is on the Stack: take our finalizer off the Update, and delete it if it is not in the Stack's namespace.
     ReleaseUpdate {
+        /// The Update's namespace.
+        namespace: String,
         /// The Update's name.
         update: String,
     },
+    /// Have the launcher compare the Secrets and ConfigMaps that the Stack refers to with what the last run read.
+    CompareInputs,
+    /// Look at the Stacks that wait for this one.
+    WakeDependents,
+    /// Delete the Workspace, if it is there, and tell of it.
+    ReclaimWorkspace,
     /// Annotate a prerequisite so that it runs again.
     RequestReconcile {
         /// The Stack's name.
@@ -63,6 +73,7 @@ pub enum EventType {
 
 /// An Update to create.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are pulumi's flags")]
 pub struct NewUpdate {
     /// Which run it is.
     pub current: CurrentUpdate,
@@ -76,16 +87,25 @@ pub struct NewUpdate {
     pub target_dependents: bool,
     /// `--refresh`
     pub refresh: bool,
+    /// Refresh first, and fail if that changes anything.
+    pub expect_no_refresh_changes: bool,
     /// `--run-program`
     pub run_program: bool,
+    /// What it runs; `None` to destroy from the state alone, see [`Workspace::project`].
+    pub tree: Option<NewTree>,
+    /// The environment, without secret values.
+    pub workspace: Workspace,
+}
+
+/// The tree of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewTree {
     /// Where the tree is from.
     pub source: SourceRef,
     /// The digest of the tree, as the source names it.
     pub digest: String,
     /// The directories and files of the tree that the run gets; empty for all of it.
     pub paths: Vec<String>,
-    /// The digest of [`NewUpdate::paths`], if there are any.
+    /// The digest of [`NewTree::paths`], if there are any.
     pub scope: Option<String>,
-    /// The environment, without secret values.
-    pub workspace: Workspace,
 }

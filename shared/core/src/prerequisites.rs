@@ -1,14 +1,28 @@
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 
 use crate::{Effect, LastUpdateState, Prerequisite, PrerequisiteRef};
 
-/// What is unmet, in words, and the requests that would mend what is out of date. `None` if all are met.
-pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: Timestamp) -> Option<(String, Vec<Effect>)> {
+/// What a Stack waits for.
+pub(crate) struct Unmet {
+    /// In words.
+    pub message: String,
+    /// The first of the Stacks that it waits for.
+    pub first: String,
+    /// What would mend those that are out of date.
+    pub requests: Vec<Effect>,
+}
+
+/// The prerequisites that are unmet. `None` if all are met.
+pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: Timestamp) -> Option<Unmet> {
     let mut words = Vec::new();
+    let mut first = None;
     let mut requests = Vec::new();
     for (reference, prerequisite) in refs.iter().zip(found) {
         let name = &reference.name;
         let Some(prerequisite) = prerequisite else {
+            first.get_or_insert(name);
             words.push(format!("unable to fetch prerequisite {name:?}: there is no such Stack in this namespace"));
             continue;
         };
@@ -28,13 +42,40 @@ pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], no
             }
             Some(_) => continue,
         };
+        first.get_or_insert(name);
         words.push(format!("prerequisite not satisfied for {name:?}: {why}"));
     }
-    match words.as_slice() {
-        [] => None,
-        [one] => Some((one.clone(), requests)),
-        _ => Some((format!("multiple prerequisites were not satisfied {}", words.join(", ")), requests)),
+    let first = first?.clone();
+    let message = match words.as_slice() {
+        [one] => one.clone(),
+        _ => format!("multiple prerequisites were not satisfied {}", words.join(", ")),
+    };
+    Some(Unmet { message, first, requests })
+}
+
+/// Whether a Stack with these prerequisites waits.
+#[must_use]
+pub fn has_unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: Timestamp) -> bool {
+    unmet(refs, found, now).is_some()
+}
+
+/// A way from a Stack over those that it requires back to it: none of them can ever run.
+pub(crate) fn cycle<'a>(from: &'a str, requires: &'a BTreeMap<String, Vec<String>>) -> Option<Vec<&'a str>> {
+    let mut seen = Vec::new();
+    let mut ways = vec![vec![from]];
+    while let Some(way) = ways.pop() {
+        for next in way.last().and_then(|last| requires.get(*last)).into_iter().flatten() {
+            let longer = way.iter().copied().chain([next.as_str()]).collect();
+            if next == from {
+                return Some(longer);
+            }
+            if !seen.contains(&next) {
+                seen.push(next);
+                ways.push(longer);
+            }
+        }
     }
+    None
 }
 
 fn out_of_date(reference: &PrerequisiteRef, last: Option<Timestamp>, now: Timestamp) -> bool {

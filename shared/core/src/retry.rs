@@ -11,6 +11,31 @@ const COOLDOWN_FACTOR: i64 = 3;
 const MAX_COOLDOWN_SECONDS: i64 = 24 * 60 * 60;
 const MIN_RESYNC_SECONDS: i64 = 60;
 
+/// What becomes of a Stack whose last run failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// It is tried again after this time.
+    After(SignedDuration),
+    /// Not until something changes: the lock is somebody else's, and nobody asked for patience.
+    Conflict,
+    /// Not until something changes: it failed too often.
+    GivenUp,
+}
+
+/// Whether a failure is tried again. A Stack that is to go never gives up: nobody may be there to change anything.
+pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
+    let conflict = stack.status.conflict;
+    if stack.deleting || conflict && stack.spec.retry_on_update_conflict {
+        Retry::After(cooldown(&stack.spec, failures))
+    } else if conflict {
+        Retry::Conflict
+    } else if failures >= MAX_FAILURES {
+        Retry::GivenUp
+    } else {
+        Retry::After(cooldown(&stack.spec, failures))
+    }
+}
+
 /// How long after a failure the next try waits: 10 s, 30 s, 90 s, up to the spec's cap. The first is never capped.
 #[must_use]
 pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
@@ -22,15 +47,23 @@ pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
 }
 
-/// The period of `continueResyncOnCommitMatch`.
+/// The period of `continueResyncOnCommitMatch`: each costs a task.
 pub(crate) fn resync_period(spec: &StackSpec) -> SignedDuration {
+    SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(spec.default_resync_seconds).max(MIN_RESYNC_SECONDS))
+}
+
+/// How often git is asked.
+pub(crate) fn poll_period(spec: &StackSpec) -> SignedDuration {
     SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(MIN_RESYNC_SECONDS).max(MIN_RESYNC_SECONDS))
 }
 
 /// When a Stack that wants no run now wants one because time passed; `None` if never.
 pub(crate) fn next_run(stack: &Stack, last: &LastUpdate) -> Option<Timestamp> {
     let wait = match last.state {
-        LastUpdateState::Failed if last.failures < MAX_FAILURES => cooldown(&stack.spec, last.failures),
+        LastUpdateState::Failed => match retry(stack, last.failures) {
+            Retry::After(wait) => wait,
+            Retry::Conflict | Retry::GivenUp => return None,
+        },
         LastUpdateState::Succeeded if stack.spec.continue_resync_on_commit_match && !stack.deleting => resync_period(&stack.spec),
         _ => return None,
     };

@@ -20,8 +20,14 @@ pub struct StackStatus {
     pub last_update: Option<LastUpdate>,
     /// Outputs of the last successful `up`, secret ones masked.
     pub outputs: Option<BTreeMap<String, Value>>,
-    /// Name and runtime of the project that ran last.
+    /// Name and runtime of the project that ran last with success, or at all if none did.
     pub project: Option<(String, String)>,
+    /// The last run failed because the backend's lock was somebody else's.
+    pub conflict: bool,
+    /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.
+    pub waits_for: Option<String>,
+    /// A digest of what the last run read from Secrets and ConfigMaps.
+    pub inputs: Option<String>,
     /// The digest of all that matters to the Stack in the tree that ran last with success, if the Stack said what that is.
     pub scope: Option<String>,
     /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
@@ -65,7 +71,7 @@ pub mod reason {
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     /// Not tried again until something changes.
     pub const UPDATE_FAILED: &str = "UpdateFailed";
-    /// The Update that is to be made is there already and somebody else's.
+    /// Somebody else holds the stack's lock, or made an object of the Update's name.
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
 }
 

@@ -1,6 +1,9 @@
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{LastUpdateState, Operation, Stack, retry};
+use crate::{
+    Inputs, LastUpdateState, Operation, Stack,
+    retry::{self, Retry},
+};
 
 /// Whether a Stack wants a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub enum Why {
     Request(String),
     /// The source changed.
     Commit(String),
+    /// A Secret or ConfigMap that it refers to changed.
+    Inputs,
     /// It is time again.
     Resync(SignedDuration),
     /// A failure is tried again.
@@ -38,6 +43,7 @@ impl std::fmt::Display for Why {
             Self::Deletion => f.write_str("Stack marked for deletion"),
             Self::Request(request) => write!(f, "Sync request: {request:?}"),
             Self::Commit(commit) => write!(f, "New commit detected: {commit:?}"),
+            Self::Inputs => f.write_str("Change of a Secret or ConfigMap detected"),
             Self::Resync(period) => write!(f, "Resync time elapsed: {}", go_duration(*period)),
             Self::Backoff(cooldown) => write!(f, "Backoff time elapsed: {}", go_duration(*cooldown)),
         }
@@ -55,9 +61,17 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
     }
 }
 
-/// Whether the Stack wants a run at `commit`. The first rule that fits decides; the order is PKO's.
+/// Whether the Stack wants a run at `commit`, with what is known of its inputs.
 #[must_use]
-pub fn is_synced(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
+pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<Inputs>, now: Timestamp) -> Sync {
+    match by_source_and_time(stack, commit, now) {
+        Sync::Synced if !stack.deleting && inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
+        sync => sync,
+    }
+}
+
+/// The first rule that fits decides; the order is PKO's. What is to be destroyed is so whatever the source says.
+fn by_source_and_time(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
     let Some(last) = &stack.status.last_update else { return Sync::Run(Why::Initial) };
     if last.generation != stack.generation {
         return Sync::Run(if stack.deleting { Why::Deletion } else { Why::Generation(stack.generation) });
@@ -74,11 +88,13 @@ pub fn is_synced(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
         LastUpdateState::Succeeded if since >= retry::resync_period(&stack.spec) => {
             Sync::Run(Why::Resync(retry::resync_period(&stack.spec)))
         }
-        LastUpdateState::Failed if last.last_attempted_commit != commit => Sync::Run(Why::Commit(commit.into())),
-        LastUpdateState::Failed if last.failures >= retry::MAX_FAILURES => Sync::Synced,
-        LastUpdateState::Failed if since >= retry::cooldown(&stack.spec, last.failures) => {
-            Sync::Run(Why::Backoff(retry::cooldown(&stack.spec, last.failures)))
+        LastUpdateState::Failed if !stack.deleting && last.last_attempted_commit != commit => {
+            Sync::Run(Why::Commit(commit.into()))
         }
-        LastUpdateState::Succeeded | LastUpdateState::Failed | LastUpdateState::Unknown => Sync::Synced,
+        LastUpdateState::Failed => match retry::retry(stack, last.failures) {
+            Retry::After(cooldown) if since >= cooldown => Sync::Run(Why::Backoff(cooldown)),
+            Retry::After(_) | Retry::Conflict | Retry::GivenUp => Sync::Synced,
+        },
+        LastUpdateState::Succeeded | LastUpdateState::Unknown => Sync::Synced,
     }
 }

@@ -1,15 +1,17 @@
 use crate::{GitSource, ResourceRef, SourceRef, Stack, paths};
 
-/// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run.
-pub(crate) fn invalid(stack: &Stack) -> Option<String> {
+/// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run. What it says of its source does
+/// not matter where none is needed.
+pub(crate) fn invalid(stack: &Stack, needs_source: bool) -> Option<String> {
     let spec = &stack.spec;
     if spec.stack.trim().is_empty() {
         return Some("spec.stack is empty; name the Pulumi stack as STACK, PROJECT/STACK or ORG/PROJECT/STACK".into());
     }
-    if let Some(field) = spec.unsupported.first() {
-        return Some(format!("{field} is not supported by this release; remove it"));
+    if spec.refused.is_some() {
+        return spec.refused.clone();
     }
     match spec.sources.as_slice() {
+        _ if !needs_source => None,
         [] => Some("no source; set one of spec.programRef, spec.fluxSource and spec.projectRepo".into()),
         [SourceRef::Git(git)] => invalid_git(git),
         [SourceRef::Flux { api_version, .. }] if !valid_api_version(api_version) => Some(format!(
@@ -22,7 +24,7 @@ pub(crate) fn invalid(stack: &Stack) -> Option<String> {
             Some(format!("more than one source: {}; keep one", fields.join(", ")))
         }
     }
-    .or_else(|| invalid_dir(spec.sources.first()?))
+    .or_else(|| invalid_dir(spec.sources.first().filter(|_| needs_source)?))
     .or_else(|| {
         let path = paths::invalid(stack)?;
         Some(format!("annotation driftless.dev/paths has {path:?}; list directories within the source, separated by commas"))

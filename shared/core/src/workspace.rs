@@ -5,6 +5,8 @@ use crate::{ResourceRef, StackSpec};
 /// The environment that a run gets, without secret values: what a Workspace object says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workspace {
+    /// `spec.projectInfo`: name and runtime of a project without a source.
+    pub project: Option<(String, String)>,
     /// `spec.serviceAccountName`
     pub service_account_name: Option<String>,
     /// `spec.env`, in order; each name once.
@@ -97,6 +99,7 @@ pub fn workspace(spec: &StackSpec) -> Workspace {
         Some(item(key, source, true))
     });
     Workspace {
+        project: None,
         service_account_name: spec.service_account_name.clone(),
         env: backend.chain(token).chain(references).collect(),
         env_from: spec

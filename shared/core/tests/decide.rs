@@ -48,15 +48,18 @@ fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
     let mut stack = stack();
     stack.generation = 2;
     let mut snapshot = snapshot(stack);
-    snapshot.run = RunState::Live(run(Operation::Up));
+    snapshot.run = RunState::Live(run(Operation::Up), None);
     let plan = plan(&snapshot);
-    assert_eq!(plan.effects, [Effect::Launch { update: "shop-111".into() }]);
-    let current = plan.status.current_update.unwrap();
+    assert_eq!(plan.effects, [Effect::Launch { namespace: "team".into(), update: "shop-111".into() }]);
+    let current = plan.status.current_update.clone().unwrap();
     assert_eq!(
         (current.name.as_str(), current.generation),
         ("shop-111", 1),
         "what the Update says, not what the Stack is by now"
     );
+    assert_eq!(condition(&plan), "Reconciling/StackProcessing: stack is being processed");
+    snapshot.run = RunState::Live(run(Operation::Up), Some("Secret \"db\" is missing".into()));
+    assert_eq!(condition(&support::plan(&snapshot)), "Reconciling/StackProcessing: Secret \"db\" is missing");
 }
 
 #[test]
@@ -95,7 +98,8 @@ fn a_success_is_recorded_and_the_stack_is_ready() {
     assert_eq!((last.last_attempted_commit.as_str(), last.last_successful_commit.as_str()), ("main@sha1:aaa", "main@sha1:aaa"));
     assert_eq!(plan.status.outputs.unwrap()["url"], "https://shop");
     assert_eq!(plan.status.current_update, None);
-    assert!(plan.effects.contains(&Effect::ReleaseUpdate { update: "shop-111".into() }));
+    assert!(plan.effects.contains(&Effect::ReleaseUpdate { namespace: "team".into(), update: "shop-111".into() }));
+    assert!(plan.effects.contains(&Effect::WakeDependents));
     assert_eq!(plan.look_at, None);
 }
 
@@ -297,7 +301,7 @@ fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
 
     snapshot.tree = stored("other");
     let changed = plan(&snapshot);
-    let new = created(&changed).unwrap();
+    let new = created(&changed).unwrap().tree.as_ref().unwrap();
     assert_eq!((new.paths.as_slice(), new.scope.as_deref()), (&["infra".to_owned(), "modules".to_owned()][..], Some("other")));
 
     snapshot.tree = stored("same");
@@ -337,7 +341,7 @@ fn a_spec_that_cannot_be_run_says_which_field_and_why() {
         invalid(&|spec| spec.sources.push(SourceRef::Program { name: "p".into() })),
         "more than one source: spec.fluxSource, spec.programRef; keep one"
     );
-    assert!(invalid(&|spec| spec.unsupported.push("spec.updateTemplate")).starts_with("spec.updateTemplate is not supported"));
+    assert!(invalid(&|spec| spec.refused = Some("spec.updateTemplate: no".into())).starts_with("spec.updateTemplate: no"));
     assert_eq!(
         invalid(&|spec| drop(spec.env_refs.insert("A".into(), elsewhere.clone()))),
         "resolving env variable reference for \"A\": cross-namespace refs are not allowed"
@@ -445,11 +449,131 @@ fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
 }
 
 #[test]
+fn a_destroy_needs_no_source_once_the_project_is_known() {
+    let mut stack = stack_after(last_update(Succeeded, 0, 1));
+    (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
+    let mut gone = snapshot(stack);
+    (gone.source, gone.tree) = (Some(SourceState::NotFound), TreeState::Absent { failure: None });
+    assert_eq!(condition(&plan(&gone)), "Stalled/SourceUnavailable: could not resolve sourceRef (GitRepository \"shop\")");
+
+    gone.stack.status.project = Some(("shop".into(), "nodejs".into()));
+    let destroy = plan(&gone);
+    let update = created(&destroy).unwrap();
+    assert_eq!((update.operation, &update.tree, update.current.commit.as_str()), (Operation::Destroy, &None, ""));
+    assert_eq!(update.workspace.project, gone.stack.status.project);
+
+    gone.stack.spec.sources.clear();
+    assert!(created(&plan(&gone)).is_some(), "what is wrong with the source does not matter");
+    gone.stack.spec.run_program = true;
+    assert!(condition(&plan(&gone)).starts_with("Stalled/SpecInvalid: no source"), "there is a program to be run");
+
+    let mut there = gone.clone();
+    there.stack.spec = StackSpec { destroy_on_finalize: true, ..support::stack().spec };
+    there.source = snapshot(support::stack()).source;
+    there.tree = stored();
+    assert!(created(&plan(&there)).unwrap().tree.is_some(), "a stored tree is better");
+}
+
+#[test]
+fn a_destroy_that_fails_is_tried_again_for_ever_and_ever_more_slowly() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
+    (snapshot.stack.deleting, snapshot.stack.generation, snapshot.stack.spec.destroy_on_finalize) = (true, 2, true);
+    let mut at = now();
+    let waits = [(); 6].map(|()| {
+        snapshot.run =
+            RunState::Ended(Run { generation: 2, ..run(Operation::Destroy) }, RunOutcome { conflict: true, ..outcome(false) });
+        let plan = plan_at(&snapshot, at);
+        snapshot.stack.status = plan.status.clone();
+        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
+        assert_eq!(created(&plan), None);
+        at = plan.look_at.unwrap();
+        (wait, condition(&plan).split(':').next().unwrap().to_owned())
+    });
+    assert_eq!(waits.clone().map(|(wait, _)| wait), [10, 30, 90, 270, 810, 2430]);
+    assert_eq!(waits[2].1, "Reconciling/RetryingAfterFailure");
+    assert_eq!(waits[3].1, "Stalled/UpdateFailed", "somebody should look");
+    snapshot.run = RunState::None;
+    assert_eq!(created(&plan_at(&snapshot, at)).unwrap().message, "Backoff time elapsed: 40m30s");
+}
+
+#[test]
+fn a_lock_of_somebody_else_is_a_failure_that_waits_for_a_word() {
+    let mut snapshot = snapshot(stack());
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
+    let refused = plan(&snapshot);
+    assert!(condition(&refused).starts_with("Stalled/UpdateConflict: up failed: no such bucket; set spec.retryOnUpdateConflict"));
+    assert_eq!(refused.look_at, None);
+
+    snapshot.stack.spec.retry_on_update_conflict = true;
+    let mut at = now();
+    let waits = [(); 5].map(|()| {
+        let plan = plan_at(&snapshot, at);
+        snapshot.stack.status = plan.status.clone();
+        assert!(condition(&plan).starts_with("Reconciling/RetryingAfterFailure"));
+        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
+        at = plan.look_at.unwrap();
+        wait
+    });
+    assert_eq!(waits, [10, 30, 90, 270, 810]);
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+    assert!(!plan_at(&snapshot, at).status.conflict);
+}
+
+#[test]
+fn stacks_that_require_each_other_are_told_so() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.prerequisites = vec![PrerequisiteRef { name: "db".into(), succeeded_within_seconds: None }];
+    snapshot.prerequisites = vec![None];
+    let plan = |snapshot: &Snapshot| {
+        let plan = plan(snapshot);
+        (condition(&plan), plan.status.waits_for)
+    };
+    snapshot.requires = [("shop", "db"), ("db", "net"), ("net", "db")].map(|(a, b)| (a.into(), vec![b.into()])).into();
+    let (words, waits_for) = plan(&snapshot);
+    assert!(words.starts_with("Reconciling/PrerequisiteNotSatisfied"), "the cycle of others is theirs: {words}");
+    assert_eq!(waits_for.as_deref(), Some("db"));
+    snapshot.requires.insert("net".into(), vec!["dns".into(), "shop".into()]);
+    let (words, waits_for) = plan(&snapshot);
+    assert_eq!(words, "Stalled/SpecInvalid: spec.prerequisites form a cycle: shop -> db -> net -> shop; remove one of them");
+    assert_eq!(waits_for, None);
+}
+
+#[test]
+fn changed_inputs_lead_to_a_run_and_are_compared_once_in_the_resync_period() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
+    snapshot.stack.spec.default_resync_seconds = 600;
+    let look = |changed, seconds, snapshot: &mut Snapshot| {
+        snapshot.inputs = Some(Inputs { changed, read: ago(seconds) });
+        plan(snapshot)
+    };
+    let quiet = look(false, 599, &mut snapshot);
+    assert_eq!((condition(&quiet).as_str(), quiet.look_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
+    let due = look(false, 600, &mut snapshot);
+    assert_eq!((condition(&due).as_str(), due.effects.as_slice()), ("Ready", &[Effect::CompareInputs][..]));
+    let changed = look(true, 5, &mut snapshot);
+    assert_eq!(created(&changed).unwrap().message, "Change of a Secret or ConfigMap detected");
+    snapshot.stack.status.last_update = Some(last_update(Failed, 9, 60));
+    assert!(created(&look(true, 5, &mut snapshot)).is_some(), "what failed may do now");
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
+    assert_eq!(created(&look(true, 5, &mut snapshot)), None, "it has read them");
+}
+
+#[test]
+fn a_workspace_goes_when_nothing_is_to_be_run_if_that_is_asked_for() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
+    assert_eq!(plan(&snapshot).effects, []);
+    snapshot.stack.spec.reclaim_workspace = true;
+    assert_eq!(plan(&snapshot).effects, [Effect::ReclaimWorkspace]);
+    snapshot.stack.status.last_update = Some(last_update(Failed, 3, 60));
+    assert_eq!(plan(&snapshot).effects, [], "it may help to find out why");
+}
+
+#[test]
 fn a_deletion_waits_for_a_run_even_if_nothing_is_to_be_destroyed() {
     let mut snapshot = snapshot(stack());
     snapshot.stack.deleting = true;
-    snapshot.run = RunState::Live(run(Operation::Up));
-    assert_eq!(plan(&snapshot).effects, [Effect::Launch { update: "shop-111".into() }]);
+    snapshot.run = RunState::Live(run(Operation::Up), None);
+    assert_eq!(plan(&snapshot).effects, [Effect::Launch { namespace: "team".into(), update: "shop-111".into() }]);
     snapshot.run = RunState::None;
     assert_eq!(plan(&snapshot).effects, [Effect::RemoveFinalizer]);
     snapshot.stack.finalizer = false;

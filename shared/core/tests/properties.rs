@@ -44,7 +44,7 @@ prop_compose! {
 
 prop_compose! {
     fn a_run()(generation in 1_i64..4, reconcile_request in request(), commit in commit(), operation in operation()) -> Run {
-        Run { name: "shop-111".into(), generation, reconcile_request, commit, operation, scope: Some("scope".into()) }
+        Run { namespace: "team".into(), name: "shop-111".into(), generation, reconcile_request, commit, operation, scope: Some("scope".into()) }
     }
 }
 
@@ -53,8 +53,9 @@ fn a_run_state() -> impl Strategy<Value = RunState> {
         3 => Just(RunState::None),
         1 => Just(RunState::Missing),
         1 => Just(RunState::Foreign),
-        2 => a_run().prop_map(RunState::Live),
-        2 => (a_run(), any::<bool>()).prop_map(|(run, succeeded)| RunState::Ended(run, outcome(succeeded))),
+        2 => (a_run(), option::of(Just("Secret".to_owned()))).prop_map(|(run, waiting)| RunState::Live(run, waiting)),
+        2 => (a_run(), any::<bool>(), any::<bool>())
+            .prop_map(|(run, succeeded, conflict)| RunState::Ended(run, RunOutcome { conflict, ..outcome(succeeded) })),
     ]
 }
 
@@ -96,12 +97,13 @@ prop_compose! {
         resync_frequency_seconds in option::of(-10_i64..200),
         retry_max_backoff_duration_seconds in option::of(-10_i64..200),
         valid in prop::bool::weighted(0.9),
+        (run_program, retry_on_update_conflict, reclaim_workspace) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) -> StackSpec {
         let prerequisites = prerequisite
             .map(|succeeded_within_seconds| PrerequisiteRef { name: "db".into(), succeeded_within_seconds });
         StackSpec {
             stack: if valid { "dev".into() } else { String::new() },
-            preview, destroy_on_finalize, continue_resync_on_commit_match, refresh, resync_frequency_seconds,
+            preview, destroy_on_finalize, run_program, retry_on_update_conflict, reclaim_workspace, continue_resync_on_commit_match, refresh, resync_frequency_seconds,
             retry_max_backoff_duration_seconds, prerequisites: prerequisites.into_iter().collect(), ..stack().spec
         }
     }
@@ -115,16 +117,22 @@ prop_compose! {
         (next_look, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
         (source, tree, run) in (a_source(), a_tree(), a_run_state()),
         prerequisite in option::of((1_i64..3, option::of(last()))),
+        (project, conflict, inputs, cycle) in
+            (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
     ) -> Snapshot {
         let mut stack = Stack { generation, deleting, finalizer, reconcile_request, spec, ..stack() };
         stack.status.last_update = last_update;
         stack.status.next_look = next_look;
         stack.status.scope = scope;
+        stack.status.project = project.then(|| ("shop".to_owned(), "yaml".to_owned()));
+        stack.status.conflict = conflict;
         let named = CurrentUpdate { name: "shop-111".into(), generation: 1, reconcile_request: String::new(), commit: String::new() };
         stack.status.current_update = (run != RunState::None).then_some(named);
         let found = prerequisite.map(|(generation, last_update)| Prerequisite { generation, reconcile_request: String::new(), last_update });
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
-        Snapshot { stack, source, tree, run, prerequisites }
+        let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
+        let inputs = inputs.map(|(changed, read)| Inputs { changed, read });
+        Snapshot { stack, source, tree, run, prerequisites, requires, inputs }
     }
 }
 
@@ -136,14 +144,18 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
     next.run = match (created(plan), &snapshot.run) {
-        (Some(new), _) => RunState::Live(Run {
-            name: new.current.name.clone(),
-            generation: new.current.generation,
-            reconcile_request: new.current.reconcile_request.clone(),
-            commit: new.current.commit.clone(),
-            operation: new.operation,
-            scope: new.scope.clone(),
-        }),
+        (Some(new), _) => RunState::Live(
+            Run {
+                namespace: "team".into(),
+                name: new.current.name.clone(),
+                generation: new.current.generation,
+                reconcile_request: new.current.reconcile_request.clone(),
+                commit: new.current.commit.clone(),
+                operation: new.operation,
+                scope: new.tree.as_ref().and_then(|tree| tree.scope.clone()),
+            },
+            None,
+        ),
         (None, RunState::Ended(..) | RunState::Missing) => RunState::None,
         (None, run) => run.clone(),
     };
@@ -170,7 +182,7 @@ proptest! {
             return Ok(());
         }
         let again = decide(&after(&snapshot, &plan), now());
-        let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. }));
+        let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. } | Effect::ReclaimWorkspace));
         prop_assert!(idle, "{:#?}\nafter {:#?}", again, plan);
         prop_assert_eq!(again.look_at, None, "{:#?}\nafter {:#?}", again, plan);
         prop_assert_eq!(again.status, plan.status);
@@ -184,7 +196,7 @@ proptest! {
             let last = plan.status.last_update.as_ref();
             let destroyed = last.is_some_and(|last| (last.operation, last.state) == (Some(Operation::Destroy), LastUpdateState::Succeeded));
             prop_assert!(stack.deleting && (destroyed || !stack.spec.destroy_on_finalize || stack.spec.preview || last.is_none()));
-            prop_assert!(!matches!(snapshot.run, RunState::Live(_)));
+            prop_assert!(!matches!(snapshot.run, RunState::Live(..)));
         }
     }
 }
@@ -194,11 +206,11 @@ proptest! {
 fn the_checker_sees_each_rule_broken() {
     type Break = fn(&mut Snapshot, &mut Plan);
     let breaks: [(&str, Break); 16] = [
-        ("1: a run is created while another is under way", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up))),
+        ("1: a run is created while another is under way", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up), None)),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
         ("2: a run that is under way is let out of sight", |snapshot, plan| {
-            snapshot.run = RunState::Live(run(Operation::Up));
+            snapshot.run = RunState::Live(run(Operation::Up), None);
             plan.effects.clear();
         }),
         ("3: a run is not of the generation that was looked at", |snapshot, _| snapshot.stack.generation = 9),

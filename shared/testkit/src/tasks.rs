@@ -1,5 +1,6 @@
 use driftless_aws::{Result, TaskState, Tasks};
-use driftless_contract::{Launch, RunId, RunMessage, keys};
+use driftless_contract::{Launch, RunId, RunMessage, keys, to_json};
+use driftless_core::TaskShape;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{Message, World, lost};
@@ -52,8 +53,9 @@ impl World {
 }
 
 impl Tasks for World {
-    async fn definition(&self, image: &str) -> Result<String> {
-        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task-definition/driftless-{:.20}:1", keys::hash(&[image]));
+    async fn definition(&self, shape: &TaskShape) -> Result<String> {
+        let family = keys::hash(&[&to_json(shape)]);
+        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task-definition/driftless-{family:.20}:1");
         self.call(|_| arn).await.ok_or_else(|| lost("ecs:DescribeTaskDefinition"))
     }
 

@@ -122,7 +122,14 @@ fn a_delayed_message_comes_when_it_is_due_and_a_fifo_group_keeps_its_order() {
 fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
     let world = quiet();
     let run = RunId { update: object("Update", "u"), uid: "uid".into(), claim: "claim".into() };
-    let launch = Launch { version: VERSION, run, client_token: "uid-0".into(), task_definition: "d".into(), at: world.now() };
+    let launch = Launch {
+        version: VERSION,
+        run,
+        client_token: "uid-0".into(),
+        task_definition: "d".into(),
+        inputs: None,
+        at: world.now(),
+    };
     let start = || world.drive(Tasks::run(&world, &launch)).unwrap().unwrap();
     let state = |arn: &str| world.drive(Tasks::state(&world, arn)).unwrap().unwrap();
     let first = start();

@@ -185,6 +185,10 @@ impl Gate {
         if response.status() == StatusCode::NOT_FOUND && request.reads && !self.may(caller, &listing) {
             return Err(Refusal::denied(caller, &listing));
         }
+        // Who reads what is encrypted decrypts it.
+        if let Some(seal_key) = response.headers().get(s3::SEAL_KEY).and_then(|key| key.to_str().ok()).filter(|_| request.reads) {
+            self.check(caller, vec![Demand::new("kms:Decrypt", seal_key)], entry)?;
+        }
         Ok(response)
     }
 

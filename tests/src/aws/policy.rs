@@ -63,6 +63,12 @@ pub enum Principal {
         #[serde(rename = "Service")]
         service: OneOrMany,
     },
+    /// `{AWS: …}`
+    Aws {
+        /// ARNs of roles. That of an account hands it to that account's own policies, which say nothing of it here.
+        #[serde(rename = "AWS")]
+        aws: OneOrMany,
+    },
 }
 
 /// `"*"`
@@ -181,7 +187,10 @@ impl Statement {
             (Some(Principal::Service { service }), Who::Service(name)) => {
                 service.as_slice().iter().any(|service| service == name)
             }
-            (None, Who::Service(_)) | (Some(Principal::Service { .. }), Who::Role) => false,
+            (Some(Principal::Aws { aws }), Who::Role) => {
+                aws.as_slice().iter().any(|arn| demand.context.get("aws:PrincipalArn") == Some(arn.as_str()))
+            }
+            (None | Some(Principal::Aws { .. }), Who::Service(_)) | (Some(Principal::Service { .. }), Who::Role) => false,
         };
         let any = |patterns: &OneOrMany, test: &dyn Fn(&str) -> bool| patterns.as_slice().iter().any(|pattern| test(pattern));
         let action = demand.action.to_lowercase();

@@ -4,6 +4,9 @@ use axum::http::{HeaderMap, Method};
 
 use super::policy::Demand;
 
+/// The KMS key that an object is encrypted under, in requests and answers.
+pub const SEAL_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
+
 /// A request to S3.
 pub struct Request {
     /// What the caller must be allowed, all of it.
@@ -50,6 +53,9 @@ impl Request {
                     if let Some(source) = header("x-amz-copy-source") {
                         let source = percent_decode(source.strip_prefix('/').unwrap_or(source))?;
                         demands.push(Demand::new("s3:GetObject", format!("arn:aws:s3:::{source}")));
+                    }
+                    if let Some(seal_key) = header(SEAL_KEY) {
+                        demands.push(Demand::new("kms:GenerateDataKey", seal_key));
                     }
                     if headers.contains_key("x-amz-tagging") {
                         demands.push(Demand::new("s3:PutObjectTagging", &object));

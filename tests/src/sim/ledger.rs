@@ -19,7 +19,7 @@ use std::{
 };
 
 use driftless_api::Update;
-use driftless_contract::{ConfigValue, ObjectKey, Operation, RunSpec, keys};
+use driftless_contract::{ConfigValue, ObjectKey, Operation, ProjectInfo, RunSource, RunSpec, keys};
 use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack, reason};
 use driftless_testkit::CLUSTER;
 use jiff::Timestamp;
@@ -27,8 +27,8 @@ use kube::ResourceExt as _;
 
 use super::Stats;
 
-/// What an operation runs: the Stack's uid, generation, request, revision and operation.
-type State = (String, i64, String, String, Operation);
+/// What an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
+type State = (String, i64, String, String, Operation, Option<String>);
 
 /// What is known about an Update's operation.
 struct Run {
@@ -64,6 +64,13 @@ pub(super) struct Ledger {
     updates: HashMap<String, usize>,
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
+    /// The value of its Secret that a Stack's last operation had, by the Stack's uid.
+    secrets: HashMap<String, Option<String>>,
+}
+
+/// The project of every run.
+pub(super) fn sim_project() -> ProjectInfo {
+    ProjectInfo { name: "sim".into(), runtime: "yaml".into() }
 }
 
 impl Ledger {
@@ -151,16 +158,29 @@ impl Ledger {
             format!("3: {name} is of generation {generation}, its configuration is not")
         });
         let text = format!("state {commit};");
-        self.check(pack.windows(text.len()).any(|bytes| bytes == text.as_bytes()), || {
-            format!("3: {name} is of revision {commit}, its tree is not")
-        });
+        let as_named = match &spec.source {
+            RunSource::Tree { .. } => pack.windows(text.len()).any(|bytes| bytes == text.as_bytes()),
+            RunSource::Project(project) => spec.operation == Operation::Destroy && *project == sim_project() && pack.is_empty(),
+        };
+        self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
         let stack_uid = update.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.uid.clone());
         let request = ours.reconcile_request.clone().unwrap_or_default();
-        let state = Some((stack_uid?, generation, request, commit, spec.operation));
+        let secret = spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
+            ConfigValue::String(value) => value.clone(),
+            ConfigValue::Json(value) => value.to_string(),
+        });
+        let stack_uid = stack_uid?;
+        self.secrets.insert(stack_uid.clone(), secret.clone());
+        let state = Some((stack_uid, generation, request, commit, spec.operation, secret));
         let again =
             self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
         state
+    }
+
+    /// The value of its Secret that a Stack's last operation had.
+    pub(super) fn secret_of(&self, stack_uid: &str) -> Option<&str> {
+        self.secrets.get(stack_uid)?.as_deref()
     }
 
     /// The operation is over: reported, or killed.
@@ -198,7 +218,8 @@ impl Ledger {
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
         let sees = status.next_look.is_some() || status.current_update.is_some();
-        let in_vain = matches!(&status.readiness, Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }));
+        let in_vain =
+            matches!(&status.readiness, Some(Readiness::Stalled { reason: reason::UPDATE_FAILED | reason::UPDATE_CONFLICT, .. }));
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {
             format!("7: Stack {name} waits, and no look is booked: {status:?}")
         });
@@ -234,7 +255,9 @@ impl Ledger {
     /// An Update was written. `is_stored` says whether there is a tree in a folder.
     pub(super) fn update_written(&mut self, update: &Update, is_stored: impl FnOnce(&str) -> bool) {
         let tree = tree_of(update).unwrap_or_default();
-        self.check(is_stored(&tree), || format!("3: Update {} names {tree}, which is not stored", update.name_any()));
+        self.check(tree.is_empty() || is_stored(&tree), || {
+            format!("3: Update {} names {tree}, which is not stored", update.name_any())
+        });
         self.tell(|| {
             let words = if update.is_complete() { "complete" } else { "not complete" };
             let deleting = if update.metadata.deletion_timestamp.is_some() { ", deleting" } else { "" };

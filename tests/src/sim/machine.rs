@@ -22,15 +22,17 @@ use super::{
     ports::Wire,
     runner::{ROLE, Runner},
 };
+use crate::scenario::SYSTEM;
 
-/// The namespace of the claims.
-const SYSTEM: &str = "driftless-system";
 /// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
 const SWEEP_SECONDS: i64 = 60;
 const LOOK_PERIOD_SECONDS: i64 = 600;
 /// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
 const COLLECT_SECONDS: i64 = 120;
 pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
+/// As the template has it.
+pub(super) const RECONCILER: reconciler::Settings<'static> =
+    reconciler::Settings { system_namespace: SYSTEM, retention: RETENTION, resync_seconds: 600 };
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
@@ -347,7 +349,7 @@ impl Machine {
                 self.check_plan(&hint.object);
                 let wire = self.wire("reconciler");
                 self.begin(wire.who.clone(), Some(message), async move {
-                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, retention: RETENTION };
+                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings: RECONCILER };
                     let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
                     looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
@@ -382,6 +384,7 @@ impl Machine {
                     system_namespace: SYSTEM.into(),
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };

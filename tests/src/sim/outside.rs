@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, io::Write as _, rc::Rc};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::{Program, Source, Stack, Update, Workspace, names};
 use driftless_contract::{Hint, ObjectKey};
 use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
@@ -22,6 +23,8 @@ pub(super) const SERVICE: &str = "source-controller.flux-system";
 /// The disturbance lasts this long at least, and twice as long at most.
 const DISTURBANCE_SECONDS: u32 = 600;
 
+/// The Secret that every Stack refers to.
+const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
 const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
@@ -64,19 +67,24 @@ pub(super) enum Action {
     Push {
         broken: bool,
     },
+    EditSecret,
 }
 
 /// The actions of a run, each with its time, and when the disturbance ends.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
     let stacks = 2 + dice.index(3);
-    let mut script =
-        vec![(begin + dice.seconds(60), Action::CreateProgram), (begin + dice.seconds(60), Action::Push { broken: false })];
+    let mut script = vec![
+        (begin + dice.seconds(60), Action::EditSecret),
+        (begin + dice.seconds(60), Action::CreateProgram),
+        (begin + dice.seconds(60), Action::Push { broken: false }),
+    ];
     script.extend((0..stacks).map(|stack| (begin + dice.seconds(60), Action::CreateStack(stack))));
     for _ in 0..2 + dice.below(8) {
         let stack = dice.index(stacks);
         let broken = dice.chance(250);
-        let action = match dice.below(12) {
+        let action = match dice.below(14) {
+            12.. => Action::EditSecret,
             0..3 => Action::EditStack(stack),
             3..5 => Action::Request(stack),
             5..7 => Action::EditProgram { broken },
@@ -130,6 +138,7 @@ impl Outside {
                 let generation = raise_generation(object);
                 *object = program(generation, broken, object);
             }),
+            Action::EditSecret => write_secret(world, &world.now().as_millisecond().to_string()),
             Action::Push { broken } => return Some(self.push(broken, world, ledger)),
         }
         None
@@ -235,7 +244,10 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     }
     let rests = match &status.readiness {
         Some(Readiness::Ready) => !deleting && last.state == LastUpdateState::Succeeded,
-        Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }) => last.failures >= driftless_core::MAX_FAILURES,
+        Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }) => {
+            !deleting && last.failures >= driftless_core::MAX_FAILURES
+        }
+        Some(Readiness::Stalled { reason: reason::UPDATE_CONFLICT, .. }) => status.conflict && !retries(&name),
         _ => false,
     };
     (!rests || status.current_update.is_some()).then(|| format!("Stack {name} does not rest: {status:?}"))
@@ -258,7 +270,14 @@ fn stack_key(stack: usize) -> ObjectKey {
 fn create_stack(world: &World, stack: usize) {
     let (name, pulumi_stack, field, prerequisite, _) = STACKS[stack];
     let (api_version, kind, source) = REPOSITORY;
-    let mut spec = json!({ "stack": pulumi_stack, "config": { "marker": "1" }, "destroyOnFinalize": stack.is_multiple_of(2) });
+    let mut spec = json!({
+        "stack": pulumi_stack,
+        "config": { "marker": "1" },
+        "secretsRef": { "password": { "type": "Secret", "secret": { "name": SECRET, "key": "password" } } },
+        "destroyOnFinalize": stack.is_multiple_of(2),
+        "retryOnUpdateConflict": retries(name),
+        "workspaceReclaimPolicy": if retries(name) { "Delete" } else { "Retain" },
+    });
     match field {
         Field::Program => spec["programRef"] = json!({ "name": PROGRAM.2 }),
         Field::Flux => {
@@ -271,6 +290,22 @@ fn create_stack(world: &World, stack: usize) {
     }
     let metadata = json!({ "namespace": NAMESPACE, "name": name });
     world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec }));
+}
+
+/// The Stacks that have `retryOnUpdateConflict`.
+fn retries(name: &str) -> bool {
+    ["a", "b"].contains(&name)
+}
+
+fn write_secret(world: &World, value: &str) {
+    let metadata = json!({ "namespace": NAMESPACE, "name": SECRET });
+    world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
+}
+
+/// What is in the Secret that every Stack refers to.
+pub(super) fn secret(world: &World) -> Option<String> {
+    let secret = get::<Secret>(world, SECRET)?.data?.remove("password")?;
+    String::from_utf8(secret.0).ok()
 }
 
 fn program(generation: i64, broken: bool, before: &Value) -> Value {

@@ -9,6 +9,7 @@ use std::{
 
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
+use driftless_core::TaskShape;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType, Object};
 use driftless_testkit::World;
 use fetcher::{Artifacts, Download, Place, Refusal};
@@ -134,6 +135,10 @@ impl Objects for Wire {
         self.call(|| format!("put {key}"), self.world.put(key, content)).await
     }
 
+    async fn put_sealed(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
+        self.put(key, content).await
+    }
+
     async fn put_file(&self, key: &str, file: &File) -> driftless_aws::Result<()> {
         self.call(|| format!("put {key}"), self.world.put_file(key, file)).await
     }
@@ -191,8 +196,8 @@ impl Queues for Wire {
 }
 
 impl Tasks for Wire {
-    async fn definition(&self, image: &str) -> driftless_aws::Result<String> {
-        self.call(|| "task definition".into(), self.world.definition(image)).await
+    async fn definition(&self, shape: &TaskShape) -> driftless_aws::Result<String> {
+        self.call(|| "task definition".into(), self.world.definition(shape)).await
     }
 
     async fn run(&self, launch: &Launch) -> driftless_aws::Result<String> {

@@ -2,16 +2,17 @@
 
 use driftless_api::{Stack, Update, names};
 use driftless_contract::{ObjectKey, keys};
-use driftless_core::{Readiness, decide, violations};
+use driftless_core::{Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{CLUSTER, World};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
 use super::{
-    machine::{Machine, RETENTION},
+    machine::{Machine, RECONCILER},
     outside::{self, NAMESPACE},
 };
+use crate::scenario::SYSTEM;
 
 impl Machine {
     /// The plan of a look at this time, before the checker.
@@ -22,7 +23,7 @@ impl Machine {
         let stack = self.calm.drive(Cluster::get::<Stack>(&self.calm, NAMESPACE, &object.name)).and_then(Result::ok).flatten();
         let Some(stack) = stack else { return };
         let calm = &self.calm;
-        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, retention: RETENTION };
+        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: RECONCILER };
         let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack, self.world.now())) else { return };
         let plan = decide(&snapshot, self.world.now());
         let found = violations(&snapshot, &plan);
@@ -30,7 +31,10 @@ impl Machine {
         if !found.is_empty() {
             ledger.violate(|| format!("{}: {plan:?} of {snapshot:?}", found.join(", ")));
         }
-        let idle = plan.effects.is_empty() && plan.status == snapshot.stack.status && plan.look_at.is_none();
+        // Inputs are compared for ever.
+        let compares = |effect: &Effect| matches!(effect, Effect::CompareInputs | Effect::ReclaimWorkspace);
+        let as_before = StackStatus { next_look: snapshot.stack.status.next_look, ..plan.status.clone() };
+        let idle = plan.effects.iter().all(compares) && as_before == snapshot.stack.status;
         if self.at_rest_since.is_some() && snapshot.stack.status.readiness == Some(Readiness::Ready) && !idle {
             ledger.violate(|| format!("7: Stack {} is at rest, and a look finds {plan:?}", object.name));
         }
@@ -46,7 +50,18 @@ impl Machine {
         }
         if std::mem::take(&mut self.changed) {
             let world = &self.calm;
-            self.waits = outside::stacks(world).iter().find_map(|stack| outside::waits_for(world, stack));
+            let ledger = self.ledger.borrow();
+            let secret = outside::secret(world);
+            self.waits = outside::stacks(world).iter().find_map(|stack| {
+                let ran_with = ledger.secret_of(stack.metadata.uid.as_deref().unwrap_or_default());
+                let held_back = matches!(
+                    CoreStack::from(stack).status.readiness,
+                    Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })
+                );
+                let stale = ran_with.is_some() && ran_with != secret.as_deref() && !held_back;
+                let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
+                outside::waits_for(world, stack).or_else(waits)
+            });
         }
         self.waits.clone()
     }
@@ -73,7 +88,10 @@ impl Machine {
             if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
                 return Err(format!("4: Update {name} keeps its finalizer"));
             }
-            if !stacks.iter().any(|stack| Some(stack.name_any().as_str()) == update.stack_name()) {
+            if !stacks
+                .iter()
+                .any(|stack| Some(stack.name_any().as_str()) == update.stack(SYSTEM).map(|stack| stack.name).as_deref())
+            {
                 return Err(format!("8: Update {name} outlives its Stack"));
             }
         }

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Dice, Odds,
-    ledger::Ledger,
+    ledger::{Ledger, sim_project},
     outside::{NAMESPACE, pulumi_stack},
 };
 
@@ -31,13 +31,13 @@ pub(super) struct Runner {
 
 enum Step {
     Waiting { until: Timestamp },
-    Running { uid: String, began: Timestamp, end: End },
+    Running { uid: String, began: Timestamp, inputs: Option<String>, end: End },
     Stopping,
 }
 
 /// How an operation ends.
 enum End {
-    Reported(bool),
+    Reported(Verdict),
     Killed,
 }
 
@@ -76,9 +76,9 @@ impl Runner {
                 ledger.end_operation(uid, None);
                 Some("killed")
             }
-            Step::Running { uid, began, end: End::Reported(succeeded) } => {
-                report(world, &self.folder(), *succeeded, *began);
-                ledger.end_operation(uid, Some(*succeeded));
+            Step::Running { uid, began, inputs, end: End::Reported(verdict) } => {
+                report(world, &self.folder(), verdict.clone(), inputs.clone(), *began);
+                ledger.end_operation(uid, Some(matches!(verdict, Verdict::Succeeded {})));
                 self.step = Step::Stopping;
                 self.wake = if dice.chance(300) { now } else { now + dice.seconds(20) };
                 None
@@ -105,26 +105,33 @@ impl Runner {
         let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
-        let end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(!broken && !dice.chance(odds.fail)) };
+        let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
+        let end = if dice.chance(odds.kill) {
+            End::Killed
+        } else if dice.chance(odds.fail / 2) {
+            End::Reported(failed("UpdateConflict"))
+        } else if broken || dice.chance(odds.fail) {
+            End::Reported(failed("Unknown"))
+        } else {
+            End::Reported(Verdict::Succeeded {})
+        };
         self.wake = now + dice.seconds_or(90, 600);
-        self.step = Step::Running { uid: spec.run.uid, began: now, end };
+        self.step = Step::Running { uid: spec.run.uid, began: now, inputs: spec.inputs, end };
     }
 }
 
-fn report(world: &World, folder: &str, succeeded: bool, began: Timestamp) {
-    let verdict = if succeeded {
-        Verdict::Succeeded {}
-    } else {
-        Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "the program fails".into() }
-    };
-    let outputs = succeeded.then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
+fn report(world: &World, folder: &str, verdict: Verdict, inputs: Option<String>, began: Timestamp) {
+    let outputs = matches!(verdict, Verdict::Succeeded {})
+        .then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
     let result = RunResult {
         version: VERSION,
         verdict,
         outputs,
-        project: None,
+        project: Some(sim_project()),
         permalink: None,
         changes: [("create".to_owned(), 1)].into(),
+        pending_operations: Vec::new(),
+        inputs,
         started_at: began,
         ended_at: world.now(),
     };

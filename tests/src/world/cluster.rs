@@ -35,6 +35,9 @@ pub const NAME: &str = "world";
 /// Who acts in the cluster on behalf of the system. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
 pub const IDENTITIES: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "forwarder"];
 
+/// The API server's record of every call, beside the logs: a JSON object per line.
+pub const AUDIT_LOG: &str = "audit.jsonl";
+
 const ADMIN: &str = "admin";
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const FLUX: &str = "flux";
@@ -169,11 +172,19 @@ async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> {
 }
 
 fn start_apiserver(dirs: &Dirs, supervisor: &Supervisor, files: &Path, etcd: &str, port: u16) -> Result<()> {
+    // Who called for what: nothing of what was said.
+    let policy = files.join("audit.yaml");
+    fs::write(
+        &policy,
+        "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- { level: None, nonResourceURLs: ['*'] }\n- { level: Metadata }\n",
+    )?;
     let mut apiserver = command(dirs, dirs.tool("kube-apiserver")?);
     apiserver
         .args(["--etcd-servers", etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
         .arg(format!("--secure-port={port}"))
         .arg(flag("cert-dir", files))
+        .arg(flag("audit-policy-file", &policy))
+        .arg(flag("audit-log-path", &dirs.logs().join(AUDIT_LOG)))
         .arg(flag("token-auth-file", &files.join("tokens.csv")))
         .arg(flag("service-account-key-file", &files.join("service-accounts.key")))
         .arg(flag("service-account-signing-key-file", &files.join("service-accounts.key")))

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use driftless_api::Update;
 use driftless_testkit::hostile::{archives, honest};
 use driftless_tests::{
-    scenario::{FLUX, Handle, RUN, Source, condition},
+    scenario::{FLUX, Handle, RUN, SYSTEM, Source, condition},
     world::ready,
 };
 use kube::{Api, api::ListParams};
@@ -56,7 +56,10 @@ async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_
         ensure!(message.contains("not tried again until the source changes"), "{}: {message}", hostile.name);
     }
     let updates = Api::<Update>::namespaced(world.client.clone(), &team.name).list(&ListParams::default()).await?;
-    ensure!(updates.items.iter().all(|update| update.stack_name() == Some("honest")), "one was run: {updates:#?}");
+    ensure!(
+        updates.items.iter().all(|update| update.stack(SYSTEM).is_some_and(|owner| owner.name == "honest")),
+        "one was run: {updates:#?}"
+    );
     println!("{} hostile archives, each refused", archives.len());
 
     let (s3, bucket) = (s3(&world, None).await?, world.get("WORLD_BUCKET")?);

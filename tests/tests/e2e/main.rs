@@ -2,6 +2,7 @@
 //! something off for everybody has the world to itself.
 
 mod canary;
+mod compat;
 mod failures;
 mod git;
 mod hostile;

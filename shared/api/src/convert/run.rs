@@ -1,13 +1,17 @@
+use std::collections::BTreeMap;
+
 use driftless_core::{self as core, ConfigSource, NewUpdate, Operation, Run};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 use super::status::set_condition;
 use crate::{
-    ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, EnvFromSource, EnvVar, EnvVarSource, KeySelector,
-    ObjectReference, ObjectSelector, Stack, Tree, Update, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack,
-    names,
+    ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource,
+    KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack, StackReference, Tree, Update, UpdateSpec, UpdateStatus,
+    Workspace, WorkspaceSpec, WorkspaceStack, merge, names,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -20,33 +24,122 @@ pub const CONFIG_MAPS_MOUNT: &str = "/var/run/configmaps/stacks.pulumi.com/confi
 const MAX_LABEL: usize = 63;
 
 impl Workspace {
-    /// The Workspace of a Stack: named like it, owned by it.
+    /// The Workspace of a Stack: named like it, owned by it, with its template merged over what its other fields say.
     #[must_use]
     pub fn of_stack(stack: &Stack, new: &NewUpdate) -> Self {
-        let mut workspace = Self::new(&stack.name_any(), (&new.workspace).into());
-        workspace.metadata.namespace = stack.namespace();
-        workspace.metadata.labels = Some(labels(stack));
-        workspace.metadata.owner_references = stack.controller_owner_ref(&()).map(|owner| vec![owner]);
+        let Templated { spec, metadata, .. } = templated(stack, &new.workspace);
+        let mut workspace = Self::new(&stack.name_any(), spec);
+        workspace.metadata = ObjectMeta {
+            namespace: stack.namespace(),
+            labels: Some(over(metadata.labels, labels(stack))),
+            annotations: Some(metadata.annotations).filter(|annotations| !annotations.is_empty()),
+            owner_references: stack.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..workspace.metadata
+        };
         workspace
     }
 }
 
-impl From<&core::Workspace> for WorkspaceSpec {
-    fn from(workspace: &core::Workspace) -> Self {
-        Self {
-            env: workspace.env.iter().map(env_var).collect(),
-            env_from: workspace.env_from.iter().map(env_from).collect(),
-            service_account_name: workspace.service_account_name.clone(),
-            stacks: vec![WorkspaceStack {
-                config: workspace.config.iter().map(config_item).collect(),
-                create: Some(workspace.create),
-                environment: workspace.environment.clone(),
-                name: workspace.stack.clone(),
-                secrets_provider: workspace.secrets_provider.clone(),
-            }],
-            ..Self::default()
-        }
+impl Stack {
+    /// The spec of the Workspace that the Stack's next run would have.
+    #[must_use]
+    pub fn workspace(&self) -> WorkspaceSpec {
+        templated(self, &core::workspace(&core::Stack::from(self).spec)).spec
     }
+}
+
+impl WorkspaceSpec {
+    /// Whether a run in it reads a Secret or a `ConfigMap`.
+    #[must_use]
+    pub fn reads_inputs(&self) -> bool {
+        let config = self.stacks.iter().flat_map(|stack| &stack.config);
+        !self.env_from.is_empty()
+            || self.env.iter().any(|env| env.value_from.is_some())
+            || config.filter_map(|item| item.value_from.as_ref()).any(|from| from.path.is_some())
+    }
+}
+
+/// A Workspace's spec with the Stack's template merged over it.
+pub(super) struct Templated {
+    pub spec: WorkspaceSpec,
+    /// Labels and annotations of the template.
+    pub metadata: EmbeddedMetadata,
+    /// What the template says and nothing here can do, in words. Then the spec is as if there were no template, and is never run.
+    pub refused: Option<String>,
+}
+
+/// As PKO does it: the template goes over `env` and all that the Stack's fields have no word for; `envFrom` and the stack come after it.
+pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated {
+    let base = WorkspaceSpec {
+        env: workspace.env.iter().map(env_var).collect(),
+        service_account_name: workspace.service_account_name.clone(),
+        ..WorkspaceSpec::default()
+    };
+    let merged = merged::<WorkspaceSpec>("spec.workspaceTemplate", &base, stack.spec.workspace_template.as_ref());
+    let (metadata, spec, mut refused) = match merged {
+        Ok((metadata, spec)) => (metadata, spec, None),
+        Err(words) => (EmbeddedMetadata::default(), base, Some(words)),
+    };
+    let template = |field: &str| format!("spec.workspaceTemplate.spec.{field}");
+    if !spec.stacks.is_empty() {
+        refused = Some(format!("{} has no effect: a run prepares the Stack's own stack; remove it", template("stacks")));
+    } else if spec.project_info.is_some() {
+        refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
+    } else if spec.service_account_name.is_some() {
+        refused = Some(match &stack.spec.service_account_name {
+            Some(_) => "spec.serviceAccountName is not supported by this release; remove it".into(),
+            None => format!("{} is not supported by this release; remove it", template("serviceAccountName")),
+        });
+    }
+    let refused = refused.or_else(|| spec.shape("spec.workspaceTemplate.spec").err());
+    let mut spec = spec;
+    spec.env_from.extend(workspace.env_from.iter().map(env_from));
+    spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
+    spec.stacks = vec![WorkspaceStack {
+        config: workspace.config.iter().map(config_item).collect(),
+        create: Some(workspace.create),
+        environment: workspace.environment.clone(),
+        name: workspace.stack.clone(),
+        secrets_provider: workspace.secrets_provider.clone(),
+    }];
+    Templated { spec, metadata, refused }
+}
+
+/// What a Stack's `updateTemplate` says and no Update can be, in words.
+pub(super) fn update_refused(stack: &Stack) -> Option<String> {
+    let field = "spec.updateTemplate";
+    let spec = match merged::<UpdateSpec>(field, &UpdateSpec::default(), stack.spec.update_template.as_ref()) {
+        Ok((_, spec)) => spec,
+        Err(words) => return Some(words),
+    };
+    if let Some(word) = spec.operation.filter(|word| Operation::parse(word).is_none()) {
+        return Some(format!("{field}.spec.type is {word:?}; use up, preview, refresh or destroy"));
+    }
+    let ttl = spec.ttl_after_completed.filter(|ttl| ttl.parse::<kube::core::Duration>().is_err());
+    ttl.map(|ttl| format!("{field}.spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"))
+}
+
+/// A template's metadata, and its spec merged over another.
+fn merged<Spec: Serialize + DeserializeOwned + Clone>(
+    field: &str,
+    base: &Spec,
+    template: Option<&Value>,
+) -> Result<(EmbeddedMetadata, Spec), String> {
+    let Some(template) = template else { return Ok((EmbeddedMetadata::default(), base.clone())) };
+    let invalid = |part: &str, error: serde_json::Error| format!("{field}.{part}: {error}");
+    let base = serde_json::to_value(base).map_err(|error| invalid("spec", error))?;
+    let metadata = template.get("metadata").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+    let spec = template.get("spec").map_or(base.clone(), |patch| merge(base, patch));
+    Ok((
+        serde_json::from_value(metadata).map_err(|error| invalid("metadata", error))?,
+        serde_json::from_value(spec).map_err(|error| invalid("spec", error))?,
+    ))
+}
+
+/// Ours win.
+fn over(mut theirs: BTreeMap<String, String>, ours: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    theirs.extend(ours);
+    theirs
 }
 
 fn env_var(var: &core::EnvVar) -> EnvVar {
@@ -82,7 +175,7 @@ fn config_item(item: &core::ConfigItem) -> ConfigItem {
 }
 
 /// The label that finds what a Stack made. A name that is too long for a label is cut and told apart by its hash.
-fn labels(stack: &Stack) -> std::collections::BTreeMap<String, String> {
+fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let name = stack.name_any();
     let value = match name.get(..MAX_LABEL - 13) {
         Some(cut) if name.len() > MAX_LABEL => format!("{}-{}", cut.trim_end_matches(['.', '-']), &core::hash(&[&name])[..12]),
@@ -95,23 +188,30 @@ impl Update {
     /// The Update of a Stack that runs what `new` says in a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let (api_version, kind, name) = new.source.object();
-        let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() };
+        let tree = new.tree.as_ref().map(|tree| {
+            let (api_version, kind, name) = tree.source.object();
+            let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() };
+            Tree {
+                digest: Some(tree.digest.clone()),
+                dir: Some(tree.source.dir().to_owned()),
+                paths: tree.paths.clone(),
+                scope: tree.scope.clone(),
+                source: Some(source),
+            }
+        });
         let forward = new.operation != Operation::Destroy;
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
                 commit: Some(new.current.commit.clone()),
+                expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
                 reconcile_request: Some(new.current.reconcile_request.clone()),
+                seal: (forward && stack.spec.destroy_on_finalize == Some(true) && !stack.annotations().contains_key(names::SEAL))
+                    .then_some(true),
+                stack: None,
                 stack_generation: Some(new.current.generation),
-                tree: Some(Tree {
-                    digest: Some(new.digest.clone()),
-                    dir: Some(new.source.dir().to_owned()),
-                    paths: new.paths.clone(),
-                    scope: new.scope.clone(),
-                    source: Some(source),
-                }),
+                tree,
                 // The snapshot that this generation of the Stack asks for, whatever becomes of the Workspace.
-                workspace: serde_json::to_value(WorkspaceSpec::from(&new.workspace)).ok(),
+                workspace: serde_json::to_value(templated(stack, &new.workspace).spec).ok(),
             }),
             message: Some(new.message.clone()),
             operation: Some(new.operation.as_str().into()),
@@ -124,11 +224,16 @@ impl Update {
             workspace_name: Some(workspace.name_any()),
             ..UpdateSpec::default()
         };
+        // One that cannot be merged was refused before.
+        let template = stack.spec.update_template.as_ref();
+        let (metadata, spec) =
+            merged("spec.updateTemplate", &spec, template).unwrap_or_else(|_| (EmbeddedMetadata::default(), spec));
         let mut update = Self::new(&new.current.name, spec);
         let stack_owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
         update.metadata = ObjectMeta {
             namespace: stack.namespace(),
-            labels: Some(labels(stack)),
+            labels: Some(over(metadata.labels, labels(stack))),
+            annotations: Some(metadata.annotations).filter(|annotations| !annotations.is_empty()),
             finalizers: Some(vec![names::FINALIZER.to_owned()]),
             owner_references: Some(workspace.controller_owner_ref(&()).into_iter().chain(stack_owner).collect()),
             ..update.metadata
@@ -136,18 +241,37 @@ impl Update {
         update
     }
 
-    /// The name of the Stack that owns it.
+    /// The same in the system's namespace, for a Stack whose own is terminating. Kubernetes knows of no owner in another namespace.
     #[must_use]
-    pub fn stack_name(&self) -> Option<&str> {
-        self.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.name.as_str())
+    pub fn of_stack_elsewhere(stack: &Stack, new: &NewUpdate, system_namespace: &str) -> Self {
+        let mut update = Self::of_stack(stack, &Workspace::of_stack(stack, new), new);
+        let namespace = stack.namespace().unwrap_or_default();
+        update.labels_mut().insert(names::STACK_NAMESPACE.to_owned(), namespace.clone());
+        update.metadata.namespace = Some(system_namespace.to_owned());
+        update.metadata.owner_references = None;
+        let reference = StackReference { name: stack.name_any(), namespace, uid: stack.uid().unwrap_or_default() };
+        update.spec.driftless.get_or_insert_default().stack = Some(reference);
+        update
     }
 
-    /// What it runs, if the Stack with that uid owns it.
+    /// The Stack that it is of: its owner, or in the system's namespace the one that its spec names.
     #[must_use]
-    pub fn run_of(&self, stack_uid: &str) -> Option<Run> {
-        let owned = self.owner_references().iter().any(|owner| owner.kind == "Stack" && owner.uid == stack_uid);
+    pub fn stack(&self, system_namespace: &str) -> Option<StackReference> {
+        let namespace = self.namespace().unwrap_or_default();
+        if namespace == system_namespace {
+            return self.spec.driftless.as_ref()?.stack.clone();
+        }
+        let owner = self.owner_references().iter().find(|owner| owner.kind == "Stack")?;
+        Some(StackReference { name: owner.name.clone(), namespace, uid: owner.uid.clone() })
+    }
+
+    /// What it runs, if it is of the Stack with that uid.
+    #[must_use]
+    pub fn run_of(&self, stack_uid: &str, system_namespace: &str) -> Option<Run> {
+        let owned = self.stack(system_namespace).is_some_and(|stack| stack.uid == stack_uid);
         let ours = self.spec.driftless.as_ref().filter(|_| owned)?;
         Some(Run {
+            namespace: self.namespace().unwrap_or_default(),
             name: self.name_any(),
             generation: ours.stack_generation?,
             reconcile_request: ours.reconcile_request.clone().unwrap_or_default(),
@@ -155,6 +279,12 @@ impl Update {
             operation: Operation::parse(self.spec.operation.as_deref()?)?,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
         })
+    }
+
+    /// What it waits for, in its own words. For people: nothing is decided from it.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<&str> {
+        self.status.as_ref()?.driftless.as_ref()?.waiting_for.as_deref()
     }
 
     /// Its outcome is on its status.

@@ -2,7 +2,7 @@ use driftless_core as core;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, names};
+use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, names};
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
@@ -15,13 +15,31 @@ impl From<&Stack> for core::Stack {
             finalizer: stack.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
-            spec: spec(&stack.name_any(), &stack.spec),
+            spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
     }
 }
 
-fn spec(name: &str, spec: &StackSpec) -> core::StackSpec {
+/// `continueResyncOnCommitMatch` without a period: each run costs a task.
+const DEFAULT_RESYNC_SECONDS: i64 = 600;
+
+fn spec(stack: &Stack) -> core::StackSpec {
+    let mut spec = plain(&stack.name_any(), &stack.spec);
+    let workspace = super::run::templated(stack, &core::workspace(&spec));
+    spec.watches_inputs = workspace.spec.reads_inputs();
+    spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
+    for (annotation, word) in [(names::INPUTS, names::IGNORE), (names::SEAL, names::NEVER)] {
+        if let Some(other) = stack.annotations().get(annotation).filter(|value| *value != word) {
+            spec.refused.get_or_insert_with(|| format!("annotation {annotation} is {other:?}; write {word:?}, or remove it"));
+        }
+    }
+    spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
+    spec
+}
+
+/// The spec without what its templates make of it.
+fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
     let references = |map: &std::collections::BTreeMap<String, ResourceRef>| {
         map.iter().map(|(key, reference)| (key.clone(), reference.into())).collect()
     };
@@ -57,12 +75,17 @@ fn spec(name: &str, spec: &StackSpec) -> core::StackSpec {
         use_local_stack_only: spec.use_local_stack_only.unwrap_or_default(),
         continue_resync_on_commit_match: spec.continue_resync_on_commit_match.unwrap_or_default(),
         resync_frequency_seconds: spec.resync_frequency_seconds,
+        default_resync_seconds: DEFAULT_RESYNC_SECONDS,
         retry_max_backoff_duration_seconds: spec.retry_max_backoff_duration_seconds,
         prerequisites: spec.prerequisites.iter().map(prerequisite).collect(),
         destroy_on_finalize: spec.destroy_on_finalize.unwrap_or_default(),
         run_program: spec.run_program.unwrap_or_default(),
+        expect_no_refresh_changes: spec.expect_no_refresh_changes.unwrap_or_default(),
+        retry_on_update_conflict: spec.retry_on_update_conflict.unwrap_or_default(),
+        reclaim_workspace: spec.workspace_reclaim_policy == Some(WorkspaceReclaimPolicy::Delete),
         service_account_name: spec.service_account_name.clone(),
-        unsupported: unsupported(spec),
+        watches_inputs: false,
+        refused: None,
     }
 }
 
@@ -100,16 +123,6 @@ fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
         auth_forms: git_auth.as_ref().filter(|_| git_auth_secret.is_none()).map(forms),
         fingerprint: core::hash(&[&fields.to_string()]),
     }))
-}
-
-/// What a run would have to heed and cannot yet. A run without it would be another run.
-fn unsupported(spec: &StackSpec) -> Vec<&'static str> {
-    let set = [
-        ("spec.workspaceTemplate", spec.workspace_template.is_some()),
-        ("spec.updateTemplate", spec.update_template.is_some()),
-        ("spec.serviceAccountName", spec.service_account_name.is_some()),
-    ];
-    set.into_iter().filter_map(|(field, set)| set.then_some(field)).collect()
 }
 
 fn prerequisite(prerequisite: &crate::Prerequisite) -> core::PrerequisiteRef {

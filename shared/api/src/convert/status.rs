@@ -35,8 +35,14 @@ impl Stack {
                 name: Some(current.name.clone()),
                 reconcile_request: some(&current.reconcile_request),
             }),
-            driftless: (status.next_look.is_some() || status.scope.is_some())
-                .then(|| DriftlessStackStatus { next_look: status.next_look.map(Time), scope: status.scope.clone() }),
+            driftless: Some(DriftlessStackStatus {
+                conflict: status.conflict.then_some(true),
+                inputs: status.inputs.clone(),
+                next_look: status.next_look.map(Time),
+                scope: status.scope.clone(),
+                waits_for: status.waits_for.clone(),
+            })
+            .filter(|ours| *ours != DriftlessStackStatus::default()),
             last_update: status.last_update.as_ref().map(last_update),
             observed_generation: status.observed_generation,
             observed_reconcile_request: some(&status.observed_reconcile_request),
@@ -108,6 +114,7 @@ fn some(text: &str) -> Option<String> {
 
 impl From<&StackStatus> for core::StackStatus {
     fn from(status: &StackStatus) -> Self {
+        let ours = status.driftless.clone().unwrap_or_default();
         Self {
             observed_generation: status.observed_generation,
             observed_reconcile_request: status.observed_reconcile_request.clone().unwrap_or_default(),
@@ -123,8 +130,11 @@ impl From<&StackStatus> for core::StackStatus {
             last_update: status.last_update.as_ref().map(Into::into),
             outputs: status.outputs.clone(),
             project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
-            scope: status.driftless.as_ref().and_then(|ours| ours.scope.clone()),
-            next_look: status.driftless.as_ref().and_then(|ours| ours.next_look.as_ref()).map(|Time(at)| *at),
+            conflict: ours.conflict.unwrap_or_default(),
+            waits_for: ours.waits_for.clone(),
+            inputs: ours.inputs.clone(),
+            scope: ours.scope.clone(),
+            next_look: ours.next_look.as_ref().map(|Time(at)| *at),
         }
     }
 }

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "this is test code, which clippy does not see in a module without tests")]
 
+use std::collections::BTreeMap;
+
 use driftless_core::*;
 use jiff::{SignedDuration, Timestamp};
 
@@ -47,7 +49,15 @@ pub fn stored() -> TreeState {
 /// Its source has an artifact, whose tree is stored.
 pub fn snapshot(stack: Stack) -> Snapshot {
     let source = Some(SourceState::Artifact { revision: "main@sha1:aaa".into(), digest: "sha256:aaa".into(), polled: None });
-    Snapshot { stack, source, tree: stored(), run: RunState::None, prerequisites: Vec::new() }
+    Snapshot {
+        stack,
+        source,
+        tree: stored(),
+        run: RunState::None,
+        prerequisites: Vec::new(),
+        requires: BTreeMap::new(),
+        inputs: None,
+    }
 }
 
 /// What `lastUpdate` says after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
@@ -75,6 +85,7 @@ pub fn stack_after(last: LastUpdate) -> Stack {
 
 pub fn run(operation: Operation) -> Run {
     Run {
+        namespace: "team".into(),
         name: "shop-111".into(),
         generation: 1,
         reconcile_request: String::new(),
@@ -86,7 +97,15 @@ pub fn run(operation: Operation) -> Run {
 
 pub fn outcome(succeeded: bool) -> RunOutcome {
     let message = if succeeded { String::new() } else { "up failed: no such bucket".into() };
-    RunOutcome { succeeded, message, outputs: None, project: Some(("shop".into(), "yaml".into())), permalink: None }
+    RunOutcome {
+        succeeded,
+        message,
+        conflict: false,
+        outputs: None,
+        project: Some(("shop".into(), "yaml".into())),
+        permalink: None,
+        inputs: None,
+    }
 }
 
 /// The plan of a look, after the checker has seen it.

@@ -73,6 +73,10 @@ fn check(definition: &Value) -> Result<(), Fault> {
     if !fits(number("cpu"), number("memory")) {
         return Err(Fault::client("No Fargate configuration exists for given values."));
     }
+    let disk = &definition["ephemeralStorage"];
+    if !disk.is_null() && !disk["sizeInGiB"].as_u64().is_some_and(|gib| (21..=200).contains(&gib)) {
+        return Err(Fault::client("Ephemeral storage must be between 21 GiB and 200 GiB."));
+    }
     let containers = definition["containerDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
     if containers.is_empty() || containers.len() > 10 || !containers.iter().any(is_essential) {
         return Err(Fault::client("Task definition must have 1 to 10 containers, at least one of them essential."));

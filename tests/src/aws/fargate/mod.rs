@@ -1,7 +1,8 @@
 //! ECS with Fargate on one machine: the API as botocore's model has it, and tasks that are processes.
 //!
 //! A task starts the runner in place of its main container, in a folder of its own and with only the environment that a task would
-//! have. Its init container is taken as done: it would have put the runner on the volume.
+//! have. The init container that would put the runner on its volume is taken as done; the others run before, one after the other, on
+//! this machine's programs: there are no images. Volumes are directories of the task.
 
 mod definition;
 mod metadata;

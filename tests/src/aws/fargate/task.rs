@@ -1,7 +1,7 @@
 //! The life of a task: a process, its states, and the events about them.
 
 use std::{
-    collections::BTreeMap, os::unix::process::ExitStatusExt as _, path::Path, process::ExitStatus, sync::Arc, time::Duration,
+    collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, path::Path, process::ExitStatus, sync::Arc, time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use tokio::{
     process::Command,
+    sync::watch,
     time::{sleep, timeout},
 };
 
@@ -27,19 +28,30 @@ const REDELIVERY: Duration = Duration::from_millis(500);
 /// As often is an event tried; AWS goes on for a day.
 const DELIVERIES: u32 = 20;
 
+/// How far a task got.
+#[derive(Default)]
+struct Ended {
+    /// The exit codes of the containers that ran, by name.
+    exits: BTreeMap<String, i32>,
+    /// The init container that failed: nothing after it started.
+    failed: Option<String>,
+}
+
 /// Leads a task from PROVISIONING to STOPPED.
 pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) {
     let ended = serve(&fargate, &arn, &definition).await;
     let at = now();
     let mut changes =
         json!({ "lastStatus": "STOPPED", "desiredStatus": "STOPPED", "stoppedAt": epoch(at), "executionStoppedAt": epoch(at) });
-    let (code, reason, exit) = match ended {
-        Ok(Some(status)) => {
-            ("EssentialContainerExited", "Essential container in task exited".to_owned(), Some(exit_code(status)))
+    let (code, reason) = match &ended {
+        Ok(Ended { failed: Some(_), .. }) => ("TaskFailedToStart", "Task failed to start".to_owned()),
+        Ok(Ended { exits, .. }) if exits.contains_key(name(main_container(&definition))) => {
+            ("EssentialContainerExited", "Essential container in task exited".to_owned())
         }
-        Ok(None) => ("UserInitiated", String::new(), None),
-        Err(error) => ("TaskFailedToStart", format!("ResourceInitializationError: {error:#}"), None),
+        Ok(_) => ("UserInitiated", String::new()),
+        Err(error) => ("TaskFailedToStart", format!("ResourceInitializationError: {error:#}")),
     };
+    let Ended { exits, failed } = ended.unwrap_or_default();
     {
         let mut state = fargate.state();
         let Some(task) = state.tasks.get_mut(&arn) else { return };
@@ -51,91 +63,166 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
         }
         for container in task.wire["containers"].as_array_mut().into_iter().flatten() {
             container["lastStatus"] = "STOPPED".into();
-            let main = container["name"] == main_container(&definition)["name"];
-            // A container that never started has no exit code; init containers had ended well before the main one started.
-            if let Some(exit) = exit {
-                container["exitCode"] = if main { exit } else { 0 }.into();
+            // A container that never started has no exit code.
+            if let Some(exit) = exits.get(name(container)) {
+                container["exitCode"] = (*exit).into();
+            } else if let Some(failed) = &failed {
+                let words = "failed to resolve container ordering dependency";
+                let target = name(container);
+                container["reason"] = format!(
+                    "dependency graph: {words} [{failed}] for target [{target}] as dependency did not exit successfully."
+                )
+                .into();
             }
         }
     }
     advance(&fargate, &arn, changes).await;
 }
 
-/// Starts the task's process and waits for its end; `None` if it was stopped before it started.
-async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<Option<ExitStatus>> {
+/// Runs the task's containers one after the other, up to the first that fails or the stop of the task.
+async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<Ended> {
     advance(fargate, arn, json!({ "lastStatus": "PENDING" })).await;
-    let Some(mut stop) = fargate.state().tasks.get(arn).map(|task| task.stop.subscribe()) else { return Ok(None) };
-    let id = keys::task_id(arn);
-    let command = prepare(fargate, arn, definition)?;
-    if *stop.borrow() {
-        return Ok(None);
+    let mut ended = Ended::default();
+    let Some(mut stop) = fargate.state().tasks.get(arn).map(|task| task.stop.subscribe()) else { return Ok(ended) };
+    check(fargate, definition)?;
+    let (id, main) = (keys::task_id(arn), main_container(definition));
+    for container in in_order(definition)? {
+        if *stop.borrow() {
+            return Ok(ended);
+        }
+        let name = name(container).to_owned();
+        if installs(container, main) {
+            ended.exits.insert(name, 0);
+            continue;
+        }
+        let is_main = container["name"] == main["name"];
+        let command = prepare(fargate, arn, container, is_main)?;
+        let process = if is_main { id.to_owned() } else { format!("{id}-{name}") };
+        let mut process = Process::start(&fargate.site.dirs, &process, command)?;
+        if is_main {
+            advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
+        }
+        let status = attend(fargate, arn, container, &mut process, &mut stop).await?;
+        ended.exits.insert(name.clone(), exit_code(status));
+        if !is_main && !status.success() {
+            ended.failed = Some(name);
+            return Ok(ended);
+        }
     }
-    let mut process = Process::start(&fargate.site.dirs, id, command)?;
-    advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
+    Ok(ended)
+}
+
+/// Waits for the end of a container's process, and brings it about when the task is to be stopped.
+async fn attend(
+    fargate: &Arc<Fargate>,
+    arn: &str,
+    container: &Value,
+    process: &mut Process,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<ExitStatus> {
     let asked = tokio::select! {
-        status = process.wait() => return status.map(Some),
+        status = process.wait() => return status,
         asked = stop.wait_for(|stop| *stop) => asked.is_ok(),
     };
     ensure!(asked, "the task's record is gone");
     // Signals go to the container's first process only; what it leaves behind is killed with it, when `process` is dropped.
     process.signal(Signal::TERM)?;
     advance(fargate, arn, json!({ "lastStatus": "STOPPING" })).await;
-    let seconds = main_container(definition)["stopTimeout"].as_u64().unwrap_or(STOP_TIMEOUT_SECONDS);
+    let seconds = container["stopTimeout"].as_u64().unwrap_or(STOP_TIMEOUT_SECONDS);
     if let Ok(status) = timeout(Duration::from_secs(seconds), process.wait()).await {
-        return status.map(Some);
+        return status;
     }
     process.signal(Signal::KILL)?;
-    process.wait().await.map(Some)
+    process.wait().await
 }
 
-/// The runner's command, in a folder of its own and with a task's environment.
-fn prepare(fargate: &Fargate, arn: &str, definition: &Value) -> Result<Command> {
+/// What has to be so for the main container to start.
+fn check(fargate: &Fargate, definition: &Value) -> Result<()> {
     let main = main_container(definition);
-    let entry: Vec<_> = list(&main["entryPoint"]).iter().filter_map(Value::as_str).collect();
-    let runner = entry.first().copied().unwrap_or_default();
-    // The init container would have put it there.
-    let installs = |container: &Value| list(&container["command"]).last().is_some_and(|last| last == runner);
-    let dependencies = list(&main["dependsOn"]).iter().map(|dependency| &dependency["containerName"]);
-    let installed = dependencies
-        .into_iter()
-        .any(|name| list(&definition["containerDefinitions"]).iter().any(|other| other["name"] == *name && installs(other)));
-    if !installed {
+    let containers = list(&definition["containerDefinitions"]);
+    let mut dependencies = list(&main["dependsOn"]).iter().map(|dependency| &dependency["containerName"]);
+    if !dependencies.any(|name| containers.iter().any(|other| other["name"] == *name && installs(other, main))) {
+        let runner = main["entryPoint"][0].as_str().unwrap_or_default();
         bail!("CannotStartContainerError: exec {runner:?}: no such file or directory: no init container puts it there");
     }
-    for container in list(&definition["containerDefinitions"]) {
+    for container in containers {
         let group = container["logConfiguration"]["options"]["awslogs-group"].as_str();
         ensure!(
             group.is_none_or(|group| fargate.site.template.log_groups.iter().any(|known| known == group)),
             "there is no log group {group:?}"
         );
     }
-    let id = keys::task_id(arn);
-    let folder = fargate.site.dirs.create(&format!("tasks/{id}"))?;
+    Ok(())
+}
+
+/// Whether the container puts the runner in its place, which is taken as done.
+fn installs(container: &Value, main: &Value) -> bool {
+    let command = list(&container["command"]);
+    command.first().is_some_and(|word| word == "install") && command.contains(&main["entryPoint"][0])
+}
+
+/// The containers, each after those that it depends on, and the main one last.
+fn in_order(definition: &Value) -> Result<Vec<&Value>> {
+    let mut left: Vec<_> = list(&definition["containerDefinitions"]).iter().collect();
+    let mut ordered: Vec<&Value> = Vec::new();
+    while !left.is_empty() {
+        let is_done = |dependency: &Value| ordered.iter().any(|done| done["name"] == dependency["containerName"]);
+        let next = left.iter().position(|container| list(&container["dependsOn"]).iter().all(is_done));
+        let next = next.context("the containers depend on one another in a circle")?;
+        ordered.push(left.remove(next));
+    }
+    let main = &main_container(definition)["name"];
+    ensure!(ordered.last().is_some_and(|last| last["name"] == *main), "this world runs nothing beside the main container");
+    Ok(ordered)
+}
+
+/// A container's command, in a folder of its own and with a task's environment. The main one's is the runner.
+fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool) -> Result<Command> {
+    let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
+    let folder = if is_main { task.clone() } else { task.join(name(container)) };
     let overrides = fargate.state().tasks.get(arn).map(|task| task.wire["overrides"].clone()).unwrap_or_default();
     let overrides = list(&overrides["containerOverrides"])
         .iter()
-        .find(|container| container["name"] == main["name"])
+        .find(|overrides| overrides["name"] == container["name"])
         .cloned()
         .unwrap_or_default();
-    let arguments = if overrides["command"].is_null() { &main["command"] } else { &overrides["command"] };
-    let mut command = command(&fargate.site.dirs, &fargate.runner);
-    command.args(&entry[1..]).args(list(arguments).iter().filter_map(Value::as_str)).current_dir(&folder).env_clear();
-    command.envs(environment(fargate, arn, &folder, main, &overrides)?);
+    let mut mounts = Vec::new();
+    for mount in list(&container["mountPoints"]) {
+        let place = task.join("volumes").join(mount["sourceVolume"].as_str().unwrap_or_default());
+        fs::create_dir_all(&place)?;
+        mounts.push((mount["containerPath"].as_str().unwrap_or_default().to_owned(), place.display().to_string()));
+    }
+    let arguments = if overrides["command"].is_null() { &container["command"] } else { &overrides["command"] };
+    let words = list(&container["entryPoint"]).iter().chain(list(arguments)).filter_map(Value::as_str);
+    let mut words = words.map(|word| here(word, &mounts));
+    // There are no images, and so no entry points of theirs.
+    let program = words.next().context("CannotStartContainerError: no command specified")?;
+    let program = if is_main { fargate.runner.clone() } else { program.into() };
+    let mut command = command(&fargate.site.dirs, program);
+    let environment = environment(fargate, arn, &folder, container, &overrides, &mounts)?;
+    command.args(words).current_dir(&folder).env_clear().envs(environment);
     Ok(command)
 }
 
-fn environment(fargate: &Fargate, arn: &str, folder: &Path, main: &Value, overrides: &Value) -> Result<BTreeMap<String, String>> {
+fn environment(
+    fargate: &Fargate,
+    arn: &str,
+    folder: &Path,
+    container: &Value,
+    overrides: &Value,
+    mounts: &[(String, String)],
+) -> Result<BTreeMap<String, String>> {
     let secret = fargate.state().tasks.get(arn).map(|task| task.secret.clone()).context("the task's record is gone")?;
     let mut environment = fargate.image.clone();
     // A container has a home and a /tmp that nobody else sees.
     for (variable, name) in [("HOME", "home"), ("TMPDIR", "tmp")] {
         let path = folder.join(name);
-        std::fs::create_dir_all(&path)?;
+        fs::create_dir_all(&path)?;
         environment.insert(variable.into(), path.display().to_string());
     }
-    for variable in list(&main["environment"]).iter().chain(list(&overrides["environment"])) {
-        let text = |name: &str| variable[name].as_str().unwrap_or_default().to_owned();
-        environment.insert(text("name"), text("value"));
+    for variable in list(&container["environment"]).iter().chain(list(&overrides["environment"])) {
+        let text = |name: &str| variable[name].as_str().unwrap_or_default();
+        environment.insert(text("name").into(), here(text("value"), mounts));
     }
     let endpoint = &fargate.endpoint;
     environment.extend([
@@ -147,6 +234,27 @@ fn environment(fargate: &Fargate, arn: &str, folder: &Path, main: &Value, overri
         ("AWS_ENDPOINT_URL".into(), fargate.site.endpoint.clone()),
     ]);
     Ok(environment)
+}
+
+/// The text with the container's places of its volumes as this machine has them.
+fn here(text: &str, mounts: &[(String, String)]) -> String {
+    let is_word = |char: char| char.is_alphanumeric() || "_-.".contains(char);
+    mounts.iter().fold(text.to_owned(), |text, (path, place)| {
+        let mut mapped = String::new();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find(path) {
+            let (before, after) = (&rest[..at], &rest[at + path.len()..]);
+            mapped.push_str(before);
+            let begins = !mapped.ends_with(|char| is_word(char) || "/})".contains(char));
+            mapped.push_str(if begins && !after.starts_with(is_word) { place } else { path });
+            rest = after;
+        }
+        mapped + rest
+    })
+}
+
+fn name(container: &Value) -> &str {
+    container["name"].as_str().unwrap_or_default()
 }
 
 /// As container runtimes report a signal.
@@ -216,5 +324,23 @@ pub(super) fn fits(pattern: &Value, event: &Value) -> bool {
         Value::Object(fields) => fields.iter().all(|(name, pattern)| event.get(name).is_some_and(|event| fits(pattern, event))),
         Value::Array(literals) => literals.contains(event),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_a_container_become_those_of_its_task() {
+        let mounts = [("/share".to_owned(), "/t/volumes/share".to_owned()), ("/d".to_owned(), "/t/volumes/d".to_owned())];
+        for (text, expected) in [
+            ("/share/.env", "/t/volumes/share/.env"),
+            ("/share", "/t/volumes/share"),
+            ("echo A=1 >>/share/.env; ls '/share' /d", "echo A=1 >>/t/volumes/share/.env; ls '/t/volumes/share' /t/volumes/d"),
+            ("/usr/share/x /shared $HOME/share ${HOME}/share", "/usr/share/x /shared $HOME/share ${HOME}/share"),
+        ] {
+            assert_eq!(here(text, &mounts), expected);
+        }
     }
 }

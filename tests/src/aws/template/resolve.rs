@@ -122,6 +122,7 @@ impl<'a> Resolver<'a> {
             "AWS::StackName" => stack.clone(),
             _ => match self.kind(place, id)? {
                 "AWS::SQS::Queue" => format!("{}/{account}/{}", self.settings.endpoint, self.name(id)?),
+                "AWS::KMS::Key" => key_id(id),
                 _ => self.name(id)?,
             },
         };
@@ -142,6 +143,7 @@ impl<'a> Resolver<'a> {
             ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{account}:role/{}", self.name(id)?),
             // AWS makes it up; what matters is that it is not the name.
             ("AWS::IAM::Role", "RoleId") => format!("AROA{:.17}", keys::hash(&["role", id])).to_uppercase(),
+            ("AWS::KMS::Key", "Arn") => format!("arn:aws:kms:{region}:{account}:key/{}", key_id(id)),
             ("AWS::ECS::Cluster", "Arn") => format!("arn:aws:ecs:{region}:{account}:cluster/{}", self.name(id)?),
             ("AWS::Events::Rule", "Arn") => format!("arn:aws:events:{region}:{account}:rule/{}", self.name(id)?),
             ("AWS::Logs::LogGroup", "Arn") => format!("arn:aws:logs:{region}:{account}:log-group:{}:*", self.name(id)?),
@@ -193,4 +195,9 @@ fn intrinsic(fields: &Map<String, Value>) -> Option<(&str, &Value)> {
         }
         _ => None,
     }
+}
+
+/// AWS makes it up.
+fn key_id(id: &str) -> String {
+    keys::hash(&["key", id])
 }

@@ -188,6 +188,7 @@ pub(super) struct Raw {
     log_groups: Vec<String>,
     queue_policies: Vec<raw::QueuePolicy>,
     bucket_policies: Vec<raw::BucketPolicy>,
+    keys: Vec<(String, raw::Key)>,
 }
 
 type Resolve<'a> = &'a dyn Fn(&str) -> Result<Value, Error>;
@@ -228,6 +229,7 @@ impl Raw {
             }
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
+            "AWS::KMS::Key" => self.keys.push((arn()?, shape(id, properties)?)),
             "AWS::SQS::QueuePolicy" => self.queue_policies.push(shape(id, properties)?),
             "AWS::S3::BucketPolicy" => self.bucket_policies.push(shape(id, properties)?),
             kind => return Err(Error::new(id, format!("{kind} is not known here, or not a second one"))),
@@ -254,6 +256,9 @@ impl Raw {
         };
         for policy in self.bucket_policies {
             template.resource_policies.insert(format!("arn:aws:s3:::{}", policy.bucket), policy.policy_document.statement);
+        }
+        for (arn, key) in self.keys {
+            template.resource_policies.insert(arn, key.key_policy.statement);
         }
         for policy in self.queue_policies {
             for url in &policy.queues {

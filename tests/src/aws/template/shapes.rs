@@ -36,6 +36,7 @@ shape!(QueuePolicy { queues: Vec<String>, policy_document: Policy });
 shape!(BucketPolicy { bucket: String, policy_document: Policy });
 shape!(Rule { event_pattern: Value, targets: Vec<Destination> });
 shape!(Cluster { cluster_name: String, capacity_providers: Value });
+shape!(Key { description: Value, enable_key_rotation: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
 shape!(Bucket {
     bucket_name: String,

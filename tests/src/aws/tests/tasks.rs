@@ -197,3 +197,69 @@ async fn what_ecs_refuses_is_refused() {
     let (_, new) = world.ecs(&keys, "RunTask", &run(&definition, "t2", &["exit", "0"])).await;
     assert!(new["tasks"][0]["taskArn"].is_string());
 }
+
+/// The definition with init containers that run these scripts.
+fn with_init(world: &TestWorld, scripts: &[(&str, &str)]) -> Value {
+    let mut definition = definition(world);
+    let share = |read_only| json!({ "sourceVolume": "share", "containerPath": "/share", "readOnly": read_only });
+    let after = |name: &str| json!({ "containerName": name, "condition": "SUCCESS" });
+    let env = json!({ "name": "PULUMI_ENV", "value": "/share/.env" });
+    definition["family"] = "driftless-init".into();
+    definition["ephemeralStorage"] = json!({ "sizeInGiB": 21 });
+    definition["volumes"].as_array_mut().unwrap().push(json!({ "name": "share" }));
+    let all = definition["containerDefinitions"].as_array_mut().unwrap();
+    let mut main = all.pop().unwrap();
+    all[0]["command"].as_array_mut().unwrap().push("/share".into());
+    all[0]["mountPoints"].as_array_mut().unwrap().push(share(false));
+    let mut previous = "runner-init";
+    for (name, script) in scripts {
+        all.push(json!({
+            "name": name, "image": "busybox", "essential": false, "entryPoint": ["sh", "-c"], "command": [script], "environment": [env],
+            "mountPoints": [share(false)], "dependsOn": [after(previous)],
+        }));
+        main["dependsOn"].as_array_mut().unwrap().push(after(name));
+        previous = name;
+    }
+    main["environment"].as_array_mut().unwrap().push(env);
+    main["mountPoints"].as_array_mut().unwrap().push(share(true));
+    all.push(main);
+    definition
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_containers_run_in_order_and_hand_a_file_over() {
+    let world = TestWorld::start("init").await;
+    let (keys, _) = launcher(&world).await;
+    let scripts = [("init-a", r#"echo A=1 >> "$PULUMI_ENV""#), ("init-b", "grep -q A=1 /share/.env && echo B=2 >> /share/.env")];
+    let (_, answer) = world.ecs(&keys, "RegisterTaskDefinition", &with_init(&world, &scripts)).await;
+    let definition = answer["taskDefinition"]["taskDefinitionArn"].as_str().unwrap();
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(definition, "t", &["exit", "5"])).await;
+    let arn = &answer["tasks"][0]["taskArn"];
+    let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+    assert_eq!(stopped["stopCode"], "EssentialContainerExited", "{stopped:#}");
+    let exits: Vec<_> = stopped["containers"].as_array().unwrap().iter().map(|container| &container["exitCode"]).collect();
+    assert_eq!(exits, [0, 0, 0, 5]);
+    let task = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap()));
+    let told = fs::read_to_string(task.join("told")).unwrap();
+    let file = told.lines().find_map(|line| line.strip_prefix("PULUMI_ENV=")).unwrap();
+    assert_eq!(fs::read_to_string(file).unwrap(), "A=1\nB=2\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_init_container_that_fails_ends_its_task() {
+    let world = TestWorld::start("failing-init").await;
+    let (keys, _) = launcher(&world).await;
+    let definition = with_init(&world, &[("init-a", "exit 3"), ("init-b", "exit 0")]);
+    let (_, answer) = world.ecs(&keys, "RegisterTaskDefinition", &definition).await;
+    let definition = answer["taskDefinition"]["taskDefinitionArn"].as_str().unwrap();
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(definition, "t", &["exit", "0"])).await;
+    let arn = &answer["tasks"][0]["taskArn"];
+    let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+    assert_eq!(stopped["stopCode"], "TaskFailedToStart", "{stopped:#}");
+    let exits: Vec<_> = stopped["containers"].as_array().unwrap().iter().map(|container| &container["exitCode"]).collect();
+    assert_eq!(exits, [&json!(0), &json!(3), &Value::Null, &Value::Null]);
+    let main = stopped["containers"][3]["reason"].as_str().unwrap();
+    assert!(main.contains("dependency [init-a] for target [pulumi]"), "{main}");
+    let task = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap()));
+    assert!(!task.join("told").exists(), "the runner never started");
+}

@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 40] = [
+const ENV: [(&str, &str); 42] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -154,6 +154,7 @@ const ENV: [(&str, &str); 40] = [
     ("UNPACK_MAX_DEPTH", "64"),
     ("UNPACK_MAX_RATIO", "200"),
     ("TREE_DAYS", "30"),
+    ("RESYNC_SECONDS", "600"),
     ("GIT_ALLOW_LOCAL", "false"),
     ("GITHUB_API_URL", "http://127.0.0.1"),
     ("ECS_CLUSTER", "c"),
@@ -165,6 +166,7 @@ const ENV: [(&str, &str); 40] = [
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
     ("LOG_GROUP", "g"),
+    ("SEAL_KEY", "k"),
     ("WEBHOOK_KEYS", "{\"c\":\"k\"}"),
     ("CLUSTERS", ","),
     ("SWEEP_SECONDS", "60"),

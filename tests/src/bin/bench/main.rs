@@ -2,6 +2,7 @@
 
 mod endpoints;
 mod function;
+mod hundred;
 mod sources;
 mod stack;
 mod starts;
@@ -24,9 +25,18 @@ async fn main() -> Result<()> {
     if wants("sources") {
         Box::pin(sources::measure(&project)).await?;
     }
-    if wants("stack") {
+    if wants("stack") || wants("hundred") {
         let world = World::start(&project).await?;
-        let measured = Box::pin(stack::measure(&world)).await;
+        let measured = Box::pin(async {
+            if wants("stack") {
+                stack::measure(&world).await?;
+            }
+            if wants("hundred") {
+                hundred::measure(&world).await?;
+            }
+            Ok(())
+        });
+        let measured: Result<()> = measured.await;
         world.stop().await;
         measured?;
     }

@@ -1,0 +1,115 @@
+//! Seeing that a Secret or ConfigMap changed without keeping it: what a run read is remembered as a keyed digest, and what a run would
+//! read now is compared with that.
+
+use driftless_api::Stack;
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys, to_json};
+use driftless_kubernetes::Cluster;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use secrecy::ExposeSecret as _;
+use sha2::Sha256;
+
+use crate::{
+    Error, Ports, Settings, Stop,
+    inputs::{Inputs, Values},
+    spec,
+};
+
+/// The digest of what a run of a Stack is given; `None` if that is nothing.
+pub(crate) async fn digest_of<O: Objects>(
+    objects: &O,
+    settings: &Settings,
+    stack_uid: &str,
+    values: &Values,
+) -> Result<Option<String>, Error> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(digest(&key(objects, settings).await?, stack_uid, values)))
+}
+
+/// Looks what a run of a Stack would be given, and hints the Stack if that is not what the last one was. What is missing is no change: a
+/// run would only wait for it.
+pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    object: &ObjectKey,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Some(stack) = ports.cluster.get::<Stack>(&object.namespace, &object.name).await? else { return Ok(()) };
+    let uid = stack.uid().unwrap_or_default();
+    let status = stack.status.as_ref().and_then(|status| status.driftless.as_ref());
+    let (Some(ran), None) = (status.and_then(|ours| ours.inputs.clone()), &stack.metadata.deletion_timestamp) else {
+        return Ok(());
+    };
+    let mut inputs = Inputs::new(ports.cluster, &object.namespace);
+    let digest = match spec::read(&mut inputs, &stack.workspace(), "spec.workspaceTemplate.spec", &stack.spec.stack).await {
+        Ok(_) => digest_of(ports.objects, settings, &uid, &inputs.values()).await?.unwrap_or_default(),
+        Err(Stop::Wait(reason, message)) => {
+            tracing::info!(stack = %object, reason, message, "its inputs cannot be compared");
+            ran.clone()
+        }
+        Err(Stop::Fail(error)) => return Err(error),
+    };
+    let changed = digest != ran;
+    let document = to_json(&InputsRead { version: VERSION, digest, at: now }).into_bytes();
+    ports.objects.put(&keys::inputs(&object.cluster, &uid), document).await?;
+    if changed {
+        ports.queues.hint(&Hint::new(object.clone()), 0).await?;
+    }
+    Ok(())
+}
+
+/// The key of all digests: the first launcher that needs one makes it.
+async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Error> {
+    if let Some(key) = objects.get(keys::INPUTS_KEY).await? {
+        return Ok(key);
+    }
+    let fresh = settings.fresh_key.expose_secret().to_vec();
+    if objects.put_new(keys::INPUTS_KEY, fresh.clone()).await? {
+        return Ok(fresh);
+    }
+    Ok(objects.get(keys::INPUTS_KEY).await?.unwrap_or_default())
+}
+
+/// Each part is preceded by its length, so that no two lists of parts are the same bytes; the Stack is one, so that nobody learns which
+/// Stacks read the same.
+fn digest(key: &[u8], stack_uid: &str, values: &Values) -> String {
+    // HMAC takes keys of any length.
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
+    let mut part = |bytes: &[u8]| {
+        mac.update(&(bytes.len() as u64).to_be_bytes());
+        mac.update(bytes);
+    };
+    part(stack_uid.as_bytes());
+    for ((kind, name, key), value) in values {
+        part(&[*kind as u8]);
+        [name.as_bytes(), key.as_bytes(), value].into_iter().for_each(&mut part);
+    }
+    base16ct::lower::encode_string(&mac.finalize().into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inputs::Kind;
+
+    #[test]
+    fn a_digest_changes_with_every_part_and_with_the_key() {
+        let values = |name: &str, key: &str, value: &str| Values::from([((Kind::Secret, name.into(), key.into()), value.into())]);
+        let same = digest(b"k", "uid", &values("db", "password", "hunter2"));
+        assert_eq!(same, digest(b"k", "uid", &values("db", "password", "hunter2")));
+        assert_eq!(same.len(), 64);
+        for other in [
+            digest(b"k2", "uid", &values("db", "password", "hunter2")),
+            digest(b"k", "uid2", &values("db", "password", "hunter2")),
+            digest(b"k", "uid", &values("db", "password", "hunter3")),
+            digest(b"k", "uid", &values("dbp", "assword", "hunter2")),
+            digest(b"k", "uid", &Values::new()),
+        ] {
+            assert_ne!(same, other);
+        }
+    }
+}

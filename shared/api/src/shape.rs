@@ -1,0 +1,529 @@
+//! What of a Workspace has a meaning on Fargate. What has none is refused by name: a run without it would be another run.
+
+use std::collections::BTreeSet;
+
+use driftless_core::{InitContainer, TaskShape, size};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{EnvFromSource, EnvVar, Quantity, ResourceRequirements, WorkspaceSpec, merge};
+
+/// The container that a pod template changes.
+const MAIN: &str = "pulumi";
+/// The init containers of PKO's own, which a pod template may change there.
+const PKO_INIT: [&str; 2] = ["bootstrap", "fetch"];
+/// A task has ten containers at most, and two are ours.
+const MAX_INIT: usize = 8;
+/// The volume that every init container has here, as in PKO.
+const SHARE: (&str, &str) = ("share", "/share");
+/// GiB of disk space that every task has, and that one can have.
+const DISK_GIB: u64 = 20;
+const MAX_DISK_GIB: u64 = 200;
+
+/// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's over them.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Main {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    image_pull_policy: Option<String>,
+    resources: ResourceRequirements,
+    env: Vec<EnvVar>,
+    env_from: Vec<EnvFromSource>,
+}
+
+/// The fields of an init container that have a meaning.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Init {
+    name: String,
+    image: Option<String>,
+    image_pull_policy: Option<String>,
+    command: Vec<String>,
+    args: Vec<String>,
+    env: Vec<EnvVar>,
+    resources: ResourceRequirements,
+}
+
+impl WorkspaceSpec {
+    /// What a task for this Workspace is made of. Else the field that has no meaning on Fargate or asks for more than Fargate has, and the
+    /// remedy. `at` is where the user wrote this spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
+    pub fn shape(&self, at: &str) -> Result<TaskShape, String> {
+        self.check_own(at)?;
+        let pod = format!("{at}.podTemplate.spec");
+        only(&pod, self.pod(), &["containers", "initContainers"])?;
+        for field in ["containers", "initContainers"] {
+            if !matches!(self.pod()[field], Value::Array(_) | Value::Null) {
+                return Err(format!("{pod}.{field} is no list of containers"));
+            }
+        }
+        let (main, main_at) = (self.main(at)?, format!("{pod}.containers[{MAIN}]"));
+        let patched = |field| self.patches().any(|patch| is_set(&patch[field]));
+        let home = |field| if patched(field) { &main_at } else { at };
+        check_pull(home("imagePullPolicy"), main.image_pull_policy.as_deref())?;
+        check_env(home("env"), &main.env)?;
+        let mut asked = Asked::default();
+        asked.add(&format!("{}.resources", home("resources")), &main.resources)?;
+        let init = inits(&pod, list(&self.pod()["initContainers"]), &mut asked)?;
+        let (cpu, memory_mib) = asked.size(at)?;
+        let image = main.image.filter(|image| !image.is_empty());
+        Ok(TaskShape { image, cpu, memory_mib, ephemeral_gib: asked.disk(at)?, init })
+    }
+
+    /// The environment of pulumi, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` over it.
+    /// An error names a field of another type, which [`WorkspaceSpec::shape`] refuses too; see there for `at`.
+    pub fn environment(&self, at: &str) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
+        self.main(at).map(|main| (main.env_from, main.env))
+    }
+
+    fn check_own(&self, at: &str) -> Result<(), String> {
+        let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
+        if let Some((field, _)) = sources.into_iter().find(|(_, set)| *set) {
+            let remedy = "the source is the Stack's: set one of its spec.projectRepo, spec.fluxSource and spec.programRef";
+            return Err(format!("{} here; remove it, {remedy}", meaningless(at, field)));
+        }
+        if self.service_template.as_ref().is_some_and(|service| service.metadata.is_some()) {
+            return Err(format!("{}; remove it", meaningless(at, "serviceTemplate")));
+        }
+        if self.pod_template.as_ref().is_some_and(|pod| pod.metadata.is_some()) {
+            return Err(format!("{}; remove it", meaningless(at, "podTemplate.metadata")));
+        }
+        if let Some(level) = self.pulumi_log_level.filter(|level| *level < 0) {
+            return Err(format!("{at}.pulumiLogLevel is {level}; write 0 or more"));
+        }
+        match self.security_profile.as_deref() {
+            None | Some("" | "restricted" | "baseline") => Ok(()),
+            Some(other) => Err(format!("{at}.securityProfile is {other:?}; use restricted or baseline")),
+        }
+    }
+
+    fn pod(&self) -> &Value {
+        self.pod_template.as_ref().and_then(|pod| pod.spec.as_ref()).unwrap_or(&Value::Null)
+    }
+
+    /// What the pod template says of the container `pulumi`.
+    fn patches(&self) -> impl Iterator<Item = &Value> {
+        list(&self.pod()["containers"]).iter().filter(|container| container["name"] == MAIN)
+    }
+
+    fn main(&self, at: &str) -> Result<Main, String> {
+        let at = format!("{at}.podTemplate.spec.containers");
+        for container in list(&self.pod()["containers"]) {
+            let name = container["name"].as_str().unwrap_or_default();
+            if name != MAIN {
+                let remedy = "remove it, or make it an init container";
+                return Err(format!("{} beside {MAIN}; {remedy}", meaningless(&at, &format!("[{name}]"))));
+            }
+            let at = format!("{at}[{name}]");
+            only(&at, container, &["name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts"])?;
+            check_mounts(&at, container)?;
+        }
+        let own = Main {
+            image: self.image.clone(),
+            image_pull_policy: self.image_pull_policy.clone(),
+            resources: self.resources.clone().unwrap_or_default(),
+            env: self.env.clone(),
+            env_from: self.env_from.clone(),
+        };
+        let own = serde_json::to_value(own).unwrap_or_default();
+        typed(&format!("{at}[{MAIN}]"), self.patches().fold(own, merge))
+    }
+}
+
+fn inits(pod: &str, containers: &[Value], asked: &mut Asked) -> Result<Vec<InitContainer>, String> {
+    if containers.len() > MAX_INIT {
+        return Err(format!("{pod}.initContainers has {}; a task has {MAX_INIT} at most: join some", containers.len()));
+    }
+    let mut names = BTreeSet::new();
+    let mut init = Vec::new();
+    for container in containers {
+        let name = container["name"].as_str().unwrap_or_default();
+        let at = format!("{pod}.initContainers[{name}]");
+        if PKO_INIT.contains(&name) {
+            return Err(format!("{at}: there is no such container on Fargate; remove it, or name yours otherwise"));
+        }
+        let is_label = name.len() <= 63 && name.chars().all(|char| matches!(char, 'a'..='z' | '0'..='9' | '-'));
+        if name.is_empty() || !is_label || !names.insert(name) {
+            return Err(format!("{at}: the name is {name:?}; use one of its own, of up to 63 of a-z, 0-9 and -"));
+        }
+        init.push(init_container(&at, container, asked)?);
+    }
+    Ok(init)
+}
+
+fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<InitContainer, String> {
+    only(at, container, &["name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts"])?;
+    check_mounts(at, container)?;
+    let Init { name, image, image_pull_policy, command, args, env, resources } = typed(at, merge(Value::Null, container))?;
+    check_pull(at, image_pull_policy.as_deref())?;
+    asked.add(&format!("{at}.resources"), &resources)?;
+    if let Some(var) = env.iter().find(|var| var.value_from.is_some()) {
+        let remedy = "write a value, or give the variable to pulumi with the Stack's spec.envRefs";
+        return Err(format!("{at}.env[{}].valueFrom cannot be resolved for an init container; {remedy}", var.name));
+    }
+    let env: Vec<_> = env.into_iter().map(|var| (var.name, var.value.unwrap_or_default())).collect();
+    let variables = env.iter().map(|(name, _)| name.as_str()).chain(["PULUMI_ENV"]);
+    let texts: Vec<_> = command.iter().chain(&args).chain(env.iter().map(|(_, value)| value)).collect();
+    for variable in variables {
+        if texts.iter().any(|text| text.contains(&format!("$({variable})"))) {
+            return Err(format!("{at} has $({variable}), which only Kubernetes expands; let a shell expand ${variable}"));
+        }
+    }
+    Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env })
+}
+
+/// What the containers ask for, each the most of all requests and limits, in thousandths.
+#[derive(Default)]
+struct Asked {
+    cpu: Option<u64>,
+    memory: Option<u64>,
+    disk: Option<u64>,
+}
+
+impl Asked {
+    fn add(&mut self, at: &str, resources: &ResourceRequirements) -> Result<(), String> {
+        if !resources.claims.is_empty() {
+            return Err(format!("{}; remove it", meaningless(at, "claims")));
+        }
+        for (list, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+            for (name, Quantity(amount)) in amounts {
+                let asked = match name.as_str() {
+                    "cpu" => &mut self.cpu,
+                    "memory" => &mut self.memory,
+                    "ephemeral-storage" => &mut self.disk,
+                    _ => return Err(format!("{}; remove it", meaningless(at, &format!("{list}[{name}]")))),
+                };
+                let words = || format!("{at}.{list}[{name}] is {amount:?}; write an amount such as 500m or 2Gi");
+                *asked = (*asked).max(Some(milli(amount).ok_or_else(words)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&self, at: &str) -> Result<(u32, u32), String> {
+        let bytes = self.memory.map(|milli| milli.div_ceil(1000));
+        size(self.cpu, bytes).ok_or_else(|| {
+            let (cpu, gib) = (self.cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
+            format!(
+                "{at}.resources: {cpu} CPUs and {gib} GiB of memory are asked for; Fargate has 16 and 120 at most: ask for less"
+            )
+        })
+    }
+
+    fn disk(&self, at: &str) -> Result<Option<u32>, String> {
+        let gib = self.disk.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
+        if gib > MAX_DISK_GIB {
+            let limit = format!("Fargate has {MAX_DISK_GIB} at most: ask for less");
+            return Err(format!("{at}.resources: {gib} GiB of ephemeral-storage are asked for; {limit}"));
+        }
+        Ok(u32::try_from(gib).ok().filter(|_| gib > DISK_GIB))
+    }
+}
+
+/// Kubernetes' quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it is none, or negative.
+fn milli(text: &str) -> Option<u64> {
+    let text = text.strip_prefix('+').unwrap_or(text);
+    let (number, suffix) = text.split_at(text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len()));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let (bits, power): (u32, i32) = match suffix {
+        "Ki" => (10, 0),
+        "Mi" => (20, 0),
+        "Gi" => (30, 0),
+        "Ti" => (40, 0),
+        "Pi" => (50, 0),
+        "Ei" => (60, 0),
+        "n" => (0, -9),
+        "u" => (0, -6),
+        "m" => (0, -3),
+        "" => (0, 0),
+        "k" => (0, 3),
+        "M" => (0, 6),
+        "G" => (0, 9),
+        "T" => (0, 12),
+        "P" => (0, 15),
+        "E" => (0, 18),
+        exponent => (0, exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    let power = power.saturating_add(3).saturating_sub(i32::try_from(fraction.len()).ok()?);
+    let scale = 10_u128.saturating_pow(power.unsigned_abs());
+    let amount = digits.saturating_mul(1 << bits);
+    let amount = if power < 0 { amount.div_ceil(scale) } else { amount.saturating_mul(scale) };
+    Some(u64::try_from(amount).unwrap_or(u64::MAX))
+}
+
+/// A map of the pod template has no other field than these, empty ones aside.
+fn only(at: &str, map: &Value, fields: &[&str]) -> Result<(), String> {
+    if !matches!(map, Value::Object(_) | Value::Null) {
+        return Err(format!("{at} is no map of fields"));
+    }
+    let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !fields.contains(&field.as_str()));
+    let Some((field, _)) = other else { return Ok(()) };
+    let remedy = match field.as_str() {
+        "volumes" | "volumeMounts" | "volumeDevices" => {
+            "; take values from Secrets and ConfigMaps with the Stack's spec.envRefs, spec.secretsRef and spec.configRef"
+        }
+        _ => "",
+    };
+    Err(format!("{}; remove it{remedy}", meaningless(at, field)))
+}
+
+/// A container has no other mount than the volume that it has anyway.
+fn check_mounts(at: &str, container: &Value) -> Result<(), String> {
+    let (name, path) = SHARE;
+    let is_share =
+        |mount: &Value| only(at, mount, &["name", "mountPath"]).is_ok() && mount["name"] == name && mount["mountPath"] == path;
+    match &container["volumeMounts"] {
+        Value::Array(mounts) if mounts.iter().all(is_share) => Ok(()),
+        Value::Null => Ok(()),
+        _ => Err(format!("{at}.volumeMounts: a task has no volume but {name:?}, and that at {path}; remove the others")),
+    }
+}
+
+fn check_pull(at: &str, policy: Option<&str>) -> Result<(), String> {
+    match policy {
+        None | Some("" | "Always" | "IfNotPresent") => Ok(()),
+        Some(other) => Err(format!("{at}.imagePullPolicy is {other:?}, but Fargate always pulls an image; remove it")),
+    }
+}
+
+fn check_env(at: &str, env: &[EnvVar]) -> Result<(), String> {
+    for (name, from) in env.iter().filter_map(|var| Some((&var.name, var.value_from.as_ref()?))) {
+        let pods = [
+            (".fieldRef", from.field_ref.is_some()),
+            (".resourceFieldRef", from.resource_field_ref.is_some()),
+            (".fileKeyRef", from.file_key_ref.is_some()),
+            ("", from.secret_key_ref.is_none() && from.config_map_key_ref.is_none()),
+        ];
+        if let Some((field, _)) = pods.into_iter().find(|(_, set)| *set) {
+            let remedy = "write a value, or use secretKeyRef or configMapKeyRef";
+            return Err(format!("{}; {remedy}", meaningless(at, &format!("env[{name}].valueFrom{field}"))));
+        }
+    }
+    Ok(())
+}
+
+fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| format!("{at}: {error}"))
+}
+
+fn meaningless(at: &str, field: &str) -> String {
+    let dot = if field.starts_with('[') { "" } else { "." };
+    format!("{at}{dot}{field} has no meaning on Fargate")
+}
+
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => !fields.is_empty(),
+        _ => true,
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn workspace(spec: Value) -> WorkspaceSpec {
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn pod(spec: Value) -> Value {
+        Value::from_iter([("podTemplate", Value::from_iter([("spec", spec)]))])
+    }
+
+    #[test]
+    fn quantities_are_kubernetes_own() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("1", Some(1000)),
+            ("500m", Some(500)),
+            ("0.5", Some(500)),
+            (".5", Some(500)),
+            ("+1.", Some(1000)),
+            ("1.0001", Some(1001)),
+            ("100n", Some(1)),
+            ("1500u", Some(2)),
+            ("1k", Some(1_000_000)),
+            ("1Ki", Some(1_024_000)),
+            ("1.5Gi", Some(1_610_612_736_000)),
+            ("2e3", Some(2_000_000)),
+            ("2E-3", Some(2)),
+            ("1e+1", Some(10_000)),
+            ("8Ei", Some(u64::MAX)),
+            ("1e2147483647", Some(u64::MAX)),
+            ("1e-2147483648", Some(1)),
+            ("", None),
+            (".", None),
+            ("-1", None),
+            ("1.2.3", None),
+            ("1 Gi", None),
+            ("1KB", None),
+            ("1e", None),
+            ("true", None),
+        ] {
+            assert_eq!(milli(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_workspace_has_a_shape() {
+        let default = TaskShape::default();
+        let of = |cpu, memory_mib, ephemeral_gib| TaskShape { cpu, memory_mib, ephemeral_gib, ..default.clone() };
+        let image = |image: &str| TaskShape { image: Some(image.into()), ..default.clone() };
+        let resources = |requests: Value, limits: Value| json!({ "resources": { "requests": requests, "limits": limits } });
+        for (spec, expected) in [
+            (json!({}), default.clone()),
+            (
+                json!({ "image": "pulumi/pulumi:3", "imagePullPolicy": "Always", "securityProfile": "baseline" }),
+                image("pulumi/pulumi:3"),
+            ),
+            (json!({ "podTemplate": { "spec": {} }, "projectInfo": { "name": "p", "runtime": "yaml" } }), default.clone()),
+            (resources(json!({ "cpu": 1, "memory": "64Mi" }), json!({ "memory": "4Gi" })), of(1024, 4096, None)),
+            (resources(json!({ "cpu": "2" }), json!({ "cpu": "100m" })), of(2048, 4096, None)),
+            (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(512, 1024, None)),
+            (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(512, 1024, Some(21))),
+            (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(512, 1024, Some(200))),
+            (
+                pod(json!({ "containers": [{ "name": "pulumi", "image": "mine", "securityContext": {}, "ports": null }] })),
+                image("mine"),
+            ),
+            (
+                json!({
+                    "image": "base", "resources": { "requests": { "cpu": "4", "memory": "1Gi" } },
+                    "podTemplate": { "spec": {
+                        "tolerations": [],
+                        "containers": [{ "name": "pulumi", "resources": { "requests": { "cpu": "1" } } }],
+                        "initContainers": [{ "name": "a", "resources": { "limits": { "memory": "3Gi" } } }],
+                    } },
+                }),
+                TaskShape {
+                    init: vec![InitContainer { name: "a".into(), ..InitContainer::default() }],
+                    image: Some("base".into()),
+                    ..of(1024, 3072, None)
+                },
+            ),
+            (
+                pod(json!({ "initContainers": [{
+                    "name": "vault", "image": "vault:1", "command": ["sh", "-c"], "args": ["echo A=$(hostname) >> $PULUMI_ENV"],
+                    "env": [{ "name": "B", "value": "1" }, { "name": "C" }],
+                    "volumeMounts": [{ "name": "share", "mountPath": "/share" }],
+                }] })),
+                TaskShape {
+                    init: vec![InitContainer {
+                        name: "vault".into(),
+                        image: Some("vault:1".into()),
+                        entry_point: vec!["sh".into(), "-c".into()],
+                        command: vec!["echo A=$(hostname) >> $PULUMI_ENV".into()],
+                        env: vec![("B".into(), "1".into()), ("C".into(), String::new())],
+                    }],
+                    ..default.clone()
+                },
+            ),
+        ] {
+            assert_eq!(workspace(spec.clone()).shape("spec"), Ok(expected), "{spec}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused_by_its_name() {
+        let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
+        let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
+        let env = |from: Value| json!({ "env": [{ "name": "A", "valueFrom": from }] });
+        let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
+        let requests = |name: &str, amount: &str| json!({ "resources": { "requests": { name: amount } } });
+        for (spec, words) in [
+            (pod(json!({ "tolerations": [{}] })), "podTemplate.spec.tolerations has no meaning on Fargate; remove it"),
+            (pod(json!({ "hostNetwork": true })), "podTemplate.spec.hostNetwork has no meaning on Fargate; remove it"),
+            (pod(json!({ "nonsense": 1 })), "podTemplate.spec.nonsense has no meaning on Fargate; remove it"),
+            (
+                pod(json!({ "volumes": [{ "name": "v" }] })),
+                "podTemplate.spec.volumes has no meaning on Fargate; remove it; take values from",
+            ),
+            (
+                pod(json!({ "containers": [{ "name": "proxy" }] })),
+                "podTemplate.spec.containers[proxy] has no meaning on Fargate beside pulumi",
+            ),
+            (json!({ "podTemplate": { "metadata": { "labels": { "a": "b" } } } }), "podTemplate.metadata has no meaning"),
+            (json!({ "serviceTemplate": { "metadata": {} } }), "serviceTemplate has no meaning"),
+            (json!({ "git": {} }), "git has no meaning on Fargate here; remove it, the source is the Stack's"),
+            (json!({ "flux": {} }), "flux has no meaning"),
+            (json!({ "local": {} }), "local has no meaning"),
+            (json!({ "imagePullPolicy": "Never" }), r#"imagePullPolicy is "Never", but Fargate always pulls"#),
+            (json!({ "securityProfile": "root" }), r#"securityProfile is "root"; use restricted or baseline"#),
+            (json!({ "pulumiLogLevel": -1 }), "pulumiLogLevel is -1; write 0 or more"),
+            (requests("nvidia.com/gpu", "1"), "resources.requests[nvidia.com/gpu] has no meaning"),
+            (requests("cpu", "a lot"), r#"resources.requests[cpu] is "a lot"; write an amount such as 500m or 2Gi"#),
+            (requests("cpu", "16001m"), "resources: 17 CPUs and 0 GiB of memory are asked for; Fargate has 16 and 120 at most"),
+            (requests("memory", "121Gi"), "resources: 0 CPUs and 121 GiB"),
+            (
+                requests("ephemeral-storage", "201Gi"),
+                "resources: 201 GiB of ephemeral-storage are asked for; Fargate has 200 at most",
+            ),
+            (json!({ "resources": { "claims": [{ "name": "gpu" }] } }), "resources.claims has no meaning"),
+            (env(field.clone()), "env[A].valueFrom.fieldRef has no meaning"),
+            (
+                env(json!({ "resourceFieldRef": { "resource": "limits.cpu" } })),
+                "env[A].valueFrom.resourceFieldRef has no meaning",
+            ),
+            (
+                env(json!({ "fileKeyRef": { "key": "k", "path": "p", "volumeName": "v" } })),
+                "env[A].valueFrom.fileKeyRef has no meaning",
+            ),
+            (env(json!({ "someday": 1 })), "env[A].valueFrom has no meaning on Fargate; write a value"),
+            (main(env(field)), "podTemplate.spec.containers[pulumi].env[A].valueFrom.fieldRef has no meaning"),
+            (main(json!({ "env": 1 })), "podTemplate.spec.containers[pulumi]: invalid type"),
+            (main(json!({ "command": ["sh"] })), "podTemplate.spec.containers[pulumi].command has no meaning"),
+            (
+                main(json!({ "resources": { "limits": { "gpu": 1 } } })),
+                "podTemplate.spec.containers[pulumi].resources.limits[gpu] has no",
+            ),
+            (
+                main(json!({ "volumeMounts": [{ "name": "v", "mountPath": "/v" }] })),
+                "containers[pulumi].volumeMounts: a task has no volume but",
+            ),
+            (init(json!({ "name": "fetch" })), "podTemplate.spec.initContainers[fetch]: there is no such container"),
+            (init(json!({ "name": "A b" })), r#"podTemplate.spec.initContainers[A b]: the name is "A b"; use"#),
+            (init(json!({ "restartPolicy": "Always" })), "podTemplate.spec.initContainers[a].restartPolicy has no meaning"),
+            (
+                init(json!({ "volumeMounts": [{ "name": "share", "mountPath": "/s" }] })),
+                "initContainers[a].volumeMounts: a task has",
+            ),
+            (
+                init(env(json!({ "secretKeyRef": { "name": "n", "key": "k" } }))),
+                "initContainers[a].env[A].valueFrom cannot be resolved",
+            ),
+            (init(json!({ "args": ["$(PULUMI_ENV)"] })), "initContainers[a] has $(PULUMI_ENV), which only Kubernetes expands"),
+            (
+                pod(json!({ "initContainers": [{ "name": "a" }, { "name": "a" }] })),
+                r#"initContainers[a]: the name is "a"; use one of its own"#,
+            ),
+            (pod(json!({ "initContainers": vec![json!({}); 9] })), "podTemplate.spec.initContainers has 9; a task has 8 at most"),
+            (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is no list of containers"),
+            (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),
+        ] {
+            let error = workspace(spec.clone()).shape("spec.workspaceTemplate.spec").expect_err(&spec.to_string());
+            assert!(error.starts_with("spec.workspaceTemplate.spec.") && error.contains(words), "{error}\n{words}");
+        }
+    }
+
+    #[test]
+    fn the_pod_templates_environment_is_over_the_workspaces() {
+        let spec = json!({
+            "env": [{ "name": "A", "value": "1" }, { "name": "B", "value": "2" }], "envFrom": [{ "secretRef": { "name": "s" } }],
+            "podTemplate": { "spec": { "containers": [{ "name": "pulumi", "env": [{ "name": "B", "value": "3" }, { "name": "C", "value": "4" }] }] } },
+        });
+        let (env_from, env) = workspace(spec).environment("spec").unwrap();
+        let env: Vec<_> = env.iter().map(|var| (var.name.as_str(), var.value.as_deref().unwrap())).collect();
+        assert_eq!(env, [("A", "1"), ("B", "3"), ("C", "4")]);
+        assert_eq!(env_from.len(), 1);
+    }
+}

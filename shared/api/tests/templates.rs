@@ -1,0 +1,139 @@
+//! What a Stack's templates make of its Workspace and its Updates.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "this is test code, which clippy does not see in a function without #[test]"
+)]
+
+use driftless_api::{Stack, Update, Workspace};
+use driftless_core::{Effect, RunState, Snapshot, SourceState, Stack as CoreStack, TreeState, decide};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// A Stack with some of everything that its Workspace is made of, and more.
+fn stack(more: &Value) -> Stack {
+    let mut spec = json!({
+        "stack": "dev",
+        "backend": "s3://state",
+        "programRef": { "name": "app" },
+        "config": { "replicas": 2 },
+        "envs": ["settings"],
+        "envSecrets": ["tokens"],
+    });
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    let metadata =
+        json!({ "name": "app", "namespace": "team", "uid": "u", "generation": 1, "finalizers": ["finalizer.stack.pulumi.com"] });
+    serde_json::from_value(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec })).unwrap()
+}
+
+/// What is created for it, as JSON.
+fn created(stack: &Stack) -> (Value, Value) {
+    let artifact = SourceState::Artifact { revision: "1".into(), digest: "sha256:a".into(), polled: None };
+    let snapshot = Snapshot {
+        stack: CoreStack::from(stack),
+        source: Some(artifact),
+        tree: TreeState::Stored { project: driftless_core::Project::There, scope: None },
+        run: RunState::None,
+        prerequisites: Vec::new(),
+        requires: std::collections::BTreeMap::new(),
+        inputs: None,
+    };
+    let plan = decide(&snapshot, Timestamp::UNIX_EPOCH);
+    let new = plan.effects.iter().find_map(|effect| match effect {
+        Effect::Run(new) => Some(new),
+        _ => None,
+    });
+    let new = new.unwrap_or_else(|| panic!("nothing is run: {:?}", plan.status.readiness));
+    let workspace = Workspace::of_stack(stack, new);
+    let update = Update::of_stack(stack, &workspace, new);
+    (serde_json::to_value(workspace).unwrap(), serde_json::to_value(update).unwrap())
+}
+
+#[test]
+fn a_workspace_template_goes_over_env_and_before_what_comes_from_envs_and_the_stack() {
+    let (workspace, update) = created(&stack(&json!({ "workspaceTemplate": {
+        "metadata": { "labels": { "team": "a", "pulumi.com/stack-name": "other" }, "annotations": { "note": "b" } },
+        "spec": {
+            "image": "mine:1",
+            "pulumiLogLevel": 3,
+            "env": [{ "name": "PULUMI_BACKEND_URL", "value": "s3://other" }, { "name": "MORE", "value": "1" }],
+            "envFrom": [{ "configMapRef": { "name": "first" } }],
+            "resources": { "limits": { "cpu": "1" } },
+        },
+    } })));
+    let spec = &workspace["spec"];
+    assert_eq!(workspace["metadata"]["labels"]["team"], "a");
+    assert_eq!(workspace["metadata"]["labels"]["pulumi.com/stack-name"], "app", "ours win");
+    assert_eq!(workspace["metadata"]["annotations"]["note"], "b");
+    assert_eq!((&spec["image"], &spec["pulumiLogLevel"]), (&json!("mine:1"), &json!(3)));
+    let env: Vec<_> = spec["env"].as_array().unwrap().iter().map(|env| (env["name"].clone(), env["value"].clone())).collect();
+    assert!(
+        env.contains(&(json!("PULUMI_BACKEND_URL"), json!("s3://other"))) && env.contains(&(json!("MORE"), json!("1"))),
+        "{env:?}"
+    );
+    assert_eq!(env.len(), 2, "merged by name");
+    let from = json!([{ "configMapRef": { "name": "first" } }, { "configMapRef": { "name": "settings" } }, { "secretRef": { "name": "tokens" } }]);
+    assert_eq!(spec["envFrom"], from);
+    assert_eq!(spec["stacks"][0]["config"][0], json!({ "key": "replicas", "value": 2 }));
+    assert_eq!(&update["spec"]["driftless"]["workspace"], spec, "the Update has a copy");
+}
+
+#[test]
+fn an_update_template_goes_over_all_that_an_update_says_but_not_over_what_it_is_of() {
+    let (_, update) = created(&stack(&json!({ "updateTemplate": {
+        "metadata": { "labels": { "cost": "42" } },
+        "spec": { "ttlAfterCompleted": "42m", "parallel": 3, "remove": true, "type": "preview" },
+    } })));
+    let spec = &update["spec"];
+    assert_eq!(update["metadata"]["labels"]["cost"], "42");
+    assert_eq!(
+        (&spec["ttlAfterCompleted"], &spec["parallel"], &spec["remove"], &spec["type"], &spec["stackName"]),
+        (&json!("42m"), &json!(3), &json!(true), &json!("preview"), &json!("dev"))
+    );
+    assert_eq!(spec["driftless"]["stackGeneration"], 1);
+    assert_eq!(update["metadata"]["finalizers"][0], "finalizer.stack.pulumi.com");
+}
+
+#[test]
+fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
+    let refused = |more: &Value| CoreStack::from(&stack(more)).spec.refused.unwrap_or_default();
+    let workspace = |spec: Value| refused(&json!({ "workspaceTemplate": { "spec": spec } }));
+    let at = "spec.workspaceTemplate.spec";
+    for (spec, field) in [
+        (json!({ "stacks": [{ "name": "dev" }] }), "stacks"),
+        (json!({ "projectInfo": { "name": "p", "runtime": "yaml" } }), "projectInfo"),
+        (json!({ "local": { "dir": "/src" } }), "local"),
+        (json!({ "serviceTemplate": { "metadata": { "labels": { "a": "b" } } } }), "serviceTemplate"),
+        (json!({ "podTemplate": { "spec": { "tolerations": [{ "key": "a" }] } } }), "podTemplate.spec.tolerations"),
+        (json!({ "serviceAccountName": "deployer" }), "serviceAccountName"),
+    ] {
+        let words = workspace(spec);
+        assert!(words.starts_with(&format!("{at}.{field}")), "{field}: {words:?}");
+    }
+    assert!(workspace(json!({ "env": "A=1" })).starts_with("spec.workspaceTemplate.spec: "));
+    let update = |spec: Value| refused(&json!({ "updateTemplate": { "spec": spec } }));
+    assert_eq!(
+        update(json!({ "type": "apply" })),
+        "spec.updateTemplate.spec.type is \"apply\"; use up, preview, refresh or destroy"
+    );
+    assert!(
+        update(json!({ "ttlAfterCompleted": "a day" })).starts_with("spec.updateTemplate.spec.ttlAfterCompleted is \"a day\"")
+    );
+    assert_eq!(update(json!({ "ttlAfterCompleted": "1h" })), "");
+    assert_eq!(workspace(json!({ "image": "mine" })), "");
+}
+
+#[test]
+fn a_stack_watches_its_inputs_if_it_has_any_and_does_not_say_otherwise() {
+    let watches = |stack: &Stack| CoreStack::from(stack).spec.watches_inputs;
+    let mut with = stack(&json!({}));
+    assert!(watches(&with));
+    with.metadata.annotations = Some([("driftless.dev/inputs".to_owned(), "ignore".to_owned())].into());
+    assert!(!watches(&with));
+    with.metadata.annotations = Some([("driftless.dev/inputs".to_owned(), "off".to_owned())].into());
+    let refused = CoreStack::from(&with).spec.refused.unwrap();
+    assert_eq!(refused, "annotation driftless.dev/inputs is \"off\"; write \"ignore\", or remove it");
+    assert!(!watches(&stack(&json!({ "envs": [], "envSecrets": [] }))));
+}

@@ -1,0 +1,99 @@
+use serde::Serialize;
+
+/// CPU units and MiB of a task whose Workspace does not say.
+const DEFAULT_CPU: u32 = 512;
+const DEFAULT_MEMORY_MIB: u32 = 1024;
+/// Fargate's sizes: CPU units, and the least and most MiB with them, in steps.
+const SIZES: [(u32, u32, u32, u32); 8] = [
+    (256, 512, 512, 512),
+    (256, 1024, 2048, 1024),
+    (512, 1024, 4096, 1024),
+    (1024, 2048, 8192, 1024),
+    (2048, 4096, 16384, 1024),
+    (4096, 8192, 30720, 1024),
+    (8192, 16384, 61440, 4096),
+    (16384, 32768, 122_880, 8192),
+];
+
+/// What a task is made of, as far as a Workspace says it: two tasks of the same shape have one task definition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TaskShape {
+    /// The image with `pulumi`; the installation's default if it is not there.
+    pub image: Option<String>,
+    /// CPU units; a vCPU has 1024. Fargate has it together with [`TaskShape::memory_mib`].
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Disk space in GiB, 21 to 200; Fargate's 20 if it is not there.
+    pub ephemeral_gib: Option<u32>,
+    /// What runs before pulumi, one after the other. At most eight.
+    pub init: Vec<InitContainer>,
+}
+
+impl Default for TaskShape {
+    fn default() -> Self {
+        Self { image: None, cpu: DEFAULT_CPU, memory_mib: DEFAULT_MEMORY_MIB, ephemeral_gib: None, init: Vec::new() }
+    }
+}
+
+/// A container that has to succeed before pulumi starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct InitContainer {
+    /// Its name, unique in its shape.
+    pub name: String,
+    /// Its image; the shape's if it is not there.
+    pub image: Option<String>,
+    /// Kubernetes' `command`; the image's if it is empty.
+    pub entry_point: Vec<String>,
+    /// Kubernetes' `args`.
+    pub command: Vec<String>,
+    /// Its environment, in order; a later entry of the same name wins.
+    pub env: Vec<(String, String)>,
+}
+
+/// The smallest size of Fargate that holds so many thousandths of a CPU and so many bytes, as CPU units and MiB. What is not asked for is
+/// 0.5 vCPU and 1 GiB. `None` if it is more than Fargate has: 16 vCPU and 120 GiB.
+#[must_use]
+pub fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>) -> Option<(u32, u32)> {
+    let cpu = cpu_milli.map_or(u64::from(DEFAULT_CPU), |milli| milli.saturating_mul(1024).div_ceil(1000));
+    let memory = memory_bytes.map_or(u64::from(DEFAULT_MEMORY_MIB), |bytes| bytes.div_ceil(1 << 20));
+    SIZES.into_iter().find(|(units, _, most, _)| u64::from(*units) >= cpu && u64::from(*most) >= memory).and_then(
+        |(units, least, _, step)| {
+            let memory = u32::try_from(memory).ok()?.max(least);
+            Some((units, memory.next_multiple_of(step)))
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn the_smallest_size_that_holds_what_is_asked() {
+        for (cpu, memory, expected) in [
+            (None, None, Some((512, 1024))),
+            (Some(100), Some(64 << 20), Some((256, 512))),
+            (Some(250), Some((512 << 20) + 1), Some((256, 1024))),
+            (Some(250), Some(GIB + 1), Some((256, 2048))),
+            (Some(250), Some(2 * GIB + 1), Some((512, 3072))),
+            (Some(100), None, Some((256, 1024))),
+            (Some(251), None, Some((512, 1024))),
+            (Some(500), None, Some((512, 1024))),
+            (None, Some(8 * GIB), Some((1024, 8192))),
+            (Some(2000), None, Some((2048, 4096))),
+            (Some(4000), Some(30 * GIB), Some((4096, 30720))),
+            (Some(4000), Some(30 * GIB + 1), Some((8192, 32768))),
+            (Some(8000), Some(17 * GIB), Some((8192, 20480))),
+            (Some(16000), Some(33 * GIB), Some((16384, 40960))),
+            (Some(16000), Some(120 * GIB), Some((16384, 122_880))),
+            (Some(16001), None, None),
+            (None, Some(120 * GIB + 1), None),
+            (Some(u64::MAX), Some(u64::MAX), None),
+        ] {
+            assert_eq!(size(cpu, memory), expected, "{cpu:?} {memory:?}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What the Pulumi Kubernetes Operator does, row by row: the cases in `cases`, and the page that tells of them.
+
+mod case;
+mod page;
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::Stack;
+use driftless_tests::{
+    scenario::{Handle, Namespace, RUN, Source, is_ready},
+    world::ready,
+};
+use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::world::{alone, shared};
+
+use case::Case;
+
+const REFUSED: &str = include_str!("cases/refused.yaml");
+const RUNS: &str = include_str!("cases/runs.yaml");
+const DELETION: &str = include_str!("cases/deletion.yaml");
+const TIME: &str = include_str!("cases/time.yaml");
+
+/// As many cases run side by side where each of them starts tasks: the machine has few cores, and other tests run too.
+const SIDE_BY_SIDE: usize = 5;
+/// What was seen before may be looked at once more just then.
+const STILL: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn what_cannot_be_run_says_why() -> Result<()> {
+    group("compat-refused", REFUSED, usize::MAX, async |team, cases| settled(team, cases, Some(0)).await).await
+}
+
+#[tokio::test]
+async fn what_runs_does_what_its_fields_say() -> Result<()> {
+    group("compat-runs", RUNS, SIDE_BY_SIDE, async |team, cases| settled(team, cases, None).await).await
+}
+
+#[tokio::test]
+async fn what_is_deleted_is_destroyed_if_it_is_asked_for() -> Result<()> {
+    group("compat-deletion", DELETION, SIDE_BY_SIDE, async |_, _| Ok(())).await
+}
+
+#[tokio::test]
+async fn what_is_due_is_done_when_it_is() -> Result<()> {
+    group("compat-time", TIME, usize::MAX, async |_, _| Ok(())).await
+}
+
+#[tokio::test]
+async fn a_dependent_runs_as_soon_as_its_prerequisite_succeeded_without_a_sweep() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = namespace(&world, "compat-at-once").await?;
+    world.control.pause_schedule(true).await?;
+    let ran = async {
+        team.apply_stack_as("second", "second", "{}", Source::Program("app"), "  prerequisites: [{ name: first }]\n").await?;
+        team.wait("second", "to wait", |stack| stack.status.as_ref().is_some_and(|status| !status.conditions.is_empty())).await?;
+        team.apply_stack_as("first", "first", "{}", Source::Program("app"), "").await?;
+        team.ready_after("second", 1).await?;
+        team.wait("first", "to be Ready", is_ready).await
+    }
+    .await;
+    world.control.pause_schedule(false).await?;
+    let last = ran?.status.and_then(|status| status.last_update).context("lastUpdate")?;
+    let ended = last.last_resync_time.context("lastResyncTime")?.0;
+    let started = team.updates("second").await?[0].creation_timestamp().context("a time")?.0;
+    let waited = started.duration_since(ended).as_secs();
+    ensure!((0..15).contains(&waited), "it waited {waited} s");
+    clear(&team).await
+}
+
+#[tokio::test]
+async fn what_goes_with_its_namespace_is_destroyed_first() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = namespace(&world, "compat-terminating").await?;
+    team.apply_stack("app", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
+    team.ready_after("app", 1).await?;
+    let file = team.file("dev.txt")?;
+    ensure!(Path::new(&file).exists(), "there is no {file}");
+    let namespaces: Api<CoreNamespace> = Api::all(world.client.clone());
+    namespaces.delete(&team.name, &DeleteParams::default()).await?;
+    ready::until("the namespace is gone", RUN, async || {
+        let left = team.stacks().await?;
+        ensure!(left.is_empty(), "{:#?}", left[0].status);
+        ensure!(namespaces.get_opt(&team.name).await?.is_none(), "it is terminating");
+        Ok(())
+    })
+    .await?;
+    ensure!(!Path::new(&file).exists(), "{file} is still there");
+    Ok(())
+}
+
+/// A namespace with the Program that most cases run.
+async fn namespace<'a>(world: &'a Handle, name: &str) -> Result<Namespace<'a>> {
+    let team = world.namespace(name).await?;
+    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", "")?).await?;
+    Ok(team)
+}
+
+fn cases(team: &Namespace<'_>, text: &str) -> Result<Vec<Case>> {
+    case::read(text, &team.name, &team.state()?, team.file("")?.trim_end_matches('/'))
+}
+
+/// Runs cases in a namespace of their own and looks at what is there then. Nothing of them is left, whatever came of them: it would keep
+/// the world busy.
+async fn group(
+    namespace: &str,
+    text: &str,
+    side_by_side: usize,
+    then: impl AsyncFnOnce(&Namespace<'_>, &[Case]) -> Result<()>,
+) -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = self::namespace(&world, namespace).await?;
+    let cases = cases(&team, text)?;
+    let ran = run(&team, &cases, side_by_side.min(cases.len())).await;
+    let ran = match ran {
+        Ok(()) => then(&team, &cases).await,
+        failed => failed,
+    };
+    clear(&team).await?;
+    ran
+}
+
+/// Runs cases, so many side by side, and tells of all that failed.
+async fn run(team: &Namespace<'_>, cases: &[Case], side_by_side: usize) -> Result<()> {
+    let results = stream::iter(cases).map(async |case| (case, case.run(team).await)).buffer_unordered(side_by_side);
+    let failed = results.filter_map(async |(case, result)| Some(format!("{}: {:?}", case.name, result.err()?)));
+    report(&failed.collect::<Vec<_>>().await, cases.len())
+}
+
+fn report(failed: &[String], of: usize) -> Result<()> {
+    if failed.is_empty() { Ok(()) } else { bail!("{} of {of} cases failed\n\n{}", failed.len(), failed.join("\n\n")) }
+}
+
+/// What was settled is as it was, with as many Updates as is said or as it had; `kubectl` sees it too.
+async fn settled(team: &Namespace<'_>, cases: &[Case], updates: Option<usize>) -> Result<()> {
+    let mut failed = Vec::new();
+    let (mut ready, mut stalled) = (Vec::new(), Vec::new());
+    for case in cases {
+        let Some(last) = case.steps.last() else { continue };
+        if last.expect.ready {
+            ready.push(case.object());
+        } else if last.expect.stalled.is_some() {
+            stalled.push(case.object());
+        }
+        if let Err(error) = case.until(team, &last.expect, STILL).await {
+            failed.push(format!("{}, when all is done: {error:?}", case.name));
+        }
+        let found = team.updates(case.object()).await?.len();
+        if updates.is_some_and(|wanted| wanted != found) {
+            failed.push(format!("{} has {found} Updates", case.name));
+        }
+    }
+    report(&failed, cases.len())?;
+    kubectl_wait(team, "Ready", &ready).await?;
+    kubectl_wait(team, "Stalled", &stalled).await
+}
+
+async fn kubectl_wait(team: &Namespace<'_>, condition: &str, stacks: &[&str]) -> Result<()> {
+    if stacks.is_empty() {
+        return Ok(());
+    }
+    let kubectl = Path::new(team.world.get("WORLD_TOOLS")?).join("kubectl");
+    let mut kubectl = tokio::process::Command::new(kubectl);
+    kubectl.args(["wait", "--timeout=20s", "--namespace", &team.name, &format!("--for=condition={condition}")]);
+    kubectl
+        .args(stacks.iter().map(|stack| format!("stacks.pulumi.com/{stack}")))
+        .env("KUBECONFIG", team.world.get("KUBECONFIG")?);
+    let ended = kubectl.output().await?;
+    ensure!(ended.status.success(), "kubectl wait: {}", String::from_utf8_lossy(&ended.stderr));
+    Ok(())
+}
+
+/// Lets go of the Stacks that a case holds, and deletes the others.
+async fn clear(team: &Namespace<'_>) -> Result<()> {
+    let stacks: Api<Stack> = Api::namespaced(team.world.client.clone(), &team.name);
+    for stack in team.stacks().await? {
+        if stack.finalizers().iter().any(|finalizer| finalizer == "driftless.dev/hold") {
+            let rest: Vec<_> = stack.finalizers().iter().filter(|finalizer| *finalizer != "driftless.dev/hold").collect();
+            let patch = json!({ "metadata": { "finalizers": rest, "resourceVersion": stack.resource_version() } });
+            stacks.patch(&stack.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+    }
+    team.clear().await
+}
