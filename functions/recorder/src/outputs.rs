@@ -53,6 +53,8 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
             ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, now).await;
             Ok(None)
         }
+        // It goes, and nobody is left to read them.
+        Err(KubernetesError::NamespaceTerminating { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }

@@ -217,10 +217,12 @@ impl<'a> Look<'a> {
         }
         let word = operation.map_or("update", Operation::as_str);
         match (retry::retry(&self.stack, *failures), operation) {
-            (Retry::Conflict, _) => Readiness::stalled(
-                reason::UPDATE_CONFLICT,
-                format!("{message}; set spec.retryOnUpdateConflict to have it tried again, or change {RECONCILIATION_REQUEST}"),
-            ),
+            (Retry::Conflict, _) => {
+                // The first line says who holds it.
+                let held = message.lines().next().unwrap_or_default().trim_end_matches('.');
+                let remedy = "set spec.retryOnUpdateConflict to have it tried again, or change";
+                Readiness::stalled(reason::UPDATE_CONFLICT, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
+            }
             (Retry::GivenUp, _) => Readiness::stalled(
                 reason::UPDATE_FAILED,
                 format!("{word} failed {failures} times; not retrying until the spec or source changes"),

@@ -56,7 +56,8 @@ impl Error {
     /// Another look may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(self, Self::Transient { .. } | Self::Conflict { .. })
+        // A namespace that terminates is soon gone, and what was looked at with it.
+        matches!(self, Self::Transient { .. } | Self::Conflict { .. } | Self::NamespaceTerminating { .. })
     }
 }
 

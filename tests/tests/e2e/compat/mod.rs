@@ -6,6 +6,7 @@ mod page;
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use aws_sdk_s3::error::ProvideErrorMetadata as _;
 use driftless_api::Stack;
 use driftless_tests::{
     scenario::{Handle, Namespace, RUN, Source, is_ready},
@@ -19,7 +20,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::world::{alone, shared};
+use crate::world::{alone, s3, shared};
 
 use case::Case;
 
@@ -83,6 +84,17 @@ async fn what_goes_with_its_namespace_is_destroyed_first() -> Result<()> {
     team.ready_after("app", 1).await?;
     let file = team.file("dev.txt")?;
     ensure!(Path::new(&file).exists(), "there is no {file}");
+    let sealed = format!("sealed/world/{}", team.stack("app").await?.uid().unwrap_or_default());
+    let bucket = world.get("WORLD_BUCKET")?;
+    let administrator = s3(&world, None).await?;
+    let head = administrator.head_object().bucket(bucket).key(&sealed).send().await?;
+    ensure!(head.ssekms_key_id().is_some(), "the sealed inputs are not encrypted under a key of their own");
+    for role in ["ReconcilerRole", "FetcherRole", "RecorderRole", "SweeperRole", "TaskRole"] {
+        let other = s3(&world, Some(world.control.credentials(role, "other").await?)).await?;
+        let refused = other.get_object().bucket(bucket).key(&sealed).send().await.err();
+        let code = refused.as_ref().and_then(|error| error.code());
+        ensure!(code == Some("AccessDenied"), "{role} reads sealed inputs: {code:?}");
+    }
     let namespaces: Api<CoreNamespace> = Api::all(world.client.clone());
     namespaces.delete(&team.name, &DeleteParams::default()).await?;
     ready::until("the namespace is gone", RUN, async || {
@@ -93,6 +105,8 @@ async fn what_goes_with_its_namespace_is_destroyed_first() -> Result<()> {
     })
     .await?;
     ensure!(!Path::new(&file).exists(), "{file} is still there");
+    let left = administrator.head_object().bucket(bucket).key(&sealed).send().await;
+    ensure!(left.is_err(), "the sealed inputs outlive their Stack");
     Ok(())
 }
 
