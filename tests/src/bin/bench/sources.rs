@@ -137,7 +137,7 @@ impl Bench<'_> {
             "operation": "up",
             "stack": "dev",
             "create": false,
-            "manifestSha256": Digest::sha256(&manifest).hex(),
+            "source": { "tree": { "manifestSha256": Digest::sha256(&manifest).hex() } },
         });
         endpoints.put(&format!("{folder}in/spec"), spec.to_string().into());
         endpoints.put(&format!("{folder}in/manifest"), manifest.into());
