@@ -159,6 +159,40 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
     team.clear().await
 }
 
+#[tokio::test]
+async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("unsafe-git").await?;
+    let ([_, ssh], _) = private(&world, &team).await?;
+    team.apply_secret("old-key", &[("sshPrivateKey", &credentials(&world)?["ssh-key"])]).await?;
+    // The same server by a name that nobody vouched for.
+    apply(&team, "stranger", &ssh.replace("127.0.0.1", "localhost"), "gitAuthSecret: old-key").await?;
+
+    let repository = world.git.create("pointers").await?;
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n", "a".repeat(64));
+    repository.commit("one", &[("Pulumi.yaml", "name: app\nruntime: yaml\n"), ("model.bin", &pointer)]).await?;
+    let pointers = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
+    team.apply_stack_as("pointers", "pointers", "{}", pointers, "").await?;
+
+    team.unavailable("stranger", "which is not a known one: if it is the right one, add its known_hosts line").await?;
+    team.unavailable("pointers", "\"model.bin\" is kept in Git LFS").await?;
+    ensure!(team.updates("stranger").await?.is_empty() && team.updates("pointers").await?.is_empty(), "one was run");
+
+    // With the host's key beside its own, the Secret says whom it trusts.
+    let scan = tokio::process::Command::new("ssh-keyscan").args(["-p", port(&ssh)?, "localhost"]).output().await?;
+    let known = String::from_utf8(scan.stdout)?;
+    ensure!(known.contains("localhost"), "ssh-keyscan: {}", String::from_utf8_lossy(&scan.stderr));
+    let key = &credentials(&world)?["ssh-key"];
+    team.apply_secret("old-key", &[("sshPrivateKey", key), ("known_hosts", &known)]).await?;
+    team.ready_after("stranger", 1).await?;
+    team.clear().await
+}
+
+/// The port of an ssh URL.
+fn port(url: &str) -> Result<&str> {
+    url.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()).with_context(|| format!("{url} has no port"))
+}
+
 /// A key that the ssh server does not know.
 async fn strangers_key(world: &Handle) -> Result<String> {
     let path = Path::new(world.get("WORLD_LOGS")?).with_file_name("strangers-key");
