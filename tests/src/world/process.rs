@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, setpriority_process};
 use tokio::{
     process::{Child, Command},
     sync::watch,
@@ -24,6 +24,8 @@ use super::dirs::Dirs;
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 const LAST_LINES: usize = 20;
+/// Of who yields to others.
+const NICENESS: i32 = 10;
 
 /// A command for `program` that knows nothing of this process's environment: whose proxies, credentials and clusters are there is
 /// not the world's business.
@@ -83,6 +85,11 @@ impl Process {
     /// Waits for its end.
     pub async fn wait(&mut self) -> Result<ExitStatus> {
         Ok(self.child.wait().await?)
+    }
+
+    /// Leaves the processors to the rest of the world when it wants them: tasks run on machines of their own.
+    pub fn yield_to_others(&self) -> Result<()> {
+        setpriority_process(Some(self.session), NICENESS).context("setting a process's priority").map(drop)
     }
 
     /// Sends `signal` to the process itself, not to its descendants. One that has ended is left alone.

@@ -12,7 +12,7 @@ use tokio::{
 /// How long a part may take to start. The slowest needs 5 s on two idle cores.
 pub const START: Duration = Duration::from_secs(90);
 
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Calls `look` until it succeeds. After `limit` the error is `look`'s last one.

@@ -18,7 +18,7 @@ use crate::aws::{Aws, Settings};
 /// The key that the webhook of this world shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
-const INSTANCES: usize = 2;
+pub const INSTANCES: usize = 2;
 /// A kind of source beside Flux's own. Its CRD is not there.
 const SOURCE_KIND: &str = "world.example/Widget";
 /// A lost event costs this long at most here. In an installation it is ten minutes.

@@ -16,7 +16,7 @@ const ENV: &str = "canary-env-55aa";
 
 #[tokio::test]
 async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let team = world.namespace("canary").await?;
     team.apply(&format!(
         "apiVersion: v1\nkind: Secret\nmetadata: {{ name: app, namespace: NAMESPACE }}\nstringData: {{ password: {CONFIG}, token: {ENV} }}"
@@ -44,7 +44,7 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
     .await?;
     fs::remove_file(&marker)?;
     let stack = team.ready_after("app", 2).await?;
-    quiet(&world).await?;
+    quiet(&world, &turn).await?;
 
     assert_eq!(output(&stack, "secret"), Some(&json!("[secret]")));
     assert_eq!(fs::read_to_string(team.file("app.txt")?)?, format!("one{CONFIG}"), "the program got the value");

@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{nothing_was_given_up, pid, quiet, s3, shared};
+use crate::world::{looked, nothing_was_given_up, pid, s3, shared};
 
 /// Failures of the last Update, if it failed.
 fn failed(stack: &Stack) -> Option<(String, i64, Timestamp)> {
@@ -89,7 +89,8 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
     assert_eq!(held(), 0);
-    quiet(&world).await?;
+    looked(&team, "app").await?;
+    team.ready_after("app", 2).await?;
     nothing_was_given_up(&world).await
 }
 

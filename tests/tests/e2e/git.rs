@@ -8,7 +8,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_tests::scenario::{Handle, Namespace, Source, commit, is_ready, output};
 use serde_json::json;
 
-use crate::world::{quiet, shared};
+use crate::world::{looked, shared};
 
 /// A reference to a key of the Secret `name`.
 fn key(name: &str, key: &str) -> String {
@@ -236,7 +236,9 @@ async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
     let second = repository.commit("two", &[("Pulumi.yaml", &project("two")?)]).await?;
     let stack = team.wait("branch", "to have run the push", |stack| commit(stack) == Some(&second) && is_ready(stack)).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("two")));
-    quiet(&world).await?;
+    for name in ["branch", "commit"] {
+        looked(&team, name).await?;
+    }
     team.ready_after("branch", 2).await?;
     team.ready_after("commit", 1).await?;
     team.clear().await

@@ -16,7 +16,7 @@ use crate::world::{alone, nothing_was_given_up, quiet, s3};
 
 #[tokio::test]
 async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_found_outside() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let team = world.namespace("hostile").await?;
     // One that is run goes the same way: the others are refused for what they are.
     team.offer(FLUX, "ExternalArtifact", "honest", "one", &honest()).await?;
@@ -69,7 +69,7 @@ async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_
     assert_eq!((keys.len(), honest.count()), (2, 2), "manifest and pack of the honest one, and nothing else: {keys:?}");
     assert_eq!(outside(&world)?, before, "files appeared");
     team.clear().await?;
-    quiet(&world).await?;
+    quiet(&world, &turn).await?;
 
     let peak = fetches(&world)?.split_off(earlier).into_iter().max().context("no fetch")?;
     println!("the fetcher's most memory (a development build; make bench has the release build's): {peak} KiB");

@@ -9,7 +9,7 @@ use driftless_tests::{
 use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::world::{Frozen, alone, nothing_was_given_up, quiet, shared, swept_until};
+use crate::world::{Alone, Frozen, alone, looked, nothing_was_given_up, quiet, shared, swept_until};
 
 #[tokio::test]
 async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
@@ -30,7 +30,7 @@ async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
 
     team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
     team.wait("app", "to have run generation 2 of the Program", |stack| commit(stack) == Some("2")).await?;
-    quiet(&world).await?;
+    looked(&team, "app").await?;
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("two")));
     let updates = team.updates("app").await?;
@@ -75,14 +75,14 @@ fn project(team: &Namespace<'_>, content: &str) -> Result<String> {
 }
 
 /// Pushes a commit and waits until it was run, once, at that revision.
-async fn push_is_run_once(world: &Handle, team: &Namespace<'_>, repository: &Repository) -> Result<()> {
+async fn push_is_run_once(world: &Handle, turn: &Alone, team: &Namespace<'_>, repository: &Repository) -> Result<()> {
     let before = team.updates("app").await?.len();
     let content = format!("content {before}");
     let id = repository.commit(&content, &[("Pulumi.yaml", &project(team, &content)?)]).await?;
     team.reconcile_source("app", &id).await?;
     let revision = format!("main@sha1:{id}");
     team.wait("app", &format!("to have run {revision}"), |stack| commit(stack) == Some(&revision)).await?;
-    quiet(world).await?;
+    quiet(world, turn).await?;
     let stack = team.ready_after("app", before + 1).await?;
     assert_eq!(output(&stack, "content"), Some(&json!(content)));
     Ok(())
@@ -96,12 +96,12 @@ async fn webhook_calls(world: &Handle) -> Result<u64> {
 
 #[tokio::test]
 async fn a_push_is_run_by_the_signed_webhook_alone() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let (team, repository) = following(&world, "by-webhook").await?;
     world.control.pause_schedule(true).await?;
     let forwarder = Frozen::new(&world, "forwarder")?;
     let before = webhook_calls(&world).await?;
-    let pushed = push_is_run_once(&world, &team, &repository).await;
+    let pushed = push_is_run_once(&world, &turn, &team, &repository).await;
     drop(forwarder);
     world.control.pause_schedule(false).await?;
     pushed?;
@@ -111,11 +111,11 @@ async fn a_push_is_run_by_the_signed_webhook_alone() -> Result<()> {
 
 #[tokio::test]
 async fn a_push_is_run_by_the_watch_alone() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let (team, repository) = following(&world, "by-watch").await?;
     world.control.disable_url(true).await?;
     world.control.pause_schedule(true).await?;
-    let pushed = push_is_run_once(&world, &team, &repository).await;
+    let pushed = push_is_run_once(&world, &turn, &team, &repository).await;
     world.control.disable_url(false).await?;
     world.control.pause_schedule(false).await?;
     pushed
@@ -123,7 +123,7 @@ async fn a_push_is_run_by_the_watch_alone() -> Result<()> {
 
 #[tokio::test]
 async fn a_push_is_run_by_the_sweep_alone() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let (team, repository) = following(&world, "by-sweep").await?;
     world.control.disable_url(true).await?;
     let forwarder = Frozen::new(&world, "forwarder")?;
@@ -140,7 +140,7 @@ async fn a_push_is_run_by_the_sweep_alone() -> Result<()> {
     drop(forwarder);
     world.control.disable_url(false).await?;
     swept?;
-    quiet(&world).await?;
+    quiet(&world, &turn).await?;
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(output(&stack, "content"), Some(&json!(content)));
     Ok(())
@@ -148,20 +148,20 @@ async fn a_push_is_run_by_the_sweep_alone() -> Result<()> {
 
 #[tokio::test]
 async fn messages_that_come_twice_lead_to_one_run_per_change() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     switch_all(&world, &Switches { duplicate: true, ..Switches::default() }).await?;
-    let result = two_changes(&world, "twice").await;
+    let result = two_changes(&world, &turn, "twice").await;
     switch_all(&world, &Switches::default()).await?;
     result
 }
 
 #[tokio::test]
 async fn a_lost_first_hint_about_everything_and_all_else_twice_leads_to_one_run_per_change() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let twice = Switches { duplicate: true, ..Switches::default() };
     switch_all(&world, &twice).await?;
     world.control.switch("Reconciler", &Switches { drop_first: true, ..twice }).await?;
-    let result = two_changes(&world, "lost").await;
+    let result = two_changes(&world, &turn, "lost").await;
     switch_all(&world, &Switches::default()).await?;
     result
 }
@@ -174,7 +174,7 @@ async fn switch_all(world: &Handle, switches: &Switches) -> Result<()> {
 }
 
 /// A Program and a Stack, and an edit: two runs, whatever becomes of the messages. The sweep makes up for those that are lost.
-async fn two_changes(world: &Handle, namespace: &str) -> Result<()> {
+async fn two_changes(world: &Handle, turn: &Alone, namespace: &str) -> Result<()> {
     let team = world.namespace(namespace).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
@@ -188,7 +188,7 @@ async fn two_changes(world: &Handle, namespace: &str) -> Result<()> {
             Ok(())
         })
         .await?;
-        quiet(world).await?;
+        quiet(world, turn).await?;
         team.ready_after("app", runs).await?;
     }
     nothing_was_given_up(world).await

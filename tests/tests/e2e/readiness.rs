@@ -8,7 +8,7 @@ use driftless_tests::{
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::world::{quiet, shared};
+use crate::world::{looked, shared};
 
 /// A namespace and a repository with a project, that no source follows yet.
 async fn prepared<'a>(world: &'a Handle, name: &str) -> Result<(Namespace<'a>, Repository, String)> {
@@ -95,7 +95,7 @@ async fn what_a_source_was_edited_to_follow_is_run_in_the_end() -> Result<()> {
     for name in ["app", "late"] {
         team.wait(name, "to have run the other branch", |stack| commit(stack) == Some(&next) && is_ready(stack)).await?;
     }
-    quiet(&world).await?;
+    looked(&team, "app").await?;
     team.ready_after("app", 2).await.map(drop)
 }
 
@@ -113,7 +113,7 @@ async fn a_source_that_goes_is_not_used_and_one_that_comes_back_unchanged_is_not
     team.unavailable("app", "could not resolve sourceRef (GitRepository \"app\")").await?;
     team.apply_git_repository("app", &repository.url).await?;
     team.wait("app", "to be Ready", is_ready).await?;
-    quiet(&world).await?;
+    looked(&team, "app").await?;
     team.ready_after("app", 1).await.map(drop)
 }
 

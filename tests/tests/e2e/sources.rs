@@ -9,7 +9,7 @@ use driftless_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::world::{Frozen, alone, nothing_was_given_up, quiet, s3, shared};
+use crate::world::{Frozen, alone, looked, nothing_was_given_up, quiet, s3, shared};
 
 /// Where the content of each kind comes from.
 struct Origins<'a> {
@@ -88,7 +88,7 @@ impl<'a> Origins<'a> {
 
 #[tokio::test]
 async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_by_the_watch_alone() -> Result<()> {
-    let (world, _turn) = alone().await?;
+    let (world, turn) = alone().await?;
     let origins = Origins::new(&world, "kinds").await?;
     origins.push("one").await?;
     origins.team.apply_alert().await?;
@@ -98,7 +98,7 @@ async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_b
         origins.team.apply_stack(&kind.to_lowercase(), source, "").await?;
     }
     origins.has_run("one").await?;
-    quiet(&world).await?;
+    quiet(&world, &turn).await?;
     origins.ran(1, "one").await?;
 
     world.control.pause_schedule(true).await?;
@@ -120,7 +120,7 @@ async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_b
     world.control.disable_url(false).await?;
     world.control.pause_schedule(false).await?;
     by_watch?;
-    quiet(&world).await?;
+    quiet(&world, &turn).await?;
     origins.ran(3, "three").await?;
     nothing_was_given_up(&world).await
 }
@@ -154,8 +154,8 @@ async fn thirty_stacks_on_one_source_cost_one_fetch_and_run_once_each() -> Resul
     })
     .await?;
     println!("{STACKS} Stacks on one source: Ready after {:?}", started.elapsed());
-    quiet(&world).await?;
     for name in &names {
+        looked(&team, name).await?;
         team.ready_after(name, 1).await?;
         assert_eq!(fs::read_to_string(team.file(&format!("{name}.txt"))?)?, "one");
     }
@@ -182,7 +182,7 @@ async fn a_revision_that_changes_nothing_in_the_listed_directories_is_taken_as_r
         let revision = format!("main@sha1:{}", repository.commit(path, &[(path, content)]).await?);
         team.reconcile_source("app", &revision).await?;
         team.wait("app", &format!("to be at {revision}"), |stack| commit(stack) == Some(&revision) && is_ready(stack)).await?;
-        quiet(&world).await?;
+        looked(&team, "app").await?;
         team.ready_after("app", runs).await?;
         Ok(revision)
     };

@@ -1,6 +1,7 @@
 //! The world that all tests of this program share.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Stdio},
@@ -13,10 +14,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use aws_config::BehaviorVersion;
 use aws_credential_types::Credentials;
 use aws_sdk_sqs::{config::Region, types::QueueAttributeName};
+use driftless_contract::{Hint, ObjectKey, to_json};
 use driftless_tests::{
     aws::control,
-    scenario::{Handle, RUN},
-    world::ready,
+    scenario::{Handle, Namespace, RUN},
+    world::{cluster, ready, start::INSTANCES},
 };
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -57,8 +59,11 @@ pub async fn shared() -> Result<(Handle, RwLockReadGuard<'static, ()>)> {
     Ok((open().await?, turn))
 }
 
+/// No other test runs.
+pub type Alone = RwLockWriteGuard<'static, ()>;
+
 /// The world, alone.
-pub async fn alone() -> Result<(Handle, RwLockWriteGuard<'static, ()>)> {
+pub async fn alone() -> Result<(Handle, Alone)> {
     let turn = TURN.write().await;
     Ok((open().await?, turn))
 }
@@ -83,8 +88,9 @@ pub async fn s3(world: &Handle, keys: Option<control::Credentials>) -> Result<aw
     Ok(aws_sdk_s3::Client::from_conf(config))
 }
 
-/// Lets a sweep hint whatever is due, and waits until every message is handled: what was to happen has happened.
-pub async fn quiet(world: &Handle) -> Result<()> {
+/// Lets a sweep hint whatever is due, and waits until every message is handled: what was to happen has happened. For a test that is
+/// [`alone`]: beside others there are always messages.
+pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let queues = sqs.list_queues().send().await?.queue_urls.unwrap_or_default();
     ensure!(queues.len() >= 8, "{queues:?}");
@@ -102,10 +108,45 @@ pub async fn quiet(world: &Handle) -> Result<()> {
     .await
 }
 
+/// Has a Stack looked at, and once more: a look that was under way has ended by then, and whatever hint is still to come finds the same
+/// facts as this one. What has not been run after it is not going to be.
+pub async fn looked(team: &Namespace<'_>, name: &str) -> Result<()> {
+    let world = team.world;
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    let url = sqs.get_queue_url().queue_name("driftless-hints").send().await?.queue_url;
+    let [cluster, api_version, kind, namespace, name] =
+        [cluster::NAME, "pulumi.com/v1", "Stack", &team.name, name].map(ToOwned::to_owned);
+    let hint = Hint::new(ObjectKey { cluster, api_version, kind, namespace, name });
+    // At most as many looks are under way as the world has instances.
+    for _ in 0..=INSTANCES {
+        let before = looks(world, &hint.object)?;
+        sqs.send_message().set_queue_url(url.clone()).message_body(to_json(&hint)).send().await?;
+        ready::until("the Stack is looked at", RUN, async || {
+            ensure!(looks(world, &hint.object)? > before, "{before} looks");
+            Ok(())
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// How often the reconciler has looked at a Stack, by its log.
+fn looks(world: &Handle, stack: &ObjectKey) -> Result<usize> {
+    let (mut looks, stack) = (0, format!("\"stack\":\"{stack}\""));
+    for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
+        let file = file?;
+        if file.file_name().to_string_lossy().starts_with("reconciler-") {
+            let log = fs::read_to_string(file.path())?;
+            looks += log.lines().filter(|line| line.contains("\"looked\"") && line.contains(&stack)).count();
+        }
+    }
+    Ok(looks)
+}
+
 /// Waits with one sweep after another: what no event told of is found by them.
 pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what: &str, look: impl FnMut() -> F) -> Result<T> {
     let sweeps = async {
-        let mut tick = tokio::time::interval(Duration::from_secs(2));
+        let mut tick = tokio::time::interval(Duration::from_secs(10));
         loop {
             tick.tick().await;
             world.control.trigger("Sweeper").await?;

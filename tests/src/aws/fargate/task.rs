@@ -99,6 +99,7 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
         let command = prepare(fargate, arn, container, is_main)?;
         let process = if is_main { id.to_owned() } else { format!("{id}-{name}") };
         let mut process = Process::start(&fargate.site.dirs, &process, command)?;
+        process.yield_to_others()?;
         if is_main {
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
