@@ -51,11 +51,6 @@ impl<'a> Look<'a> {
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
-        self.effects.sort_by_key(|effect| match effect {
-            Effect::AddFinalizer => 0,
-            Effect::RemoveFinalizer => 2,
-            _ => 1,
-        });
         let before = &self.snapshot.stack.status;
         // Kubernetes keeps whole seconds: what is read back has to be what was booked, or every look would book another.
         self.booked =

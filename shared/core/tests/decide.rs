@@ -86,6 +86,37 @@ fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
 }
 
 #[test]
+fn a_look_that_is_booked_for_earlier_will_do() {
+    let mut snapshot = snapshot(stack());
+    snapshot.source = Some(SourceState::NotFound);
+    // Without one, in 30 s; one in the past was answered by this look.
+    for (booked, next, books) in [
+        (None, 30, true),
+        (Some(-5), 30, true),
+        (Some(0), 30, true),
+        (Some(5), 5, false),
+        (Some(30), 30, false),
+        (Some(31), 30, true),
+    ] {
+        snapshot.stack.status.next_look = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
+        let plan = plan(&snapshot);
+        let at = now() + SignedDuration::from_secs(next);
+        assert_eq!((plan.status.next_look, plan.look_at), (Some(at), books.then_some(at)), "{booked:?}");
+    }
+}
+
+#[test]
+fn a_look_is_booked_for_the_next_whole_second() {
+    let mut snapshot = snapshot(stack());
+    for (milliseconds, seconds) in [(0, 20), (1, 21), (999, 21)] {
+        let at = ago(10) + SignedDuration::from_millis(milliseconds);
+        let failure = FetchFailure { at, message: "it is away".into(), terminal: false, failures: 1 };
+        snapshot.tree = TreeState::Absent { failure: Some(failure) };
+        assert_eq!(plan(&snapshot).look_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
+    }
+}
+
+#[test]
 fn a_success_is_recorded_and_the_stack_is_ready() {
     let mut snapshot = snapshot(stack());
     let mut outcome = outcome(true);
