@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use driftless_aws::{QueueUrls, Sqs};
+use driftless_aws::{QueueUrls, Queues as _, Sqs};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Longer than the API server lets a watch last, so that only a connection that died in silence is given up.

@@ -25,16 +25,31 @@ pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
         spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
     };
     match ports.cluster.create(&lease).await {
-        Ok(_) => return Ok(()),
-        Err(Error::Conflict { .. }) => {}
-        Err(error) => return Err(error.into()),
+        Ok(_) => Ok(()),
+        // Given back between the two: the next look takes it.
+        Err(error @ Error::Conflict { .. }) => {
+            if is_ours(ports, namespace, run).await? {
+                Ok(())
+            } else {
+                Err(error.into())
+            }
+        }
+        Err(error) => Err(error.into()),
     }
-    let holder = ports.cluster.get::<Lease>(namespace, &run.claim).await?;
-    let uid = holder.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
+}
+
+/// `true` if the run holds its claim, `false` if nobody does; else who is waited for.
+pub(crate) async fn is_ours<C: Cluster, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    namespace: &str,
+    run: &RunId,
+) -> Result<bool, Stop> {
+    let Some(lease) = ports.cluster.get::<Lease>(namespace, &run.claim).await? else { return Ok(false) };
+    let uid = lease.spec.and_then(|spec| spec.holder_identity);
     if uid.as_ref() == Some(&run.uid) {
-        return Ok(());
+        return Ok(true);
     }
-    let annotations = holder.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
+    let annotations = lease.metadata.annotations.unwrap_or_default();
     let by = annotations.get("driftless.dev/update").map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
         // Its run may be over or its Update gone, and nobody else may know of the claim any more.

@@ -1,8 +1,11 @@
 //! The Lambda function that starts tasks. See the library.
 
+use std::{fmt::Display, str::FromStr};
+
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
-use driftless_contract::{LaunchHint, from_json};
+use driftless_contract::{LaunchHint, RunLimits, from_json};
+use driftless_core::Limits;
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
@@ -20,6 +23,8 @@ async fn main() -> Result<(), Error> {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },
+        run_limits: RunLimits { silence_seconds: limit("SILENCE_SECONDS")?, max_seconds: limit("MAX_RUN_SECONDS")? },
         fresh_key: fresh_key.into(),
     };
     let bucket = env::required("BUCKET")?;
@@ -28,9 +33,9 @@ async fn main() -> Result<(), Error> {
         &aws,
         QueueUrls {
             hints: Some(env::required("HINTS_QUEUE_URL")?),
+            sources: Some(env::required("SOURCES_QUEUE_URL")?),
             launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
             runs: Some(env::required("RUNS_QUEUE_URL")?),
-            ..QueueUrls::default()
         },
     );
     let tasks = Ecs::new(
@@ -58,6 +63,12 @@ async fn main() -> Result<(), Error> {
         Ok(batch(event.payload, event.context.deadline(), parse, LaunchHint::absorb, &launch).await)
     }))
     .await
+}
+
+/// A limit of which 0 means that there is none.
+fn limit<N: FromStr<Err: Display> + Default + PartialEq>(variable: &'static str) -> Result<Option<N>, env::Error> {
+    let limit: N = env::parsed(variable)?;
+    Ok((limit != N::default()).then_some(limit))
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]

@@ -1,23 +1,25 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, SECRETS_MOUNT, Update, WorkspaceSpec,
-    WorkspaceStack,
+    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, SECRETS_MOUNT, Tree, Update, Workspace,
+    WorkspaceSpec, WorkspaceStack, names,
 };
-use driftless_aws::Objects;
+use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Config, ConfigValue, Env, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectInfo, RunId, RunSource, RunSpec, SealedInputs,
-    VERSION, from_json, keys,
+    Config, ConfigValue, Env, FetchRequest, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
+    RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
 };
 use driftless_core::TaskShape;
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     Error, Ports, Settings, Stop, compare,
+    identity::{self, Account},
     inputs::{Inputs, Kind},
 };
 
@@ -28,10 +30,27 @@ pub(crate) struct Prepared {
     pub(crate) run: RunId,
     pub(crate) spec: RunSpec,
     pub(crate) shape: TaskShape,
+    pub(crate) project: Option<ProjectInfo>,
     /// `None` for a project without a source.
     pub(crate) tree: Option<StoredTree>,
     /// Where a sealed copy of what it reads is wanted.
     pub(crate) seal: Option<String>,
+    /// Who the program is; or why it is nobody, of a destroy that does not wait for that.
+    pub(crate) account: Result<Account, String>,
+    /// It destroys what is of a terminating namespace: nothing comes back there.
+    pub(crate) is_last: bool,
+    /// What the Update is to be kept with, if that is not on it yet.
+    pub(crate) kept: Option<DriftlessUpdate>,
+}
+
+/// What an Update runs in.
+pub(crate) struct Snapshot {
+    ours: DriftlessUpdate,
+    pub(crate) workspace: WorkspaceSpec,
+    /// Where the user wrote it.
+    at: String,
+    /// Where what it names is.
+    pub(crate) namespace: String,
 }
 
 /// A tree in the bucket.
@@ -40,35 +59,99 @@ pub(crate) struct StoredTree {
     pub(crate) manifest: Vec<u8>,
 }
 
-/// Reads all that a run needs, or finds what it waits for.
-pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    key: &ObjectKey,
-    update: &Update,
-) -> Result<Prepared, Stop> {
-    let Some(ours) = update.spec.driftless.as_ref() else {
-        return Err(Stop::invalid("spec.driftless is missing; an Update that no Stack made is not supported by this release"));
-    };
+/// What an Update was made with, or for one that a user made without, what the Workspace that it names is now.
+pub(crate) async fn snapshot<C: Cluster>(cluster: &C, settings: &Settings, update: &Update) -> Result<Snapshot, Stop> {
+    let own = update.namespace().unwrap_or_default();
+    let Some(ours) = update.spec.driftless.clone() else { return named(cluster, update, own).await };
     let workspace = ours.workspace.clone().unwrap_or_default();
     let workspace: WorkspaceSpec =
         serde_json::from_value(workspace).map_err(|error| Stop::invalid(format!("spec.driftless.workspace: {error}")))?;
     let owner = update.stack(&settings.system_namespace);
-    let uid = owner.as_ref().map_or_else(String::new, |stack| stack.uid.clone());
-    // Where the user wrote it, and where what it names is.
     let at = if owner.is_some() { "spec.workspaceTemplate.spec" } else { "spec.driftless.workspace" };
-    let namespace = owner.map_or_else(|| key.namespace.clone(), |stack| stack.namespace);
-    let shape = workspace.shape(at).map_err(Stop::invalid)?;
+    let namespace = owner.map_or(own, |stack| stack.namespace);
+    Ok(Snapshot { ours, workspace, at: at.into(), namespace })
+}
+
+async fn named<C: Cluster>(cluster: &C, update: &Update, namespace: String) -> Result<Snapshot, Stop> {
+    let name = update.spec.workspace_name.as_deref().unwrap_or_default();
+    if name.is_empty() {
+        return Err(Stop::invalid("spec.workspaceName is missing; name a Workspace of the same namespace"));
+    }
+    let Some(found) = cluster.get::<Workspace>(&namespace, name).await? else {
+        let words =
+            format!("Workspace {name:?} is not there; create it in the namespace {namespace:?}, or correct spec.workspaceName");
+        return Err(Stop::Wait("WorkspaceNotFound", words));
+    };
+    let at = format!("Workspace {name:?}: spec");
+    let (workspace, tree) = runnable(found);
+    let source = [("git", workspace.git.is_some()), ("flux", workspace.flux.is_some()), ("local", workspace.local.is_some())];
+    if let Some((field, _)) = source.into_iter().find(|(_, set)| *set) {
+        return Err(Stop::invalid(format!("{at}.{field} has no meaning here; {SOURCES}")));
+    }
+    let snapshot = serde_json::to_value(&workspace).map_err(|error| Stop::invalid(format!("{at}: {error}")))?;
+    let ours = DriftlessUpdate { tree, workspace: Some(snapshot), ..DriftlessUpdate::default() };
+    Ok(Snapshot { ours, workspace, at, namespace })
+}
+
+/// Whether an Update that a user made has its snapshot and our finalizer.
+pub(crate) fn is_kept(update: &Update) -> bool {
+    update.spec.driftless.is_some() && update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)
+}
+
+/// What a run of a Workspace can have for a source.
+pub(crate) const SOURCES: &str = "a run takes its source from the Workspace of a Stack, which has run, or is a project without a program: make a Stack and name its Workspace, or set projectInfo";
+
+/// Whether it is a Stack's.
+pub(crate) fn is_stacks(workspace: &Workspace) -> bool {
+    workspace.owner_references().iter().any(|owner| owner.kind == "Stack")
+}
+
+/// The spec of a Workspace as a run has it, and its tree. What else of a source is on the Workspace of a Stack is another operator's word.
+pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
+    let is_stacks = is_stacks(&workspace);
+    let mut spec = workspace.spec;
+    let tree = spec.driftless.take().and_then(|ours| ours.tree);
+    if is_stacks || tree.is_some() {
+        (spec.git, spec.flux, spec.local) = (None, None, None);
+    }
+    (spec, tree)
+}
+
+/// Reads all that a run needs, or finds what it waits for.
+pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    now: Timestamp,
+) -> Result<Prepared, Stop> {
+    let key = &hint.update;
+    let Snapshot { ours, workspace, at, namespace } = snapshot(ports.cluster, settings, update).await?;
+    let owner = update.stack(&settings.system_namespace);
+    let kept = (owner.is_none() && !is_kept(update)).then(|| ours.clone());
+    let uid = owner.map_or_else(String::new, |stack| stack.uid);
+    let shape = workspace.shape(&at).map_err(Stop::invalid)?;
     let word = update.spec.operation.as_deref().unwrap_or_default();
     let Some(operation) = Operation::parse(word) else {
         return Err(Stop::invalid(format!("spec.type is {word:?}; use up, preview, refresh or destroy")));
     };
     let stack_name = update.spec.stack_name.clone().unwrap_or_default();
-    let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
+    if stack_name.is_empty() {
+        return Err(Stop::invalid("spec.stackName is missing; write the name of the Pulumi stack"));
+    }
+    let limits = limits(settings, update)?;
+    let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
+    // As PKO does with one that its Workspace does not list.
+    let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
+    let is_last = operation == Operation::Destroy && namespace != key.namespace;
+    let account = match identity::account(ports.cluster, &namespace, &workspace).await {
+        Err(Stop::Wait(_, words)) if is_last => Err(words),
+        account => Ok(account?),
+    };
 
-    let (source, project, tree) = source(ports, key, &namespace, ours, &workspace).await?;
+    let (source, project, tree) = source(ports, hint, &namespace, &ours, &workspace, now).await?;
     let mut inputs = Inputs::new(ports.cluster, &namespace);
-    let (env, config) = match read(&mut inputs, &workspace, at, &stack_name).await {
+    let (env, config) = match read(&mut inputs, &workspace, &at, &stack_name).await {
         // Where a namespace goes, its Secrets and the right to read them go first.
         Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
             let Some(document) = ports.objects.get(&keys::sealed(&key.cluster, &uid)).await? else {
@@ -85,7 +168,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
     let digest = compare::digest_of(ports.objects, settings, &uid, &values).await?;
 
     let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
-    let claim = keys::claim(&namespace, backend, &qualified(&stack_name, &project));
+    let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
     let lock: Option<Lock> =
         ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.map(|document| from_json("lock", &document)).transpose()?;
     let run = RunId { update: key.clone(), uid: update.uid().unwrap_or_default(), claim };
@@ -100,6 +183,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
         env,
         config,
         environments: stack.environment.clone(),
+        identity: false,
+        limits,
         message: update.spec.message.clone(),
         parallel: update.spec.parallel,
         expect_no_changes: update.spec.expect_no_changes.unwrap_or(false),
@@ -116,7 +201,20 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q, T>(
         stale_lock: lock,
     };
     let seal = (ours.seal == Some(true) && !values.is_empty()).then(|| keys::sealed(&key.cluster, &uid));
-    Ok(Prepared { run, spec, shape, tree, seal })
+    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })
+}
+
+/// How long the run may take: what the installation says, with the Update's own word over it.
+fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
+    let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
+    let seconds = driftless_api::duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
+    let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
+        let field = names::MAX_DURATION;
+        return Err(Stop::invalid(format!(
+            "the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"
+        )));
+    };
+    Ok(RunLimits { max_seconds: Some(seconds), ..settings.run_limits })
 }
 
 /// Reads what a workspace refers to, for one of its stacks: the environment and the stack's configuration. `at` is where the user wrote it.
@@ -133,34 +231,44 @@ pub(crate) async fn read<C: Cluster>(
     Ok((env, config))
 }
 
-/// What the run works on, the name of its project, and the tree if there is one.
-async fn source<C, O: Objects, Q, T>(
+/// What the run works on, its project if that is known, and the tree if there is one.
+async fn source<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    key: &ObjectKey,
+    hint: &LaunchHint,
     namespace: &str,
     ours: &DriftlessUpdate,
     workspace: &WorkspaceSpec,
-) -> Result<(RunSource, String, Option<StoredTree>), Stop> {
+    now: Timestamp,
+) -> Result<(RunSource, Option<ProjectInfo>, Option<StoredTree>), Stop> {
     let Some(tree) = &ours.tree else {
         let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
         let Some(info) = info else {
             let message =
-                "spec.driftless has no tree, and its workspace no projectInfo with a name and a runtime: there is nothing to run";
-            return Err(Stop::invalid(message));
+                "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run";
+            return Err(Stop::invalid(format!("{message}; {SOURCES}")));
         };
         let project = ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() };
-        return Ok((RunSource::Project(project), info.name.clone(), None));
+        return Ok((RunSource::Project(project.clone()), Some(project), None));
     };
     let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
         return Err(Stop::invalid("spec.driftless.tree names no source or no digest"));
     };
-    let object = ObjectKey { namespace: namespace.into(), ..key.sibling(&source.api_version, &source.kind, &source.name) };
+    let object =
+        ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
     let folder = keys::tree(&object, digest);
     let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
-        return Err(Stop::wait("TreeNotFound", format!("the tree of {} {:?} is not stored", source.kind, source.name)));
+        // The Updates of one source ask within moments of each other; a later try has to get through.
+        let deduplication = keys::hash(&["launcher", &folder, &(now.as_second() / 60).to_string()]);
+        let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
+        ports.queues.fetch(&request, &deduplication).await?;
+        let words = format!(
+            "the tree of {} {:?} with the digest {digest} is not stored; it was asked for again, which helps while the source still offers it",
+            source.kind, source.name
+        );
+        return Err(Stop::Wait("TreeNotFound", words));
     };
     let dir = tree.dir.clone().unwrap_or_default();
-    let project = project_name(ports, &folder, &manifest, &dir).await?;
+    let project = project_of(ports, &folder, &manifest, &dir).await?;
     let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
     let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
     Ok((source, project, Some(StoredTree { folder, manifest })))
@@ -175,27 +283,23 @@ fn qualified(stack: &str, project: &str) -> String {
     }
 }
 
-/// The project's name, from its `Pulumi.yaml`; empty if that cannot be read: the runner will say so.
-async fn project_name<C, O: Objects, Q, T>(
+/// The project, from its `Pulumi.yaml`; `None` if that cannot be read: the runner will say so.
+async fn project_of<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     folder: &str,
     manifest: &[u8],
     dir: &str,
-) -> Result<String, Error> {
-    #[derive(serde::Deserialize)]
-    struct Project {
-        name: String,
-    }
-    let Ok(manifest) = Manifest::parse(manifest) else { return Ok(String::new()) };
+) -> Result<Option<ProjectInfo>, Error> {
+    let Ok(manifest) = Manifest::parse(manifest) else { return Ok(None) };
     for file in PROJECT_FILES {
         let path = if dir.is_empty() { file.to_owned() } else { format!("{dir}/{file}") };
         let Some(file) = manifest.files.get(&path) else { continue };
         let Some(content) = ports.objects.get_range(&format!("{folder}pack"), file.offset, file.size).await? else { continue };
-        if let Ok(project) = serde_saphyr::from_slice::<Project>(&content) {
-            return Ok(project.name);
+        if let Ok(project) = serde_saphyr::from_slice::<ProjectFile>(&content) {
+            return Ok(Some(project.into()));
         }
     }
-    Ok(String::new())
+    Ok(None)
 }
 
 async fn env<C: Cluster>(inputs: &mut Inputs<'_, C>, env_from: &[EnvFromSource], vars: &[EnvVar]) -> Result<Vec<Env>, Stop> {
@@ -281,7 +385,6 @@ fn object_of(path: &str) -> Option<(Kind, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use driftless_api::UpdateSpec;
-    use driftless_testkit::{Faults, World};
     use serde_json::json;
 
     use super::*;
@@ -289,19 +392,15 @@ mod tests {
     /// What becomes of an Update with that workspace and no tree.
     fn prepared(workspace: &Value) -> Result<Prepared, (&'static str, String)> {
         let spec = json!({ "type": "destroy", "stackName": "dev", "driftless": { "workspace": workspace } });
-        let update = Update::new("u", serde_json::from_value::<UpdateSpec>(spec).unwrap());
-        let world = World::new(1, Faults::NONE);
+        let mut update = Update::new("u", serde_json::from_value::<UpdateSpec>(spec).unwrap());
+        update.metadata.namespace = Some("ns".into());
+        let world = crate::tests::quiet();
         let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
         let names = ["cluster", "auto.pulumi.com/v1alpha1", "Update", "ns", "u"].map(String::from);
         let [cluster, api_version, kind, namespace, name] = names;
         let key = ObjectKey { cluster, api_version, kind, namespace, name };
-        let settings = Settings {
-            system_namespace: "driftless".into(),
-            task_role_id: "AROA".into(),
-            default_image: "pulumi".into(),
-            fresh_key: vec![7; 32].into(),
-        };
-        world.drive(prepare(&ports, &settings, &key, &update)).unwrap().map_err(|stop| match stop {
+        let hint = LaunchHint { version: VERSION, update: key, hops: 0 };
+        world.drive(prepare(&ports, &crate::tests::settings(), &hint, &update, world.now())).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, message) => (reason, message),
             Stop::Fail(error) => panic!("{error}"),
         })

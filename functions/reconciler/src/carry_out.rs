@@ -150,7 +150,12 @@ async fn create_update<C: Cluster>(cluster: &C, update: Update) -> Result<String
     }
 }
 
-async fn launch<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, key: ObjectKey) -> Result<(), Error> {
+/// Has the launcher look at an object.
+pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    key: ObjectKey,
+) -> Result<(), Error> {
     if let Some(launch) = LaunchHint::after(hint.hops, key) {
         ports.queues.launch(&launch, 0).await?;
     }

@@ -8,9 +8,9 @@
 mod carry_out;
 mod load;
 
-use driftless_api::{Source, Stack, StackReference, Update};
+use driftless_api::{Source, Stack, StackReference, Update, names};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{Hint, LaunchHint, ObjectKey, REVISION_LOOKS};
+use driftless_contract::{Hint, ObjectKey, REVISION_LOOKS, keys};
 use driftless_core::{Retention, decide};
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
@@ -98,8 +98,8 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
     match (hint.object.group(), hint.object.kind.as_str()) {
         ("pulumi.com", "Stack") => look(ports, hint, now).await,
         ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
-        ("auto.pulumi.com", "Update") => hint_run(ports, hint).await,
-        ("auto.pulumi.com", "Workspace") => Ok(()),
+        ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
+        ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
         _ => hint_of_source(ports, hint).await,
     }
 }
@@ -156,30 +156,58 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, 
     hint_stacks(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name)).await
 }
 
-/// An Update changed: its run may want to be started or recorded, and its Stack may wait for it.
-async fn hint_run<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint) -> Result<(), Error> {
+/// An Update changed: its run may want to be started, stopped or recorded, its Stack may wait for it, and its time may be over.
+async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    now: Timestamp,
+) -> Result<(), Error> {
     let Some(update) = ports.cluster.get::<Update>(&hint.object.namespace, &hint.object.name).await? else {
         return Ok(());
     };
-    if !update.is_complete()
-        && let Some(launch) = LaunchHint::after(hint.hops, hint.object.clone())
-    {
-        ports.queues.launch(&launch, 0).await?;
+    let stack = update.stack(ports.settings.system_namespace);
+    let released = !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
+    let over = update.is_complete() && (released || has_ended(ports, &hint.object.cluster, &update, stack.is_some()).await?);
+    // One that no Stack has to learn of is released by the recorder.
+    if !over || stack.is_none() && !released {
+        carry_out::launch(ports, hint, hint.object.clone()).await?;
     }
-    let stack = update.stack(ports.settings.system_namespace).filter(|_| update.is_complete());
-    let Some(StackReference { name, namespace, .. }) = stack else { return Ok(()) };
-    if let Some(next) = hint.next(ObjectKey { namespace: namespace.clone(), ..stack_key(&hint.object, &name) }) {
-        ports.queues.hint(&next, 0).await?;
+    if let Some(StackReference { name, namespace, .. }) = &stack {
+        if update.is_complete()
+            && let Some(next) = hint.next(ObjectKey { namespace: namespace.clone(), ..stack_key(&hint.object, name) })
+        {
+            ports.queues.hint(&next, 0).await?;
+        }
+        let stack = ports.cluster.get::<Stack>(namespace, name).await?;
+        let current = stack.and_then(|stack| stack.status?.current_update?.name);
+        if current.as_ref() == Some(&hint.object.name) {
+            return Ok(());
+        }
     }
-    let stack = ports.cluster.get::<Stack>(&namespace, &name).await?;
-    let current = stack.and_then(|stack| stack.status?.current_update?.name);
-    if current.as_ref() == Some(&hint.object.name) {
-        return Ok(());
+    if update.expired(now) {
+        tracing::info!(update = %hint.object, "kept for as long as it says: deleting it");
+        return Ok(ports.cluster.delete(&update).await?);
     }
     // The look that recorded it on the Stack ended before it came to this.
-    carry_out::take_finalizer(ports, update).await
+    if over && stack.is_some() { carry_out::take_finalizer(ports, update).await } else { Ok(()) }
+}
+
+/// Whether the run of an Update has ended whose status says so. Of ours that may be anybody's word, and what happened is in the bucket;
+/// another operator's for a Stack are history.
+async fn has_ended<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    cluster: &str,
+    update: &Update,
+    of_stack: bool,
+) -> Result<bool, Error> {
+    let inherited = of_stack && update.spec.driftless.is_none();
+    let outcome = format!("{}outcome", keys::run(cluster, &update.uid().unwrap_or_default()));
+    Ok(inherited || ports.objects.exists(&outcome).await?)
 }
 
 fn stack_key(beside: &ObjectKey, name: &str) -> ObjectKey {
     beside.sibling("pulumi.com/v1", "Stack", name)
 }
+
+#[cfg(test)]
+mod tests;

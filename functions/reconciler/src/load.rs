@@ -130,8 +130,9 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         Verdict::Aborted { message } => (false, false, message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, .. } = outcome;
-    Ok(RunState::Ended(run, RunOutcome { succeeded, message, conflict, outputs, project, permalink, inputs }))
+    let Outcome { outputs, permalink, inputs, started_at, .. } = outcome;
+    let started = started_at.is_some();
+    Ok(RunState::Ended(run, RunOutcome { started, succeeded, message, conflict, outputs, project, permalink, inputs }))
 }
 
 async fn source<C: Cluster, O: Objects, Q: Queues>(

@@ -2,19 +2,22 @@
 //! it gives the claim back, deletes what the task was given and what it left, and says last, on the Update, that all is done. A message
 //! only says where to look; what happened is read from the task's folder and from ECS.
 
+mod give_back;
 mod outputs;
+mod status;
+mod tell;
 
 use std::collections::BTreeMap;
 
-use driftless_api::{Stack, StackReference, StackSpec, Update};
+use driftless_api::{StackReference, Update, names};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
     from_json, keys, to_json,
 };
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use give_back::give_back;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 use sha2::{Digest as _, Sha256};
 
@@ -24,6 +27,9 @@ const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 
 /// Of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
+
+/// As many resources that failed are told of.
+const MAX_FAILURES: usize = 10;
 
 /// What the recorder works with, for one cluster.
 #[derive(Debug)]
@@ -78,7 +84,7 @@ pub async fn runs<O: Objects>(objects: &O, task_role_id: &str, message: RunMessa
     let folders: Vec<String> = match message {
         RunMessage::Hint(hint) => return Ok(vec![hint]),
         RunMessage::Test => Vec::new(),
-        RunMessage::Objects(keys) => keys.iter().filter_map(|key| keys::task_of_result(key)).map(str::to_owned).collect(),
+        RunMessage::Objects(keys) => keys.iter().filter_map(|key| keys::task_of_report(key)).map(str::to_owned).collect(),
         RunMessage::Task { arn } => vec![keys::task(task_role_id, keys::task_id(&arn))],
     };
     let mut hints = Vec::new();
@@ -139,14 +145,16 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     };
     let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, keys::task_id(arn)));
     let recorded = ports.objects.get(&format!("{folder}outcome")).await?;
-    let outcome: Outcome = match recorded {
-        Some(document) => from_json("outcome", &document)?,
-        None => match conclude(ports, key, &folder, &owner, task.as_deref(), now).await? {
-            Some(outcome) => record(ports, &folder, outcome).await?,
-            None => return Ok(()),
-        },
+    let outcome: Outcome = if let Some(document) = recorded {
+        from_json("outcome", &document)?
+    } else if let Some(outcome) = conclude(ports, key, &folder, &owner, task.as_deref(), now).await? {
+        record(ports, &folder, outcome).await?
+    } else if let Some((update, task)) = update.zip(task) {
+        return status::show_progress(ports, update, &task).await;
+    } else {
+        return Ok(());
     };
-    publish(ports, settings, update, &outcome, task.as_deref(), now).await
+    publish(ports, settings, hint, update, &outcome, task.as_deref(), now).await
 }
 
 /// How the run ended; `None` if it has not.
@@ -160,12 +168,12 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
 ) -> Result<Option<Outcome>, Error> {
     let record = ports.objects.get(&format!("{folder}launch")).await?;
     let record = record.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-    let (run, inputs) = record.map_or_else(
+    let (run, project, inputs) = record.map_or_else(
         || {
             let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
-            (RunId { update: key.clone(), uid, claim: String::new() }, None)
+            (RunId { update: key.clone(), uid, claim: String::new() }, None, None)
         },
-        |record| (record.run, record.inputs),
+        |record| (record.run, record.project, record.inputs),
     );
     let aborted = |message: String| Outcome {
         version: VERSION,
@@ -173,18 +181,20 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         verdict: Verdict::Aborted { message },
         result_sha256: None,
         outputs: None,
-        project: None,
+        project: project.clone(),
         permalink: None,
         changes: BTreeMap::new(),
         pending_operations: Vec::new(),
+        failures: Vec::new(),
         inputs: inputs.clone(),
-        started_at: Some(owner.at),
+        started_at: owner.task.is_some().then_some(owner.at),
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or what it reads changed".into())));
+        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or it waited and the Stack or what it reads changed".into())));
     };
     if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+        keep_lock(ports, task, &run, None).await?;
         return Ok(Some(outcome));
     }
     let why = match ports.tasks.state(arn).await? {
@@ -194,9 +204,10 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     };
     // The result may have been stored between the first look and the end of the task.
     if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+        keep_lock(ports, task, &run, None).await?;
         return Ok(Some(outcome));
     }
-    keep_lock(ports, task, &run, now).await?;
+    keep_lock(ports, task, &run, Some(now)).await?;
     Ok(Some(aborted(format!("the task ended without a result: {why}"))))
 }
 
@@ -218,6 +229,7 @@ async fn reported<C, O: Objects, Q, T>(
         permalink: None,
         changes: BTreeMap::new(),
         pending_operations: Vec::new(),
+        failures: Vec::new(),
         inputs: None,
         started_at: owner.at,
         ended_at: now,
@@ -232,6 +244,7 @@ async fn reported<C, O: Objects, Q, T>(
         permalink: result.permalink,
         changes: result.changes,
         pending_operations: result.pending_operations,
+        failures: result.failures.into_iter().take(MAX_FAILURES).collect(),
         // What ran in the task may have written it, and it goes into a status.
         inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         started_at: Some(result.started_at),
@@ -243,17 +256,26 @@ fn sha256(document: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(document))
 }
 
-/// Keeps what a dead run wrote into the backend's lock, so that the next run of the same stack can remove it.
+/// Keeps what a dead pulumi wrote into the backend's lock, so that the next run of the same stack can remove it. It is dead if the task is
+/// (`gone`), or if the runner says so.
 async fn keep_lock<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &str,
     run: &RunId,
-    now: Timestamp,
+    gone: Option<Timestamp>,
 ) -> Result<(), Error> {
     let Some(document) = ports.objects.get(&format!("{task}out/lock")).await? else { return Ok(()) };
-    let lock = Lock { not_after: Some(now), ..from_json("lock", &document)? };
+    let lock: Lock = match from_json("lock", &document) {
+        Ok(lock) => lock,
+        Err(error) => {
+            // The task wrote it: the record of its end does not depend on that.
+            tracing::warn!(update = %run.update, %error, "a lock that the run may have left is not known");
+            return Ok(());
+        }
+    };
+    let Some(not_after) = lock.not_after.or(gone) else { return Ok(()) };
     let key = keys::lock(&run.update.cluster, &run.claim);
-    Ok(ports.objects.put(&key, to_json(&lock).into_bytes()).await?)
+    Ok(ports.objects.put(&key, to_json(&Lock { not_after: Some(not_after), ..lock }).into_bytes()).await?)
 }
 
 /// Writes the outcome, or finds that somebody else did.
@@ -271,6 +293,7 @@ async fn record<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str
 async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
+    hint: &RunHint,
     update: Option<Update>,
     outcome: &Outcome,
     task: Option<&str>,
@@ -280,7 +303,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, now).await?,
         _ => None,
     };
-    release(ports, settings, outcome).await?;
+    give_back(ports, settings, hint, update.as_ref(), outcome).await?;
     if let Some(task) = task {
         tidy(ports, task).await?;
     }
@@ -290,142 +313,33 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
         Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
     };
-    // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there.
-    let changed = !update.is_complete() && update.set_complete(failure, now, |status| outputs::fill(status, outcome, secret));
-    if changed {
-        ports.cluster.replace_status(&update).await?;
-        tell_pending(ports, settings, &update, &outcome.pending_operations, now).await;
+    // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there. A status that is complete may be
+    // anybody's word: what it says of the run is put right.
+    let told = update.is_complete();
+    if update.set_complete(failure, now, |status| status::fill(status, outcome, secret)) {
+        update = ports.cluster.replace_status(&update).await?;
+        if !told {
+            tell::tell(ports, settings, &update, outcome, now).await;
+        }
     }
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
         ports.queues.hint(&Hint::new(stack), 0).await?;
-    }
-    Ok(())
-}
-
-/// Names the operations that an interrupted run had begun, on the Update and on the Stack that owns it.
-async fn tell_pending<C: Cluster, O, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    pending: &[String],
-    now: Timestamp,
-) {
-    if pending.is_empty() {
-        return;
-    }
-    let note = format!(
-        "an interrupted run had begun what follows, and pulumi does not know how it ended: check with the provider whether each \
-         resource is as it should be, or was made and is not in the state. Until it is told, with `pulumi refresh` at a terminal (it \
-         asks to import or to clear each) or with `--clear-pending-creates`, every run repeats this. {}",
-        pending.join(", ")
-    );
-    ports.cluster.event(update, EventType::Warning, "PendingOperations", &note, now).await;
-    if let Some(StackReference { name, namespace, uid }) = update.stack(&settings.system_namespace) {
-        let mut stack = Stack::new(&name, StackSpec::default());
-        stack.metadata.namespace = Some(namespace);
-        stack.metadata.uid = Some(uid);
-        ports.cluster.event(&stack, EventType::Warning, "PendingOperations", &note, now).await;
-    }
-}
-
-/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find.
-async fn release<C: Cluster, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    outcome: &Outcome,
-) -> Result<(), Error> {
-    let RunId { update, uid, claim } = &outcome.run;
-    if claim.is_empty() {
-        return Ok(());
-    }
-    if matches!(outcome.verdict, Verdict::Succeeded {}) {
-        ports.objects.delete(&keys::lock(&update.cluster, claim)).await?;
-    }
-    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
-    let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);
-    if let Some(lease) = lease.filter(held) {
-        ports.cluster.delete(&lease).await?;
+    } else if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+        // No Stack has to learn of it.
+        update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
+        ports.cluster.replace(&update).await?;
     }
     Ok(())
 }
 
 /// Deletes what the task was given and what it left, secrets first. `in/run` is last: until then a message about the task finds its run.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<(), Error> {
-    for name in ["in/spec", "out/result", "in/pack", "in/manifest", "out/lock", "out/progress", "in/run"] {
+    for name in ["in/spec", "in/identity", "out/result", "in/pack", "in/manifest", "out/lock", "out/progress", "in/run"] {
         ports.objects.delete(&format!("{task}{name}")).await?;
     }
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use driftless_testkit::{CLUSTER, Faults, World};
-    use serde_json::json;
-
-    use super::*;
-
-    const ROLE: &str = "AROA";
-    const TASK: &str = "tasks/AROA:t/";
-
-    fn look(world: &World, run: &RunId) {
-        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-        let settings = Settings { system_namespace: "driftless".into(), task_role_id: ROLE.into() };
-        let hint = RunHint { version: VERSION, update: run.update.clone(), uid: Some(run.uid.clone()), hops: 0 };
-        world.drive(handle(&ports, &settings, &hint, world.now())).unwrap().unwrap();
-    }
-
-    fn outcome(world: &World, run: &RunId) -> Outcome {
-        let key = format!("{}outcome", keys::run(CLUSTER, &run.uid));
-        from_json("outcome", &world.objects()[&key]).unwrap()
-    }
-
-    #[test]
-    fn what_an_interrupted_run_left_is_named_once_on_the_update_and_its_stack() {
-        for (pending, owned, told) in
-            [(vec!["creating urn:b".to_owned()], true, 2), (vec!["creating urn:b".into()], false, 1), (vec![], true, 0)]
-        {
-            let world = World::new(0, Faults::NONE);
-            let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "stack-uid" });
-            world.insert(json!({
-                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update",
-                "metadata": { "namespace": "n", "name": "u", "uid": "uid", "ownerReferences": if owned { json!([owner]) } else { json!([]) } },
-                "spec": {},
-            }));
-            let update = ObjectKey {
-                cluster: CLUSTER.into(),
-                api_version: "auto.pulumi.com/v1alpha1".into(),
-                kind: "Update".into(),
-                namespace: "n".into(),
-                name: "u".into(),
-            };
-            let run = RunId { update, uid: "uid".into(), claim: String::new() };
-            let at = world.now();
-            let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), at };
-            let result = RunResult {
-                version: VERSION,
-                verdict: Verdict::Succeeded {},
-                outputs: None,
-                project: None,
-                permalink: None,
-                changes: BTreeMap::new(),
-                pending_operations: pending.clone(),
-                inputs: None,
-                started_at: at,
-                ended_at: at,
-            };
-            let put = async |key: String, document: String| world.put(&key, document.into_bytes()).await.unwrap();
-            world.drive(async {
-                put(format!("{}owner", keys::run(CLUSTER, "uid")), to_json(&owner)).await;
-                put(format!("{TASK}out/result"), to_json(&result)).await;
-            });
-            look(&world, &run);
-            look(&world, &run);
-            assert_eq!(outcome(&world, &run).pending_operations, pending);
-            let events: Vec<String> = world.events().into_iter().filter(|event| event.contains("PendingOperations")).collect();
-            assert_eq!(events.len(), told, "{events:?}");
-            assert!(events.iter().all(|event| event.contains("Warning") && event.contains("creating urn:b")), "{events:?}");
-            assert_eq!(events.iter().filter(|event| event.starts_with("Stack n/s ")).count(), told / 2);
-        }
-    }
-}
+mod tests;

@@ -21,6 +21,7 @@ async fn main() -> Result<(), Error> {
         &aws,
         QueueUrls {
             hints: Some(env::required("HINTS_QUEUE_URL")?),
+            launches: Some(env::required("LAUNCHES_QUEUE_URL")?),
             runs: Some(env::required("RUNS_QUEUE_URL")?),
             ..QueueUrls::default()
         },

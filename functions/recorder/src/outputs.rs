@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{ProjectInfo, Update, UpdateStatus, names};
+use driftless_api::{Update, names};
 use driftless_aws::Objects;
 use driftless_contract::{Outcome, OutputValue, RunResult, from_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
-use k8s_openapi::{ByteString, api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
@@ -30,13 +30,13 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     task: &str,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
-    let named = update.status.as_ref().and_then(|status| status.outputs.clone());
-    if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) || named.is_some() {
-        return Ok(named);
+    if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) {
+        return Ok(None);
     }
     let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else {
-        // It is deleted when the Secret is there.
-        return Ok(Some(name(update)));
+        // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
+        let named = update.status.as_ref().and_then(|status| status.outputs.clone());
+        return Ok(if update.is_complete() { named } else { Some(name(update)) });
     };
     if outcome.result_sha256.as_deref() != Some(&sha256(&document)) {
         tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
@@ -80,22 +80,4 @@ fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
         data: Some(outputs.iter().map(|(name, output)| (key(name), ByteString(output.value.to_string().into_bytes()))).collect()),
         ..Secret::default()
     }
-}
-
-/// Fills in what the Update's status says of an outcome.
-pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>) {
-    status.start_time = outcome.started_at.map(Time);
-    status.end_time = Some(Time(outcome.ended_at));
-    status.permalink.clone_from(&outcome.permalink);
-    status.outputs = secret;
-    status.project_info =
-        outcome.project.as_ref().map(|project| ProjectInfo { name: project.name.clone(), runtime: project.runtime.clone() });
-    status.message = match &outcome.verdict {
-        driftless_contract::Verdict::Succeeded {} => None,
-        driftless_contract::Verdict::Failed { message, .. } | driftless_contract::Verdict::Aborted { message } => {
-            Some(message.clone())
-        }
-    };
-    let changes = outcome.changes.iter().map(|(operation, count)| (operation.clone(), i64::try_from(*count).unwrap_or(i64::MAX)));
-    status.driftless.get_or_insert_default().changes = changes.collect();
 }

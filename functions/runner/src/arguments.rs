@@ -150,7 +150,7 @@ pub(crate) fn log(spec: &RunSpec) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use driftless_contract::{ObjectKey, ProjectInfo, RunId, RunSource};
+    use driftless_contract::{ObjectKey, ProjectInfo, RunId, RunLimits, RunSource};
 
     use super::*;
 
@@ -173,6 +173,8 @@ mod tests {
             env: vec![],
             config: vec![],
             environments: vec![],
+            identity: false,
+            limits: RunLimits::default(),
             message: Some("-m is for message".into()),
             parallel: Some(3),
             expect_no_changes: true,

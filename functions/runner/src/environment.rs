@@ -21,10 +21,11 @@ pub(crate) struct Environment {
     pub secrets: Vec<String>,
 }
 
-/// The container's environment without ours, then the run's, in order; then what init containers wrote to the file that `PULUMI_ENV`
+/// The container's environment without ours, then what tells of the program's `identity`, then the run's, in order; then what init containers wrote to the file that `PULUMI_ENV`
 /// names, as in PKO. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
 pub(crate) fn environment(
     container: impl IntoIterator<Item = (OsString, OsString)>,
+    identity: Vec<(OsString, OsString)>,
     run: &[Env],
     scratch: &Path,
 ) -> io::Result<Environment> {
@@ -37,6 +38,7 @@ pub(crate) fn environment(
         environment.insert("HOME".into(), home.into());
     }
     environment.insert("PULUMI_SKIP_UPDATE_CHECK".into(), "true".into());
+    environment.extend(identity);
     environment.extend(run.iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
     let written = file.map_or_else(|| Ok(BTreeMap::new()), |file| written(Path::new(&file), &environment))?;
     environment.extend(written.iter().map(|(name, value)| (name.into(), value.into())));
@@ -93,7 +95,7 @@ mod tests {
         ];
         let container = container.map(|name| (name.into(), "x".into())).into_iter().chain([("HOME".into(), "/tmp".into())]);
         let run = [env("A", "1"), env("A", "2"), env("AWS_REGION", "eu-west-1")];
-        let found = environment(container, &run, Path::new("/nowhere")).unwrap().variables;
+        let found = environment(container, vec![], &run, Path::new("/nowhere")).unwrap().variables;
         let found: Vec<String> = found.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
         let expected =
             ["A=2", "AWS_REGION=eu-west-1", "HOME=/tmp", "PATH=x", "PULUMI_DEBUG_COMMANDS=true", "PULUMI_SKIP_UPDATE_CHECK=true"];
@@ -103,12 +105,21 @@ mod tests {
     #[test]
     fn pulumi_gets_a_home_that_it_can_write_to() {
         let scratch = std::env::temp_dir().join(format!("driftless-home-{}", std::process::id()));
-        let found = environment([("HOME".into(), "/dev/null".into())], &[], &scratch).unwrap().variables;
+        let found = environment([("HOME".into(), "/dev/null".into())], vec![], &[], &scratch).unwrap().variables;
         let home = scratch.join("home");
         assert!(is_writable(&home));
         assert_eq!(found[OsStr::new("HOME")], home);
         assert_eq!(found[OsStr::new("PULUMI_HOME")], home.join(".pulumi"));
         std::fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn the_programs_identity_comes_before_the_images_and_after_the_runs_own() {
+        let container = [("HOME", "/tmp"), ("KUBECONFIG", "image"), ("AWS_ROLE_ARN", "image")]
+            .map(|(name, value)| (name.into(), value.into()));
+        let identity = vec![("KUBECONFIG".into(), "ours".into()), ("AWS_ROLE_ARN".into(), "ours".into())];
+        let found = environment(container, identity, &[env("AWS_ROLE_ARN", "run")], Path::new("/nowhere")).unwrap().variables;
+        assert_eq!((&found[OsStr::new("KUBECONFIG")], &found[OsStr::new("AWS_ROLE_ARN")]), (&"ours".into(), &"run".into()));
     }
 
     #[test]
@@ -120,7 +131,7 @@ mod tests {
             if let Some(text) = text {
                 std::fs::write(&file, text).unwrap();
             }
-            environment(container(), &[env("A", "spec"), env("B", "spec")], Path::new("/nowhere"))
+            environment(container(), vec![], &[env("A", "spec"), env("B", "spec")], Path::new("/nowhere"))
         };
         let there = found(Some("export A='canary'\nC=$B\n")).unwrap();
         let value = |name: &str| there.variables[OsStr::new(name)].to_str().unwrap();

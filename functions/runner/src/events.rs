@@ -7,7 +7,8 @@ use std::{
     path::Path,
 };
 
-use serde::{Deserialize, de::IgnoredAny};
+use driftless_contract::ResourceFailure;
+use serde::Deserialize;
 
 use crate::mask::Mask;
 
@@ -20,19 +21,31 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 10;
 /// As many changed resources are named.
 const MAX_CHANGED: usize = 100;
 
+/// As many failed resources are told, and as much of what went wrong with each, in bytes.
+const MAX_FAILURES: usize = 10;
+const MAX_FAILURE_BYTES: usize = 500;
+
 /// What the events have told so far.
 #[derive(Default)]
 pub(crate) struct Events {
+    /// Events of whatever kind: signs of life. The engine sends none without a cause.
+    pub seen: u64,
     /// Resource steps begun.
     pub started: u32,
-    /// Resource steps ended.
+    /// Resource steps ended, also those that failed.
     pub done: u32,
+    /// Resource steps that failed.
+    pub failed: u32,
+    /// Resources that failed, each in its provider's first words; the first ten.
+    pub failures: Vec<ResourceFailure>,
     /// Resource changes by operation, once the operation is over.
     pub changes: BTreeMap<String, u64>,
     /// What an interrupted run had begun and whose end is not known; pulumi tells where it does not refresh.
     pub pending: Vec<String>,
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
+    /// Steps begun and not ended that change something outside, in order.
+    under_way: Vec<Step>,
     errors: Vec<String>,
     /// What the program wrote to its standard error: the only words there are where its language host has none of its own.
     complaints: Vec<String>,
@@ -43,11 +56,11 @@ pub(crate) struct Events {
 #[derive(Deserialize)]
 struct Event {
     #[serde(rename = "resourcePreEvent")]
-    started: Option<IgnoredAny>,
+    started: Option<OfStep>,
     #[serde(rename = "resOutputsEvent")]
-    done: Option<Done>,
+    done: Option<OfStep>,
     #[serde(rename = "resOpFailedEvent")]
-    failed: Option<IgnoredAny>,
+    failed: Option<OfStep>,
     #[serde(rename = "diagnosticEvent")]
     diagnostic: Option<Diagnostic>,
     #[serde(rename = "summaryEvent")]
@@ -55,7 +68,7 @@ struct Event {
 }
 
 #[derive(Deserialize)]
-struct Done {
+struct OfStep {
     #[serde(default)]
     metadata: Step,
 }
@@ -65,6 +78,26 @@ struct Done {
 struct Step {
     op: String,
     urn: String,
+    old: Option<State>,
+    new: Option<State>,
+}
+
+#[derive(Deserialize)]
+struct State {
+    /// A provider has it; else it only groups others, and its step may have no end.
+    #[serde(default)]
+    custom: bool,
+}
+
+impl Step {
+    fn is_custom(&self) -> bool {
+        [&self.old, &self.new].into_iter().flatten().any(|state| state.custom)
+    }
+
+    /// `update URN`
+    fn name(&self) -> String {
+        format!("{} {}", self.op, self.urn)
+    }
 }
 
 #[derive(Deserialize)]
@@ -116,13 +149,22 @@ impl Events {
     /// One line. What is no event that we know is passed over: new kinds come with new versions of pulumi.
     fn take(&mut self, line: &[u8], mask: &Mask) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
+        self.seen += 1;
         self.started += u32::from(event.started.is_some());
         self.done += u32::from(event.done.is_some() || event.failed.is_some());
-        if let Some(Done { metadata: Step { op, urn } }) = event.done
-            && op != "same"
+        self.failed += u32::from(event.failed.is_some());
+        self.under_way.extend(event.started.map(|of| of.metadata).filter(|step| step.op != "same" && step.is_custom()));
+        for OfStep { metadata: ended } in event.done.iter().chain(&event.failed) {
+            // By the resource alone: a refresh ends as what it found.
+            if let Some(at) = self.under_way.iter().rposition(|step| step.urn == ended.urn) {
+                self.under_way.remove(at);
+            }
+        }
+        if let Some(OfStep { metadata: step }) = event.done
+            && step.op != "same"
             && self.changed.len() < MAX_CHANGED
         {
-            self.changed.push(format!("{op} {urn}"));
+            self.changed.push(step.name());
         }
         if let Some(summary) = event.summary {
             self.changes = summary.resource_changes;
@@ -137,11 +179,24 @@ impl Events {
             _ => return,
         };
         let message = message.trim_end();
+        if severity == "error"
+            && !urn.is_empty()
+            && self.failures.len() < MAX_FAILURES
+            && !self.failures.iter().any(|failure| failure.urn == urn)
+        {
+            let message = cut(&mask.apply(message), MAX_FAILURE_BYTES);
+            self.failures.push(ResourceFailure { urn: urn.clone(), message });
+        }
         let words = mask.apply(&if urn.is_empty() { message.to_owned() } else { format!("{urn}: {message}") });
         let bytes: usize = kept.iter().map(String::len).sum();
         if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
             kept.push(words);
         }
+    }
+
+    /// The step that began last and has not ended.
+    pub(crate) fn current(&self) -> Option<String> {
+        self.under_way.last().map(Step::name)
     }
 
     /// What went wrong, in pulumi's words with secrets masked; what names a resource comes first. Empty if no event tells.
@@ -225,7 +280,7 @@ mod tests {
             r#"{"sequence":7,"eventOfTomorrow":{}}"#,
             "not json",
         ]);
-        assert_eq!((found.started, found.done), (1, 1));
+        assert_eq!((found.started, found.done, found.failed), (1, 1, 1));
         assert_eq!(found.changes, BTreeMap::from([("same".to_owned(), 2)]));
         assert_eq!(found.errors(), "urn:pulumi:dev::p::t::n: disk full\nupdate failed");
     }
@@ -237,6 +292,55 @@ mod tests {
         let found = events(&[same, update]);
         assert_eq!((found.done, &*found.changed), (2, &["update urn:b".to_owned()][..]));
         assert_eq!(events(&[update; 200]).changed.len(), MAX_CHANGED);
+    }
+
+    #[test]
+    fn the_current_step_is_the_last_that_a_provider_has_not_ended() {
+        let event = |kind: &str, op: &str, urn: &str, state: &str| {
+            format!(r#"{{"{kind}":{{"metadata":{{"op":"{op}","urn":"{urn}","old":null,{state}}}}}}}"#)
+        };
+        let custom = r#""new":{"type":"t","custom":true}"#;
+        let component = r#""new":{"type":"t"}"#;
+        let begins = |op, urn| event("resourcePreEvent", op, urn, custom);
+        let current = |lines: &[String]| events(&lines.iter().map(String::as_str).collect::<Vec<_>>()).current();
+        let mut lines = vec![
+            begins("create", "urn:a"),
+            begins("refresh", "urn:b"),
+            event("resourcePreEvent", "create", "urn:group", component),
+            begins("same", "urn:c"),
+            event("resourcePreEvent", "delete", "urn:d", r#""new":null,"old":{"custom":true}"#).replacen(r#""old":null,"#, "", 1),
+        ];
+        assert_eq!(current(&lines).as_deref(), Some("delete urn:d"));
+        lines.push(event("resOpFailedEvent", "delete", "urn:d", custom));
+        assert_eq!(current(&lines).as_deref(), Some("refresh urn:b"));
+        lines.push(event("resOutputsEvent", "update", "urn:b", custom));
+        assert_eq!(current(&lines).as_deref(), Some("create urn:a"));
+        lines.push(event("resOutputsEvent", "create", "urn:a", custom));
+        assert_eq!(current(&lines), None);
+    }
+
+    #[test]
+    fn what_failed_is_told_by_resource_masked_and_bounded() {
+        let error = |urn: &str, message: &str| {
+            format!(r#"{{"diagnosticEvent":{{"urn":"{urn}","message":"{message}\n","severity":"error"}}}}"#)
+        };
+        let mut lines = vec![
+            error("urn:a", "canary refused"),
+            error("urn:a", "1 error occurred"),
+            error("", "update failed"),
+            r#"{"diagnosticEvent":{"urn":"urn:w","message":"careful","severity":"warning"}}"#.into(),
+        ];
+        lines.extend((0..20).map(|i| error(&format!("urn:{i}"), &"é".repeat(1000))));
+        let mask = Mask::default();
+        mask.add_text("canary");
+        let mut found = Events::default();
+        for line in &lines {
+            found.take(line.as_bytes(), &mask);
+        }
+        assert_eq!(found.failures.len(), MAX_FAILURES);
+        assert_eq!(found.failures[0], ResourceFailure { urn: "urn:a".into(), message: "[secret] refused".into() });
+        assert!(found.failures[1].urn == "urn:0" && found.failures[1].message.ends_with('…'));
+        assert!(found.failures.iter().all(|failure| failure.message.len() <= MAX_FAILURE_BYTES));
     }
 
     #[test]

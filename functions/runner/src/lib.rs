@@ -10,28 +10,42 @@ mod credentials;
 mod dotenv;
 mod environment;
 mod events;
+mod failure;
 mod hydrate;
+mod identity;
 mod lock;
 mod mask;
 mod pulumi;
 mod s3;
 mod session;
+mod stop;
 
-use std::{cell::Cell, convert::Infallible, ffi::OsString, os::unix::fs::DirBuilderExt, path::PathBuf, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    convert::Infallible,
+    ffi::OsString,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    time::Duration,
+};
 
 use backon::{ExponentialBuilder, Retryable};
 pub use credentials::CredentialsEndpoint;
-use driftless_contract::{InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_contract::{
+    Identity, InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json,
+};
+use failure::Failure;
 use jiff::Timestamp;
 pub use s3::{BucketEndpoint, StoreError};
-use serde::Deserialize;
-use session::{Failure, Gauge, Session, Told};
-use tokio::sync::watch;
+use serde::{Deserialize, de::DeserializeOwned};
+use session::{Gauge, Session, Steps, Told};
+use stop::{Stop, asked};
+use tokio::sync::{Notify, watch};
 
-/// The launcher writes the spec seconds after it started the task. Later than this, nobody will.
+/// The launcher writes the spec, and before it all else, seconds after it started the task. Later than this, nobody will.
 const SPEC_WITHIN: Duration = Duration::from_mins(10);
 
-/// Progress is written this often, whether there is any or not: silence means that the task is gone.
+/// Progress is written this often, and when the operation begins, whether there is any or not: silence means that the task is gone.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// A result that cannot be stored in this time is lost, and the run is found dead.
@@ -88,39 +102,58 @@ pub enum Error {
 }
 
 /// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is
-/// interrupted and the result is stored then.
+/// interrupted and the result is stored then; without a run there is nothing to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
-    let client = s3::client(settings.certificates.as_deref())?;
-    let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
-    let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
-    let prefix = keys::task(&settings.role_id, &task);
-    let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
-    let spec = tokio::select! {
-        spec = spec(&folder) => spec?,
-        () = pulumi::stopped(&mut stop) => return Err(Error::Stopped),
+    let (task, folder, spec) = tokio::select! {
+        biased;
+        begun = begin(settings) => begun?,
+        () = asked(&mut stop) => return Err(Error::Stopped),
     };
     let scratch = Scratch::new(settings.scratch.join(format!("driftless-{task}")))?;
     let gauge = Gauge {
         phase: Cell::new(Phase::Fetch),
-        started: Cell::default(),
-        done: Cell::default(),
+        steps: RefCell::default(),
+        operating: Notify::new(),
         began: Cell::new((settings.now)()),
     };
     let mut told = Told::default();
     let steps = async {
-        let spec = spec.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?;
+        let spec: RunSpec = spec.map_err(Failure::unknown)?;
         told.inputs.clone_from(&spec.inputs);
-        let session = Session::new(settings, &scratch.0, &spec, &folder, &gauge, stop.clone());
-        session.map_err(|error| Failure { reason: "Unknown", message: error.to_string() })?.run(&mut told).await
+        let identity = if spec.identity {
+            tokio::select! {
+                identity = identity(&folder) => Some(identity?),
+                () = asked(&mut stop) => return Err(Stop::asked().why),
+            }
+        } else {
+            None
+        };
+        let session = Session::new(settings, &scratch.0, &spec, identity, &folder, &gauge).map_err(Failure::unknown)?;
+        session.run(&mut told, &mut stop).await
     };
     let ended = tokio::select! {
         ended = steps => ended,
         never = report(&folder, &gauge, settings.now) => match never {},
     };
+    // A stop does not keep the result from being stored.
     let result = to_json(&result(ended, told, &gauge, (settings.now)()));
     let put = || folder.put("out/result", result.clone(), true);
     let back_off = ExponentialBuilder::default().without_max_times().with_total_delay(Some(RESULT_WITHIN));
     Ok(put.retry(back_off).when(StoreError::passes).await?)
+}
+
+/// Waits for a run: the task's id, its folder, and the spec.
+async fn begin(settings: &Settings) -> Result<(String, s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
+    let client = s3::client(settings.certificates.as_deref())?;
+    let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
+    let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
+    let prefix = keys::task(&settings.role_id, &task);
+    let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
+    match given(&folder, "in/spec", "run spec").await {
+        Ok(spec) => Ok((task, folder, spec)),
+        Err(error) if error.is_absent() => Err(Error::NoRun),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A new directory that goes away with the run: pulumi's events in it may hold what nobody else should see.
@@ -153,30 +186,38 @@ async fn task_id(client: &reqwest::Client, metadata: &str) -> Result<String, req
     Ok(keys::task_id(&task.arn).to_owned())
 }
 
-/// Waits for the spec, the last object that the launcher writes.
-async fn spec(folder: &s3::Folder) -> Result<Result<RunSpec, InvalidMessage>, Error> {
-    let once = || async { Ok(folder.get("in/spec").await?.bytes().await?) };
+/// Waits for a document that the launcher writes.
+async fn given<T: DeserializeOwned>(
+    folder: &s3::Folder,
+    name: &str,
+    what: &'static str,
+) -> Result<Result<T, InvalidMessage>, StoreError> {
+    let once = || async { Ok(folder.get(name).await?.bytes().await?) };
     let back_off = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
         .with_factor(1.3)
         .with_max_delay(Duration::from_secs(2))
         .without_max_times()
         .with_total_delay(Some(SPEC_WITHIN));
-    let read = once.retry(back_off).when(|error: &StoreError| error.is_absent() || error.passes()).await;
-    match read {
-        Ok(bytes) => Ok(from_json("run spec", &bytes)),
-        Err(error) if error.is_absent() => Err(Error::NoRun),
-        Err(error) => Err(error.into()),
-    }
+    let bytes = once.retry(back_off).when(|error: &StoreError| error.is_absent() || error.passes()).await?;
+    Ok(from_json(what, &bytes))
+}
+
+async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
+    let unread = |error: &dyn std::fmt::Display| Failure::unknown(format!("cannot read the program's identity: {error}"));
+    given(folder, "in/identity", "identity").await.map_err(|error| unread(&error))?.map_err(|error| unread(&error))
 }
 
 async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> Infallible {
     let mut beat = tokio::time::interval(PROGRESS_EVERY);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        beat.tick().await;
-        let (started, done) = (gauge.started.get(), gauge.done.get());
-        let progress = Progress { version: VERSION, at: now(), phase: gauge.phase.get(), started, done };
+        tokio::select! {
+            _ = beat.tick() => {}
+            () = gauge.operating.notified() => beat.reset(),
+        }
+        let Steps { started, done, failed, current } = gauge.steps.borrow().clone();
+        let progress = Progress { version: VERSION, at: now(), phase: gauge.phase.get(), started, done, failed, current };
         if let Err(error) = folder.put("out/progress", to_json(&progress), false).await {
             pulumi::say(&format!("driftless: cannot write the progress: {error}"));
         }
@@ -191,7 +232,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };
-    let Told { outputs, project, permalink, changes, pending_operations, inputs } = told;
+    let Told { outputs, project, permalink, changes, pending_operations, failures, inputs } = told;
     RunResult {
         version: VERSION,
         verdict,
@@ -200,6 +241,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
         permalink,
         changes,
         pending_operations,
+        failures,
         inputs,
         started_at: gauge.began.get(),
         ended_at: now,

@@ -1,5 +1,7 @@
 //! Keeps the secrets that this run knows out of everything that leaves it.
 
+use std::cell::RefCell;
+
 use driftless_contract::{ConfigValue, RunSpec};
 use serde_json::Value;
 
@@ -10,16 +12,17 @@ const MASK: &str = "[secret]";
 const MIN_BYTES: usize = 4;
 
 /// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
-/// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one.
-#[derive(Clone, Default)]
+/// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one. More may come while
+/// the run lasts.
+#[derive(Default)]
 pub(crate) struct Mask {
-    forms: Vec<String>,
+    forms: RefCell<Vec<String>>,
 }
 
 impl Mask {
     /// The secrets that a spec brings, and `others`.
     pub(crate) fn of(spec: &RunSpec, others: &[String]) -> Self {
-        let mut mask = Self::default();
+        let mask = Self::default();
         for text in others {
             mask.add_text(text);
         }
@@ -29,45 +32,31 @@ impl Mask {
         for config in spec.config.iter().filter(|config| config.secret) {
             match &config.value {
                 ConfigValue::String(text) => mask.add_text(text),
-                ConfigValue::Json(value) => mask.add_value(value),
+                ConfigValue::Json(value) => mask.add(|forms| add_value(forms, value)),
             }
         }
-        mask.forms.sort();
-        mask.forms.dedup();
         mask
     }
 
-    pub(crate) fn add_text(&mut self, text: &str) {
-        self.add_forms(text);
-        if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
-            self.add_value(&value);
-        }
+    pub(crate) fn add_text(&self, text: &str) {
+        self.add(|forms| {
+            add_forms(forms, text);
+            if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
+                add_value(forms, &value);
+            }
+        });
     }
 
-    fn add_value(&mut self, value: &Value) {
-        match value {
-            Value::Null | Value::Bool(_) => {}
-            Value::Number(number) => self.add_forms(&number.to_string()),
-            Value::String(text) => self.add_forms(text),
-            Value::Array(values) => values.iter().for_each(|value| self.add_value(value)),
-            Value::Object(fields) => fields.values().for_each(|value| self.add_value(value)),
-        }
-    }
-
-    fn add_forms(&mut self, text: &str) {
-        for part in std::iter::once(text).chain(text.lines()) {
-            let part = part.trim();
-            let (json, go) = quoted(part);
-            let (json_json, go_json) = quoted(&json);
-            let (json_go, _) = quoted(&go);
-            let forms = [part.to_owned(), json, go, json_json, go_json, json_go];
-            self.forms.extend(forms.into_iter().filter(|form| form.len() >= MIN_BYTES));
-        }
+    fn add(&self, add: impl FnOnce(&mut Vec<String>)) {
+        let mut forms = self.forms.borrow_mut();
+        add(&mut forms);
+        forms.sort_unstable();
+        forms.dedup();
     }
 
     /// The text with every secret in it replaced; secrets that overlap are replaced as one.
     pub(crate) fn apply(&self, text: &str) -> String {
-        let mut hits: Vec<(usize, usize)> = self.forms.iter().flat_map(|form| occurrences(text, form)).collect();
+        let mut hits: Vec<(usize, usize)> = self.forms.borrow().iter().flat_map(|form| occurrences(text, form)).collect();
         hits.sort_unstable();
         let mut masked = String::with_capacity(text.len());
         let mut end = 0;
@@ -80,6 +69,27 @@ impl Mask {
         }
         masked.push_str(&text[end..]);
         masked
+    }
+}
+
+fn add_value(forms: &mut Vec<String>, value: &Value) {
+    match value {
+        Value::Null | Value::Bool(_) => {}
+        Value::Number(number) => add_forms(forms, &number.to_string()),
+        Value::String(text) => add_forms(forms, text),
+        Value::Array(values) => values.iter().for_each(|value| add_value(forms, value)),
+        Value::Object(fields) => fields.values().for_each(|value| add_value(forms, value)),
+    }
+}
+
+fn add_forms(forms: &mut Vec<String>, text: &str) {
+    for part in std::iter::once(text).chain(text.lines()) {
+        let part = part.trim();
+        let (json, go) = quoted(part);
+        let (json_json, go_json) = quoted(&json);
+        let (json_go, _) = quoted(&go);
+        let all = [part.to_owned(), json, go, json_json, go_json, json_go];
+        forms.extend(all.into_iter().filter(|form| form.len() >= MIN_BYTES));
     }
 }
 
@@ -109,7 +119,7 @@ mod tests {
     use super::*;
 
     fn mask(secrets: &[&str]) -> Mask {
-        let mut mask = Mask::default();
+        let mask = Mask::default();
         for secret in secrets {
             mask.add_text(secret);
         }

@@ -1,10 +1,11 @@
 //! Running pulumi as a child process: what it says goes to our standard output, masked, line by line.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     ffi::OsString,
     io::{self, Write},
+    os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -16,10 +17,15 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, Command},
     sync::watch,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
-use crate::{arguments::Call, events::MAX_MESSAGE_BYTES, mask::Mask};
+use crate::{
+    arguments::Call,
+    events::MAX_MESSAGE_BYTES,
+    mask::Mask,
+    stop::{Stop, lapsed, stopped},
+};
 
 /// A line that is longer is not shown: a secret could stand across the place where it would be cut.
 const MAX_LINE_BYTES: usize = 1 << 20;
@@ -39,12 +45,18 @@ pub(crate) struct Pulumi {
     /// What a call starts with; not one whose answer is asked for: there it would show more than a run does.
     pub log: Vec<String>,
     pub mask: Mask,
-    pub stop: watch::Receiver<bool>,
+    pub stop: watch::Receiver<Option<Stop>>,
+    /// The last sign of life: a call that begins, or a line of what pulumi says.
+    pub heard: Cell<Instant>,
+    /// What else it took to end pulumi, if it did not end when it was interrupted.
+    pub forced: RefCell<String>,
 }
 
 /// How a call ended.
 pub(crate) struct Ended {
     pub success: bool,
+    /// By a signal, not by itself: what it held, it holds.
+    pub killed: bool,
     /// What pulumi said last on standard error, or if nothing, on standard output; secrets masked.
     pub words: String,
     /// The update's address in Pulumi Cloud.
@@ -52,7 +64,7 @@ pub(crate) struct Ended {
 }
 
 impl Pulumi {
-    /// Runs a call to its end. When the run is to stop, pulumi is interrupted once, and waited for: it saves its state.
+    /// Runs a call to its end. When the run is to stop, pulumi is interrupted, and waited for: it saves its state.
     pub(crate) async fn run(&self, call: &Call) -> io::Result<Ended> {
         self.finish(self.command("pulumi", &self.log, call).spawn()?, &call.input).await
     }
@@ -68,7 +80,8 @@ impl Pulumi {
         self.finish(held, "\n").await
     }
 
-    /// Runs a call whose standard output is the answer, and shows none of it.
+    /// Runs a call whose standard output is the answer, and shows none of it. It only reads, and a run that is to stop finishes it if it
+    /// is quick: an update that succeeded is not lost for its outputs.
     pub(crate) async fn ask(&self, call: &Call) -> io::Result<(bool, Vec<u8>, String)> {
         let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
         let mut answer = Vec::new();
@@ -81,12 +94,19 @@ impl Pulumi {
             }
             io::Result::Ok(())
         };
-        let (status, read, ()) = join3(self.wait(&mut child), reading, show(stderr, &self.mask, &errors)).await;
+        let mut stop = self.stop.clone();
+        let (status, read, ()) = tokio::select! {
+            ended = join3(child.wait(), reading, self.show(stderr, &errors)) => ended,
+            patience = lapsed(&mut stop, |patience| patience.answer) => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer {patience:?} after the run was to stop")));
+            }
+        };
         read?;
         Ok((status?.success(), answer, errors.into_inner().tail()))
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>, before: &[impl AsRef<std::ffi::OsStr>], call: &Call) -> Command {
+        self.heard.set(Instant::now());
         let mut command = Command::new(program);
         command.args(before).args(&call.arguments).env_clear().envs(&self.environment).current_dir(&self.dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -98,7 +118,7 @@ impl Pulumi {
     async fn finish(&self, mut child: Child, input: &str) -> io::Result<Ended> {
         let (out, err) = (RefCell::default(), RefCell::default());
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let talking = join3(feed(stdin, input), show(stdout, &self.mask, &out), show(stderr, &self.mask, &err));
+        let talking = join3(feed(stdin, input), self.show(stdout, &out), self.show(stderr, &err));
         tokio::pin!(talking);
         let waiting = self.wait(&mut child);
         tokio::pin!(waiting);
@@ -112,28 +132,77 @@ impl Pulumi {
         };
         let (out, err) = (out.take(), err.take());
         let words = if err.tail().is_empty() { out.tail() } else { err.tail() };
-        Ok(Ended { success: status.success(), words, permalink: out.permalink })
+        Ok(Ended { success: status.success(), killed: status.signal().is_some(), words, permalink: out.permalink })
     }
 
     async fn wait(&self, child: &mut Child) -> io::Result<ExitStatus> {
         let group = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        let signal = |signal| {
+            if let Some(group) = group {
+                // It may have ended just now.
+                let _: Result<_, _> = kill_process_group(group, signal);
+            }
+        };
         let mut stop = self.stop.clone();
         tokio::select! {
             status = child.wait() => return status,
-            () = stopped(&mut stop) => {}
+            _ = stopped(&mut stop) => signal(Signal::INT),
         }
-        if let Some(group) = group {
-            // It may have ended just now.
-            let _: Result<_, _> = kill_process_group(group, Signal::INT);
-        }
+        let first = tokio::select! {
+            status = child.wait() => return status,
+            first = lapsed(&mut stop, |patience| patience.first) => first,
+        };
+        self.force(&format!("pulumi did not end in {first:?}, and was interrupted again, so that it drops what it does"));
+        signal(Signal::INT);
+        let second = tokio::select! {
+            status = child.wait() => return status,
+            second = lapsed(&mut stop, |patience| patience.second) => second,
+        };
+        self.force(&format!(
+            "it did not end in {second:?} more, and was killed: its lock may be left, and operations without an end"
+        ));
+        signal(Signal::KILL);
         child.wait().await
     }
-}
 
-/// Returns when the run is to stop.
-pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
-    if stop.wait_for(|stop| *stop).await.is_err() {
-        std::future::pending::<()>().await;
+    fn force(&self, words: &str) {
+        say(&format!("driftless: {words}"));
+        self.forced.borrow_mut().extend(["; ", words]);
+    }
+
+    /// Copies what is said to our standard output, line by line, masked.
+    async fn show(&self, from: Option<impl AsyncRead + Unpin>, said: &RefCell<Said>) {
+        let Some(from) = from else { return };
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            let Ok(piece) = from.fill_buf().await else { return };
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            let used = end.map_or(piece.len(), |end| end + 1);
+            let over = used == 0;
+            if line.len() <= MAX_LINE_BYTES {
+                line.extend_from_slice(&piece[..used]);
+            }
+            from.consume(used);
+            if end.is_some() || (over && !line.is_empty()) {
+                let text = plain(&String::from_utf8_lossy(&line));
+                let masked = if line.len() > MAX_LINE_BYTES {
+                    "(a line of more than 1 MiB)".into()
+                } else {
+                    self.mask.apply(text.trim_end())
+                };
+                say(&masked);
+                // The log goes on while nothing happens: it tells of the renewal of leases, too.
+                if !is_log(&masked) {
+                    self.heard.set(Instant::now());
+                    said.borrow_mut().add(&masked);
+                }
+                line.clear();
+            }
+            if over {
+                return;
+            }
+        }
     }
 }
 
@@ -160,9 +229,6 @@ impl Said {
     }
 
     fn add(&mut self, line: &str) {
-        if is_log(line) {
-            return;
-        }
         if ["View Live:", "View in Browser", "Permalink:"].iter().any(|label| line.trim_start().starts_with(label))
             && let Some(from) = line.find("https://")
         {
@@ -184,34 +250,6 @@ fn is_log(line: &str) -> bool {
         || date.is_some_and(|date| date.len() == 4 && date.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// Copies what is said to our standard output, line by line, masked.
-async fn show(from: Option<impl AsyncRead + Unpin>, mask: &Mask, said: &RefCell<Said>) {
-    let Some(from) = from else { return };
-    let mut from = BufReader::new(from);
-    let mut line = Vec::new();
-    loop {
-        let Ok(piece) = from.fill_buf().await else { return };
-        let end = piece.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(piece.len(), |end| end + 1);
-        let over = used == 0;
-        if line.len() <= MAX_LINE_BYTES {
-            line.extend_from_slice(&piece[..used]);
-        }
-        from.consume(used);
-        if end.is_some() || (over && !line.is_empty()) {
-            let text = plain(&String::from_utf8_lossy(&line));
-            let masked =
-                if line.len() > MAX_LINE_BYTES { "(a line of more than 1 MiB)".into() } else { mask.apply(text.trim_end()) };
-            say(&masked);
-            said.borrow_mut().add(&masked);
-            line.clear();
-        }
-        if over {
-            return;
-        }
-    }
-}
-
 /// The text without terminal colours, which a secret could hide behind.
 fn plain(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
@@ -230,7 +268,10 @@ pub(crate) fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::*;
+    use crate::stop::Patience;
 
     fn said(lines: &[&str]) -> Said {
         let mut said = Said::default();
@@ -260,27 +301,111 @@ mod tests {
     }
 
     #[test]
-    fn pulumis_log_is_not_its_last_words() {
-        let log = [r#"{"time":"2026-11-21T14:49:15Z","level":"INFO","msg":"x"}"#, "I1121 14:49:15.789077   12 plugin.go:7] x"];
-        assert_eq!(said(&[log[0], "error: no", log[1], "I am 1121", "Info: x"]).tail(), "error: no\nI am 1121\nInfo: x");
-    }
-
-    #[test]
     fn colours_are_taken_out() {
         assert_eq!(plain("\u{1b}[31mError\u{1b}[0m: \u{1b}[1;4m${nope}\u{1b}["), "Error: ${nope}");
         assert_eq!(plain("no colours: é"), "no colours: é");
     }
 
+    /// It runs shell scripts in place of pulumi.
+    fn pulumi(stop: &watch::Sender<Option<Stop>>) -> Pulumi {
+        Pulumi {
+            runner: "/nowhere".into(),
+            environment: BTreeMap::from([("PATH".into(), std::env::var_os("PATH").unwrap())]),
+            dir: "/".into(),
+            log: vec![],
+            mask: Mask::default(),
+            stop: stop.subscribe(),
+            heard: Cell::new(Instant::now()),
+            forced: RefCell::default(),
+        }
+    }
+
+    fn soon(first: Duration, second: Duration) -> Stop {
+        Stop { patience: Patience { first, second, answer: Duration::from_millis(300) }, ..Stop::asked() }
+    }
+
     #[tokio::test]
     async fn a_secret_does_not_pass_in_whatever_pieces_it_comes() {
-        let mut mask = Mask::default();
-        mask.add_text("canary-value");
+        let pulumi = pulumi(&watch::channel(None).0);
+        pulumi.mask.add_text("canary-value");
         let (mut write, read) = tokio::io::duplex(7);
         let said = RefCell::default();
         let writing = async move {
             write.write_all(b"the token is canary-value!\nno newline: canary-value").await.unwrap();
         };
-        tokio::join!(writing, show(Some(read), &mask, &said));
+        tokio::join!(writing, pulumi.show(Some(read), &said));
         assert_eq!(said.into_inner().tail(), "the token is [secret]!\nno newline: [secret]");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pulumis_log_is_neither_its_last_words_nor_a_sign_of_life() {
+        let pulumi = pulumi(&watch::channel(None).0);
+        let (began, said) = (Instant::now(), RefCell::default());
+        let heard_of = async |line: &str| {
+            sleep(Duration::from_secs(1)).await;
+            pulumi.show(Some(line.as_bytes()), &said).await;
+            (pulumi.heard.get() - began).as_secs()
+        };
+        assert_eq!(heard_of("error: no\n").await, 1);
+        assert_eq!(heard_of(r#"{"time":"2026-11-21T14:49:15Z","level":"INFO","msg":"x"}"#).await, 1);
+        assert_eq!(heard_of("I1121 14:49:15.789077   12 plugin.go:7] x").await, 1);
+        assert_eq!(heard_of("I am 1121").await, 4);
+        assert_eq!(said.into_inner().tail(), "error: no\nI am 1121");
+    }
+
+    /// Runs a script, with a stop once it is ready to be interrupted: when it says so.
+    async fn stopped_run(script: &str, stop: Stop) -> (Ended, String) {
+        let (tell, _) = watch::channel(None);
+        let pulumi = pulumi(&tell);
+        let call = Call { arguments: vec!["-c".into(), script.into()], input: String::new() };
+        let child = pulumi.command("sh", &[] as &[&str], &call).spawn().unwrap();
+        let began = pulumi.heard.get();
+        let telling = async {
+            while pulumi.heard.get() == began {
+                sleep(Duration::from_millis(10)).await;
+            }
+            tell.send_replace(Some(stop));
+        };
+        let (ended, ()) = tokio::join!(pulumi.finish(child, ""), telling);
+        let forced = pulumi.forced.take();
+        (ended.unwrap(), forced)
+    }
+
+    #[tokio::test]
+    async fn pulumi_is_interrupted_once_and_waited_for() {
+        let minute = Duration::from_mins(1);
+        let script = "trap 'echo saving; sleep 0.2; echo saved; exit 3' INT; echo ready; while :; do sleep 0.05; done";
+        let (ended, forced) = stopped_run(script, soon(minute, minute)).await;
+        assert_eq!((ended.success, &*ended.words, &*forced), (false, "ready\nsaving\nsaved", ""));
+    }
+
+    #[tokio::test]
+    async fn pulumi_that_does_not_end_is_interrupted_again_and_then_killed() {
+        let (short, minute) = (Duration::from_millis(200), Duration::from_mins(1));
+        let twice = "trap 'trap \"echo dropped; exit 3\" INT' INT; echo ready; while :; do sleep 0.05; done";
+        let (ended, forced) = stopped_run(twice, soon(short, minute)).await;
+        assert_eq!((ended.success, ended.killed, &*ended.words), (false, false, "ready\ndropped"));
+        assert!(forced.contains("did not end in 200ms, and was interrupted again") && !forced.contains("killed"), "{forced}");
+
+        let never = "trap '' INT; sleep 600 & echo ready; while :; do sleep 0.05; done";
+        let (ended, forced) = stopped_run(never, soon(short, short)).await;
+        assert!(ended.killed && forced.ends_with("was killed: its lock may be left, and operations without an end"), "{forced}");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_only_reads_is_finished_when_the_run_is_to_stop_unless_it_takes_long() {
+        let (tell, _) = watch::channel(Some(soon(Duration::ZERO, Duration::ZERO)));
+        let folder = std::env::temp_dir().join(format!("driftless-ask-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let script = folder.join("pulumi");
+        std::fs::write(&script, "#!/bin/sh\nsleep $1\necho '{}'\n").unwrap();
+        std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut pulumi = pulumi(&tell);
+        pulumi.environment.insert("PATH".into(), format!("{}:/usr/bin:/bin", folder.display()).into());
+        let ask = async |seconds: &str| pulumi.ask(&Call { arguments: vec![seconds.into()], input: String::new() }).await;
+        let (success, answer, _) = ask("0.05").await.unwrap();
+        assert!(success && answer == b"{}\n");
+        assert_eq!(ask("60").await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

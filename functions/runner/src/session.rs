@@ -1,32 +1,40 @@
 //! The run itself, step by step.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
-    fmt::Display,
+    convert::Infallible,
     io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use backon::{ExponentialBuilder, Retryable};
-use driftless_contract::{Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectInfo, RunSource, RunSpec, VERSION, to_json};
-use futures::future::try_join;
+use driftless_contract::{
+    Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure, RunSource, RunSpec,
+    VERSION, to_json,
+};
+use futures::future::{pending, try_join};
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::{
     Settings,
     arguments::{self, Call},
     environment::{Environment, environment},
     events::{Events, MAX_MESSAGE_BYTES, cut, pending_in_state},
+    failure::Failure,
     hydrate::{HydrateError, hydrate},
+    identity::ProgramIdentity,
     lock,
     mask::Mask,
-    pulumi::{Ended, Pulumi, say, stopped},
+    pulumi::{Ended, Pulumi, say},
     s3::Folder,
+    stop::{self, Stop, stopped},
 };
 
 /// How often the engine's events are looked at.
@@ -35,16 +43,23 @@ const EVENTS_EVERY: Duration = Duration::from_secs(1);
 /// What pulumi's outputs show for a value that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
 
-/// The reason of a failure because the task was told to stop.
-const INTERRUPTED: &str = "Interrupted";
-
 /// How far the run is, for those who watch it.
 pub(crate) struct Gauge {
     pub phase: Cell<Phase>,
-    pub started: Cell<u32>,
-    pub done: Cell<u32>,
+    pub steps: RefCell<Steps>,
+    /// The operation began: that is told at once.
+    pub operating: Notify,
     /// When the operation began; before that, when the run did.
     pub began: Cell<Timestamp>,
+}
+
+/// See [`driftless_contract::Progress`].
+#[derive(Clone, Default)]
+pub(crate) struct Steps {
+    pub started: u32,
+    pub done: u32,
+    pub failed: u32,
+    pub current: Option<String>,
 }
 
 /// What a run has to tell when it is over, whatever its end.
@@ -55,51 +70,9 @@ pub(crate) struct Told {
     pub permalink: Option<String>,
     pub changes: BTreeMap<String, u64>,
     pub pending_operations: Vec<String>,
+    pub failures: Vec<ResourceFailure>,
     /// See [`RunSpec::inputs`].
     pub inputs: Option<String>,
-}
-
-/// Why a run failed: the condition's reason, and pulumi's own words with secrets masked.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub reason: &'static str,
-    pub message: String,
-}
-
-impl Failure {
-    fn unknown(message: impl Display) -> Self {
-        Self { reason: "Unknown", message: message.to_string() }
-    }
-
-    /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
-    /// `dead` is what is known of the lock of a dead run.
-    fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
-        let reason = if lock::is_locked(words) || lock::is_busy(words) {
-            return Self { reason: "UpdateConflict", message: lock::conflict(words, dead) };
-        } else if words.contains("invalid access token") {
-            "InvalidAccessToken"
-        } else {
-            "Unknown"
-        };
-        Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
-    }
-
-    fn interrupted(words: &str) -> Self {
-        let message = "interrupted: the task was told to stop";
-        let message = if words.is_empty() { message.to_owned() } else { format!("{message}; pulumi's last words:\n{words}") };
-        Self { reason: INTERRUPTED, message }
-    }
-
-    /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.
-    fn of_refresh(self, events: &Events) -> Self {
-        let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
-        let what = if found.is_empty() {
-            format!("failed: {}", self.message)
-        } else {
-            format!("found changes (undo them, or accept them with an Update of type refresh): {found}")
-        };
-        Self { message: format!("expectNoRefreshChanges: the refresh {what}"), ..self }
-    }
 }
 
 /// One run of pulumi.
@@ -111,7 +84,9 @@ pub(crate) struct Session<'a> {
     tree: PathBuf,
     /// Each attempt adds its number.
     event_logs: PathBuf,
+    identity: Option<ProgramIdentity>,
     pulumi: Pulumi,
+    stop: watch::Sender<Option<Stop>>,
 }
 
 impl<'a> Session<'a> {
@@ -119,35 +94,81 @@ impl<'a> Session<'a> {
         settings: &Settings,
         scratch: &Path,
         spec: &'a RunSpec,
+        identity: Option<Identity>,
         folder: &'a Folder,
         gauge: &'a Gauge,
-        stop: watch::Receiver<bool>,
     ) -> io::Result<Self> {
         let tree = scratch.join("tree");
-        let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), &spec.env, scratch)?;
+        let identity = identity.map(|identity| ProgramIdentity::new(scratch, identity)).transpose()?;
+        let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.run.uid));
+        let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
         let dir = match &spec.source {
             RunSource::Tree { dir, .. } => tree.join(dir),
             RunSource::Project(_) => tree.clone(),
         };
         let (mask, log) = (Mask::of(spec, &secrets), arguments::log(spec));
-        let pulumi = Pulumi { runner: settings.runner.clone(), environment: variables, dir, log, mask, stop };
-        Ok(Self { spec, folder, gauge, now: settings.now, tree, event_logs: scratch.join("events"), pulumi })
+        if let Some(identity) = &identity {
+            identity.hide(&mask);
+        }
+        let stop = watch::Sender::new(None);
+        let pulumi = Pulumi {
+            runner: settings.runner.clone(),
+            environment: variables,
+            dir,
+            log,
+            mask,
+            stop: stop.subscribe(),
+            heard: Cell::new(Instant::now()),
+            forced: RefCell::default(),
+        };
+        Ok(Self { spec, folder, gauge, now: settings.now, tree, event_logs: scratch.join("events"), identity, pulumi, stop })
     }
 
-    /// All steps, in order; a failure ends them. What is known by then is in `told`.
-    pub(crate) async fn run(&self, told: &mut Told) -> Result<(), Failure> {
-        self.steps(told).await.map_err(|Failure { reason, message }| {
+    /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
+    pub(crate) async fn run(&self, told: &mut Told, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
+        let ended = tokio::select! {
+            biased;
+            never = self.watch(asked) => match never {},
+            never = self.keep_identity() => match never {},
+            ended = self.steps(told) => ended,
+        };
+        ended.map_err(|Failure { reason, message }| {
             let message = cut(&self.pulumi.mask.apply(&message), MAX_MESSAGE_BYTES);
             Failure { reason, message }
         })
     }
 
-    async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
-        let mut stop = self.pulumi.stop.clone();
-        tokio::select! {
-            fetched = self.fetch() => fetched?,
-            () = stopped(&mut stop) => return Err(Failure::interrupted("")),
+    /// Has the run stop when that is due; the steps end by themselves then.
+    async fn watch(&self, asked: &mut watch::Receiver<bool>) -> Infallible {
+        let stop = stop::due(asked, self.spec.limits, &self.pulumi.heard, || self.doing()).await;
+        say(&format!("driftless: {}", stop.why.message));
+        self.stop.send_replace(Some(stop.clone()));
+        stop::asked(asked).await;
+        // A limit is patient, ECS is not.
+        self.stop.send_replace(Some(Stop { why: stop.why, ..Stop::asked() }));
+        pending().await
+    }
+
+    async fn keep_identity(&self) -> Infallible {
+        match &self.identity {
+            Some(identity) => identity.keep(self.folder, &self.pulumi.mask, self.now).await,
+            None => pending().await,
         }
+    }
+
+    /// The step that is under way.
+    fn doing(&self) -> String {
+        let current = self.gauge.steps.borrow().current.clone();
+        current.unwrap_or_else(|| match self.gauge.phase.get() {
+            Phase::Fetch => "getting the source".into(),
+            Phase::Install => "`pulumi install`".into(),
+            Phase::Init => "pulumi's login, or the stack's selection or configuration".into(),
+            Phase::Run => format!("`pulumi {}`", self.spec.operation.as_str()),
+        })
+    }
+
+    async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
+        self.unless_stopped(self.fetch()).await?;
         told.project = Some(project(&self.pulumi.dir)?);
 
         // Without its source a project has no dependencies to install, and its runtime's options are not known.
@@ -171,7 +192,9 @@ impl<'a> Session<'a> {
 
         self.gauge.phase.set(Phase::Run);
         self.gauge.began.set((self.now)());
+        self.gauge.operating.notify_one();
         self.operation(told).await?;
+        // Also in a run that is to stop by now: what is done is done, and is told.
         if self.spec.operation == Operation::Up {
             told.outputs = Some(self.outputs().await?);
         }
@@ -191,18 +214,43 @@ impl<'a> Session<'a> {
 
     async fn call(&self, call: &Call) -> Result<(), Failure> {
         self.check_stop()?;
-        self.judge(self.pulumi.run(call).await.map_err(not_run)?)
+        self.judge(&self.pulumi.run(call).await.map_err(not_run)?)
     }
 
     fn check_stop(&self) -> Result<(), Failure> {
-        if *self.pulumi.stop.borrow() { Err(Failure::interrupted("")) } else { Ok(()) }
+        match &*self.pulumi.stop.borrow() {
+            Some(stop) => Err(self.cut_short(stop, "")),
+            None => Ok(()),
+        }
     }
 
-    fn judge(&self, ended: Ended) -> Result<(), Failure> {
-        match ended {
-            Ended { success: true, .. } => Ok(()),
-            Ended { words, .. } if *self.pulumi.stop.borrow() => Err(Failure::interrupted(&words)),
-            Ended { words, .. } => Err(Failure::of_pulumi(&words, self.spec.stale_lock.as_ref())),
+    /// Does what can be left at any point.
+    async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let mut stop = self.pulumi.stop.clone();
+        tokio::select! {
+            biased;
+            stop = stopped(&mut stop) => Err(self.cut_short(&stop, "")),
+            done = work => done,
+        }
+    }
+
+    /// Why the run ends before it is done, and pulumi's last words.
+    fn cut_short(&self, stop: &Stop, words: &str) -> Failure {
+        let mut failure = stop.why.clone();
+        failure.message += &self.pulumi.forced.borrow();
+        if !words.is_empty() {
+            failure.message.extend(["; pulumi's last words:\n", words]);
+        }
+        failure
+    }
+
+    fn judge(&self, ended: &Ended) -> Result<(), Failure> {
+        if ended.success {
+            return Ok(());
+        }
+        match &*self.pulumi.stop.borrow() {
+            Some(stop) => Err(self.cut_short(stop, &ended.words)),
+            None => Err(Failure::of_pulumi(&ended.words, self.spec.stale_lock.as_ref())),
         }
     }
 
@@ -219,18 +267,18 @@ impl<'a> Session<'a> {
         let held = if first.success { None } else { lock::only_lock(&first.words) };
         let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
         if !is_stale {
-            return self.judge(first);
+            return self.judge(&first);
         }
         say("driftless: the lock is of a run that is known to be dead; removing it");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
         let second = self.attempt(told, "2", arguments::operation).await?.0;
-        self.judge(second)
+        self.judge(&second)
     }
 
     /// Fails if a refresh would change anything.
     async fn refresh_before(&self, told: &mut Told) -> Result<(), Failure> {
         let (ended, events) = self.attempt(told, "0", arguments::refresh_before).await?;
-        self.judge(ended).map_err(|failure| if failure.reason == INTERRUPTED { failure } else { failure.of_refresh(&events) })
+        self.judge(&ended).map_err(|failure| if self.check_stop().is_err() { failure } else { failure.of_refresh(&events) })
     }
 
     /// What an earlier run left unfinished, by the state itself.
@@ -259,23 +307,34 @@ impl<'a> Session<'a> {
         self.check_stop()?;
         let event_log = self.event_logs.with_extension(number);
         let held = self.pulumi.hold(&call(self.spec, &event_log)).map_err(not_run)?;
-        self.announce(held.id()).await.map_err(Failure::unknown)?;
+        let lock = held.id().map(|pid| self.lock(pid));
+        if let Some(lock) = &lock {
+            // A process that is held has not begun, and goes with us.
+            self.unless_stopped(async { self.announce(lock).await.map_err(Failure::unknown) }).await?;
+        }
         let mut events = Events::default();
-        let mut look = tokio::time::interval(EVENTS_EVERY);
+        let mut beat = tokio::time::interval(EVENTS_EVERY);
         let running = self.pulumi.release(held);
         tokio::pin!(running);
         let mut ended = loop {
             tokio::select! {
                 ended = &mut running => break ended.map_err(not_run)?,
-                _ = look.tick() => self.observe(&mut events, &event_log),
+                _ = beat.tick() => self.observe(&mut events, &event_log),
             }
         };
         self.observe(&mut events, &event_log);
+        if ended.killed
+            && let Some(lock) = lock
+        {
+            let left = self.announce(&Lock { not_after: Some((self.now)()), ..lock }).await;
+            left.unwrap_or_else(|error| say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}")));
+        }
         let errors = events.errors();
         if !errors.is_empty() {
             ended.words = errors;
         }
         told.changes.clone_from(&events.changes);
+        told.failures.clone_from(&events.failures);
         told.permalink = ended.permalink.take();
         if !events.pending.is_empty() {
             told.pending_operations.clone_from(&events.pending);
@@ -283,30 +342,42 @@ impl<'a> Session<'a> {
         Ok((ended, events))
     }
 
-    /// Writes down what pulumi will write into its lock, before it can.
-    async fn announce(&self, pid: Option<u32>) -> Result<(), crate::StoreError> {
-        let Some(pid) = pid else { return Ok(()) };
+    /// What pulumi will write into its lock.
+    fn lock(&self, pid: u32) -> Lock {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let document = to_json(&Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None });
-        let put = || self.folder.put("out/lock", document.clone(), false);
+        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None }
+    }
+
+    /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.
+    async fn announce(&self, lock: &Lock) -> Result<(), crate::StoreError> {
+        let put = || self.folder.put("out/lock", to_json(lock), false);
         put.retry(ExponentialBuilder::default()).when(crate::StoreError::passes).await
     }
 
     fn observe(&self, events: &mut Events, event_log: &Path) {
+        let seen = events.seen;
         if let Err(error) = events.read(event_log, &self.pulumi.mask) {
             say(&format!("driftless: cannot read pulumi's events: {error}"));
         }
-        self.gauge.started.set(events.started);
-        self.gauge.done.set(events.done);
+        if events.seen > seen {
+            self.pulumi.heard.set(Instant::now());
+        }
+        let current = events.current().map(|step| self.pulumi.mask.apply(&step));
+        let Events { started, done, failed, .. } = *events;
+        self.gauge.steps.replace(Steps { started, done, failed, current });
     }
 
     /// The stack's outputs. One that has a secret anywhere in it is secret as a whole.
     async fn outputs(&self) -> Result<BTreeMap<String, OutputValue>, Failure> {
         let call = |more: Option<&str>| Call::new(["stack", "output", "--json"].into_iter().chain(more), Some(&self.spec.stack));
         let ask = async |call: Call| {
-            let (success, answer, words) = self.pulumi.ask(&call).await.map_err(not_run)?;
+            let unread = |words: &str| format!("the update succeeded, but its outputs cannot be read: {words}");
+            let (success, answer, words) = self.pulumi.ask(&call).await.map_err(|error| match &*self.pulumi.stop.borrow() {
+                Some(stop) => Failure { reason: stop.why.reason, message: unread(&format!("{}: {error}", stop.why.message)) },
+                None => not_run(error),
+            })?;
             if !success {
-                return Err(Failure::unknown(format!("the update succeeded, but its outputs cannot be read: {words}")));
+                return Err(Failure::unknown(unread(&words)));
             }
             let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
             serde_json::from_slice::<Map<String, Value>>(&answer).map_err(unreadable)
@@ -351,26 +422,13 @@ fn bare(project: &ProjectInfo, operation: Operation, tree: &Path) -> Result<(), 
 
 /// Reads the project's name and runtime.
 fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
-    #[derive(Deserialize)]
-    struct Project {
-        name: String,
-        runtime: Runtime,
-    }
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Runtime {
-        Name(String),
-        Options { name: String },
-    }
     for file in PROJECT_FILES {
         let text = match std::fs::read_to_string(dir.join(file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text.map_err(|error| Failure::unknown(format!("cannot read {file}: {error}")))?,
         };
         let invalid = |error| Failure::unknown(format!("{file} is not a Pulumi project: {error}"));
-        let Project { name, runtime: Runtime::Name(runtime) | Runtime::Options { name: runtime } } =
-            serde_saphyr::from_str(&text).map_err(invalid)?;
-        return Ok(ProjectInfo { name, runtime });
+        return Ok(serde_saphyr::from_str::<ProjectFile>(&text).map_err(invalid)?.into());
     }
     Err(Failure::unknown("the directory has no Pulumi.yaml"))
 }
@@ -408,29 +466,6 @@ mod tests {
         bare(&info, Operation::Destroy, &tree).unwrap();
         assert_eq!(project(&tree).unwrap(), info);
         std::fs::remove_dir_all(tree).unwrap();
-    }
-
-    #[test]
-    fn a_refresh_that_must_find_nothing_tells_what_it_found_or_why_it_failed() {
-        let message = |changed: &[&str], words: &str| {
-            let mut events = Events::default();
-            events.changed.extend(changed.iter().map(|change| (*change).to_owned()));
-            Failure::unknown(words).of_refresh(&events).message
-        };
-        let found = message(&["update urn:a", "delete urn:b"], "error: no changes were expected for refresh");
-        assert!(found.starts_with("expectNoRefreshChanges: the refresh found changes"), "{found}");
-        assert!(found.ends_with(": update urn:a, delete urn:b"), "{found}");
-        let words = "error: no resource named 'urn:c' found";
-        assert_eq!(message(&[], words), format!("expectNoRefreshChanges: the refresh failed: {words}"));
-    }
-
-    #[test]
-    fn the_reason_of_a_failure_is_pkos() {
-        let reason = |words: &str| Failure::of_pulumi(words, None).reason;
-        assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
-        assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
-        assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
-        assert_eq!(reason("error: update failed"), "Unknown");
     }
 
     #[test]

@@ -33,14 +33,17 @@ pub use program::{
     ConfigurationType, CustomTimeouts, Program, ProgramBody, ProgramConfiguration, ProgramResource, ProgramRoot, ProgramStatus,
     ResourceGetter, ResourceOptions,
 };
-pub use shared::{ObjectReference, ProjectInfo};
+pub use shared::{ObjectReference, ProjectInfo, duration};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftlessStackStatus, EnvSelector, FileSelector, FluxSource, GitAuth, GithubAppAuth,
     LastUpdate, LiteralSelector, Prerequisite, ProgramReference, Requirement, ResourceRef, SecretSelector, SshAuth, Stack,
     StackSpec, StackStatus, WorkspaceReclaimPolicy,
 };
-pub use update::{DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateSpec, UpdateStatus};
+pub use update::{
+    DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
+};
 pub use workspace::{
-    ConfigItem, ConfigValueFrom, EmbeddedMetadata, FluxArtifact, LocalSource, PodTemplate, ServiceTemplate, Workspace,
-    WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack, WorkspaceStatus,
+    ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, EmbeddedMetadata, FluxArtifact, LocalSource,
+    PodTemplate, ServiceTemplate, Workspace, WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack,
+    WorkspaceStatus,
 };

@@ -24,6 +24,9 @@ pub const SEAL: &str = "driftless.dev/seal";
 /// The value of [`SEAL`].
 pub const NEVER: &str = "never";
 
+/// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
+pub const MAX_DURATION: &str = "driftless.dev/max-duration";
+
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 

@@ -373,6 +373,8 @@ pub struct DriftlessStackStatus {
     /// When the Stack is looked at again, if no event comes before.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
+    /// Whether any of its runs ever began. Absent if another operator ran it.
+    pub ran: Option<bool>,
     /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
     pub scope: Option<String>,
     /// The first of the prerequisites that it waits for.

@@ -24,6 +24,7 @@ use crate::{ObjectReference, ProjectInfo, json};
     category = "pulumi",
     doc = "One run of Pulumi, at most once.",
     selectable = ".spec.workspaceName",
+    selectable = ".status.driftless.waitingReason",
     printcolumn(name = "Workspace", type_ = "string", json_path = ".spec.workspaceName"),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type", priority = 10),
     printcolumn(name = "Start Time", type_ = "date", json_path = ".status.startTime", priority = 10),
@@ -31,6 +32,9 @@ use crate::{ObjectReference, ProjectInfo, json};
     printcolumn(name = "Progressing", type_ = "string", json_path = r#".status.conditions[?(@.type=="Progressing")].status"#),
     printcolumn(name = "Failed", type_ = "string", json_path = r#".status.conditions[?(@.type=="Failed")].status"#),
     printcolumn(name = "Complete", type_ = "string", json_path = r#".status.conditions[?(@.type=="Complete")].status"#),
+    printcolumn(name = "Changes", type_ = "string", json_path = ".status.driftless.summary"),
+    printcolumn(name = "Duration", type_ = "string", json_path = ".status.driftless.duration"),
+    printcolumn(name = "Waiting", type_ = "string", json_path = ".status.driftless.waitingReason", priority = 10),
     printcolumn(name = "URL", type_ = "string", json_path = ".status.permalink")
 )]
 #[serde(rename_all = "camelCase", default)]
@@ -163,8 +167,38 @@ pub struct DriftlessUpdateStatus {
     /// How many resources were created, updated, deleted and so on, by what was done.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, i64>,
+    /// How long the run took, such as `1m12s`.
+    pub duration: Option<String>,
+    /// Where its whole log is.
+    pub log: Option<String>,
+    /// How far it is, while it runs.
+    pub progress: Option<UpdateProgress>,
+    /// What it changed, or how far it is, in a few characters: `+3 ~1 -2`, `12/40`.
+    pub summary: Option<String>,
     /// The ARN of the ECS task.
     pub task: Option<String>,
     /// What the run waits for, if it has not started.
     pub waiting_for: Option<String>,
+    /// The same in a word, which it can be found by.
+    pub waiting_reason: Option<String>,
+}
+
+/// How far a run is. Pulumi learns of resources while the program runs: there may be more than have begun.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateProgress {
+    /// A step that is under way: `update URN`.
+    pub current: Option<String>,
+    /// Resource steps that have ended.
+    pub done: i64,
+    /// Resource steps that have failed.
+    pub failed: i64,
+    /// `fetch`, `install`, `init` or `run`.
+    pub phase: Option<String>,
+    /// Resource steps that have begun.
+    pub started: i64,
+    /// When this was so.
+    #[serde(deserialize_with = "json::lenient")]
+    pub time: Option<Time>,
 }

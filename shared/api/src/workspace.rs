@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_with::skip_serializing_none;
 
-use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirements, json};
+use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirements, Tree, json};
 
 /// The `spec` of a Workspace: where and how runs take place, without secret values. PKO keeps a pod for it; here it is a record,
 /// and a task is started from it for each run.
@@ -30,6 +30,8 @@ use crate::{EnvFromSource, EnvVar, KeySelector, ProjectInfo, ResourceRequirement
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceSpec {
+    /// What the Pulumi Kubernetes Operator does not have.
+    pub driftless: Option<DriftlessWorkspace>,
     /// Environment variables.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,6 +70,15 @@ pub struct WorkspaceSpec {
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stacks: Vec<WorkspaceStack>,
+}
+
+/// What a Workspace has besides PKO's fields.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct DriftlessWorkspace {
+    /// The source as it was stored when the Stack that owns the Workspace was run last.
+    pub tree: Option<Tree>,
 }
 
 /// A Flux artifact.
@@ -237,8 +248,19 @@ pub struct WorkspaceStatus {
     #[schemars(schema_with = "json::conditions")]
     #[serde(deserialize_with = "json::lenient_list", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// What the Pulumi Kubernetes Operator does not have.
+    pub driftless: Option<DriftlessWorkspaceStatus>,
     /// The generation that was looked at last.
     pub observed_generation: Option<i64>,
     /// The version of `pulumi` in the image.
     pub pulumi_version: Option<String>,
+}
+
+/// What the status of a Workspace has besides PKO's fields. For people: nothing is decided from it.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DriftlessWorkspaceStatus {
+    /// The ARN of the ECS task definition that its runs are started from.
+    pub task_definition: Option<String>,
 }

@@ -84,6 +84,8 @@ pub trait Objects {
 pub trait Queues {
     /// Sends to `hints`; delivered after `delay_seconds`, which SQS limits to 900.
     fn hint(&self, hint: &Hint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
+    /// Sends up to [`BATCH`] hints to `hints` in one call, without delay. The positions of those that were not taken.
+    fn hints(&self, hints: &[Hint]) -> impl Future<Output = Result<Vec<usize>>>;
     /// Sends to `launches`.
     fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
     /// Sends to `runs`.
@@ -116,6 +118,8 @@ pub trait Tasks {
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<String>>;
     /// Asks for a task's state.
     fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
+    /// The page with the log of a task's main container; empty if this function has no settings for tasks.
+    fn log_url(&self, arn: &str) -> String;
     /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless if it is stopped.
     fn stop(&self, arn: &str, reason: &str) -> impl Future<Output = Result<()>>;
 }

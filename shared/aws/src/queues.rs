@@ -34,20 +34,6 @@ impl Sqs {
         Self { client: Client::new(config), urls }
     }
 
-    /// Sends up to [`BATCH`] hints in one call, without delay. The positions of those that SQS did not take.
-    pub async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
-        let call = "sqs:SendMessageBatch hints";
-        let entries = hints.iter().enumerate().map(|(position, hint)| {
-            let entry = SendMessageBatchRequestEntry::builder().id(position.to_string()).message_body(to_json(hint));
-            entry.build().map_err(|error| Error::Permanent { call: call.into(), message: error.to_string() })
-        });
-        let entries = entries.collect::<Result<Vec<_>>>()?;
-        let url = configured(self.urls.hints.as_ref(), "HINTS_QUEUE_URL")?;
-        let request = self.client.send_message_batch().queue_url(url).set_entries(Some(entries));
-        let answer = request.send().await.map_err(|error| failure(call, &error))?;
-        Ok(answer.failed().iter().filter_map(|failed| failed.id().parse().ok()).collect())
-    }
-
     async fn send(&self, queue: &str, url: &str, body: String, delay_seconds: u16) -> Result<()> {
         let request = self.client.send_message().queue_url(url).message_body(body).delay_seconds(delay_seconds.into());
         request.send().await.map(drop).map_err(|error| failure(format!("sqs:SendMessage {queue}"), &error))
@@ -58,6 +44,19 @@ impl Queues for Sqs {
     async fn hint(&self, hint: &Hint, delay_seconds: u16) -> Result<()> {
         let url = configured(self.urls.hints.as_ref(), "HINTS_QUEUE_URL")?;
         self.send("hints", url, to_json(hint), delay_seconds).await
+    }
+
+    async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
+        let call = "sqs:SendMessageBatch hints";
+        let entries = hints.iter().enumerate().map(|(position, hint)| {
+            let entry = SendMessageBatchRequestEntry::builder().id(position.to_string()).message_body(to_json(hint));
+            entry.build().map_err(|error| Error::Permanent { call: call.into(), message: error.to_string() })
+        });
+        let entries = entries.collect::<Result<Vec<_>>>()?;
+        let url = configured(self.urls.hints.as_ref(), "HINTS_QUEUE_URL")?;
+        let request = self.client.send_message_batch().queue_url(url).set_entries(Some(entries));
+        let answer = request.send().await.map_err(|error| failure(call, &error))?;
+        Ok(answer.failed().iter().filter_map(|failed| failed.id().parse().ok()).collect())
     }
 
     async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> Result<()> {

@@ -29,6 +29,8 @@ const RUNNER: &str = "/driftless/runner";
 /// The containers' names.
 const INIT: &str = "runner-init";
 const MAIN: &str = "pulumi";
+/// The log stream of a container is `<this>/<container>/<task id>`.
+const STREAM_PREFIX: &str = "driftless";
 /// As long as Fargate gives: pulumi saves its checkpoint in this time.
 const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
@@ -152,6 +154,10 @@ impl Tasks for Ecs {
         }
     }
 
+    fn log_url(&self, arn: &str) -> String {
+        self.settings.as_ref().map_or_else(String::new, |settings| log_url(settings, arn))
+    }
+
     async fn stop(&self, arn: &str, reason: &str) -> Result<()> {
         match self.client.stop_task().cluster(&self.cluster).task(arn).reason(reason).send().await {
             Ok(_) => Ok(()),
@@ -160,6 +166,27 @@ impl Tasks for Ecs {
             Err(error) => Err(failure("ecs:StopTask", &error)),
         }
     }
+}
+
+fn log_url(TaskSettings { region, log_group, .. }: &TaskSettings, arn: &str) -> String {
+    let domain = match arn.split(':').nth(1) {
+        Some("aws-cn") => "amazonaws.cn",
+        Some("aws-us-gov") => "amazonaws-us-gov.com",
+        _ => "aws.amazon.com",
+    };
+    let group = fragment(log_group);
+    let stream = fragment(&format!("{STREAM_PREFIX}/{MAIN}/{}", keys::task_id(arn)));
+    format!(
+        "https://{region}.console.{domain}/cloudwatch/home?region={region}#logsV2:log-groups/log-group/{group}/log-events/{stream}"
+    )
+}
+
+/// A part of the console's own path behind the `#`: percent-encoded twice, with `$` for the `%`.
+fn fragment(text: &str) -> String {
+    text.bytes().fold(String::new(), |encoded, byte| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded + char::from(byte).encode_utf8(&mut [0; 4]),
+        _ => format!("{encoded}$25{byte:02X}"),
+    })
 }
 
 /// Every part that shapes the definition is in its family's name: the same name is the same definition.
@@ -179,7 +206,7 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
         .log_driver(LogDriver::Awslogs)
         .options("awslogs-group", &settings.log_group)
         .options("awslogs-region", &settings.region)
-        .options("awslogs-stream-prefix", "driftless")
+        .options("awslogs-stream-prefix", STREAM_PREFIX)
         .build()?;
     let shares = !shape.init.is_empty();
     let mounts = |read_only| {
@@ -328,6 +355,18 @@ mod tests {
         };
         assert_eq!(all.iter().map(writable).collect::<Vec<_>>(), [vec![true, true], vec![true], vec![true], vec![false, false]]);
         assert!(all.iter().all(|container| container.log_configuration().is_some()));
+    }
+
+    #[test]
+    fn the_page_of_a_log_is_in_the_consoles_own_encoding() {
+        let settings = TaskSettings { log_group: "/driftless/runs a".into(), ..settings() };
+        let page = |partition: &str| log_url(&settings, &format!("arn:{partition}:ecs:eu-west-1:1:task/c/0a1b"));
+        assert_eq!(
+            page("aws"),
+            "https://eu-west-1.console.aws.amazon.com/cloudwatch/home?region=eu-west-1#logsV2:log-groups/log-group/\
+             $252Fdriftless$252Fruns$2520a/log-events/driftless$252Fpulumi$252F0a1b"
+        );
+        assert!(page("aws-cn").starts_with("https://eu-west-1.console.amazonaws.cn/"));
     }
 
     #[test]

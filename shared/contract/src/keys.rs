@@ -99,10 +99,10 @@ pub fn task(role_id: &str, task_id: &str) -> String {
     format!("tasks/{role_id}:{task_id}/")
 }
 
-/// The folder of the task that wrote `key`, if the key is the result of one.
+/// The folder of the task that wrote `key`, if the key is the progress or the result of one.
 #[must_use]
-pub fn task_of_result(key: &str) -> Option<&str> {
-    let folder = key.strip_suffix("out/result")?;
+pub fn task_of_report(key: &str) -> Option<&str> {
+    let folder = ["out/result", "out/progress"].into_iter().find_map(|report| key.strip_suffix(report))?;
     (folder.starts_with("tasks/") && folder.matches('/').count() == 2).then_some(folder)
 }
 
@@ -126,16 +126,24 @@ pub fn claim(namespace: &str, backend: &str, stack: &str) -> String {
     format!("claim-{}", hash(&[namespace, backend, stack]))
 }
 
+/// The Lease in the system's namespace that says which runs go on and which wait, where there are limits.
+pub const ADMISSIONS: &str = "driftless-admissions";
+
+/// The annotation of [`ADMISSIONS`]: [`driftless_core::Admissions`] as JSON.
+pub const ADMISSIONS_ANNOTATION: &str = "driftless.dev/admissions";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn only_a_result_in_a_tasks_own_folder_names_a_task() {
-        assert_eq!(task_of_result("tasks/AROA1:abc/out/result"), Some("tasks/AROA1:abc/"));
-        assert_eq!(task_of_result("tasks/AROA1:abc/out/progress"), None);
-        assert_eq!(task_of_result("tasks/AROA1:abc/out/x/out/result"), None);
-        assert_eq!(task_of_result("runs/c/u/out/result"), None);
+    fn only_a_report_in_a_tasks_own_folder_names_a_task() {
+        for report in ["result", "progress"] {
+            assert_eq!(task_of_report(&format!("tasks/AROA1:abc/out/{report}")), Some("tasks/AROA1:abc/"));
+        }
+        assert_eq!(task_of_report("tasks/AROA1:abc/out/lock"), None);
+        assert_eq!(task_of_report("tasks/AROA1:abc/out/x/out/result"), None);
+        assert_eq!(task_of_report("runs/c/u/out/result"), None);
     }
 
     #[test]

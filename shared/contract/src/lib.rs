@@ -14,8 +14,9 @@ pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};
 pub use run::{
-    Config, ConfigValue, Env, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress, ProjectInfo, RunId,
-    RunResult, RunSource, RunSpec, SealedInputs, TaskRun, Verdict,
+    ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress,
+    ProjectFile, ProjectInfo, ResourceFailure, RunId, RunLimits, RunResult, RunSource, RunSpec, SealedInputs, TaskRun, Verdict,
+    WebIdentity,
 };
 
 /// The version that every message and document carries.

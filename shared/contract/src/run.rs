@@ -41,6 +41,9 @@ pub struct Launch {
     pub client_token: String,
     /// The task definition's full ARN: a newer revision of the family would be another parameter.
     pub task_definition: String,
+    /// The project; for a run of which nobody reports. Absent if its file cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<ProjectInfo>,
     /// See [`RunSpec::inputs`]; for a run of which nobody reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
@@ -104,6 +107,12 @@ pub struct RunSpec {
     /// Pulumi ESC environments to import.
     #[serde(default)]
     pub environments: Vec<String>,
+    /// The program has an identity: `in/identity` is there before the spec is.
+    #[serde(default)]
+    pub identity: bool,
+    /// How long it may take.
+    #[serde(default)]
+    pub limits: RunLimits,
     /// The update's message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -166,6 +175,59 @@ pub enum RunSource {
     },
     /// No source: a project of that name and runtime without a program. Enough to destroy from the state.
     Project(ProjectInfo),
+}
+
+/// How long a run may take. What reaches a limit is interrupted, so that pulumi saves its state, and fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunLimits {
+    /// Seconds without an engine event and without output, heartbeats not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence_seconds: Option<u32>,
+    /// Seconds from the task's first step on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_seconds: Option<u32>,
+}
+
+/// Who the program is: its ServiceAccount's tokens. `tasks/…/in/identity`, written by the launcher before the spec, and again before they
+/// expire for as long as the run lasts. Deleted with the spec. Has no `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Identity {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// For the cluster that the Update is in: what a pod has in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    pub cluster: ClusterAccess,
+    /// For AWS, where the ServiceAccount names a role (`eks.amazonaws.com/role-arn`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub web_identity: Option<WebIdentity>,
+    /// When the first of the tokens expires.
+    pub expires_at: Timestamp,
+}
+
+/// A way to reach a cluster as a ServiceAccount.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ClusterAccess {
+    /// The API server's URL.
+    pub server: String,
+    /// The authorities that its certificate is signed by, as PEM; absent where the public ones do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_authority: Option<String>,
+    /// The namespace of the ServiceAccount.
+    pub namespace: String,
+    /// The token.
+    pub token: String,
+}
+
+/// What `sts:AssumeRoleWithWebIdentity` is called with.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct WebIdentity {
+    /// The role. Its own trust policy decides who may take it.
+    pub role_arn: String,
+    /// The token, for the audience of STS.
+    pub token: String,
 }
 
 /// An environment variable. `Debug` shows the name only.
@@ -243,7 +305,7 @@ pub struct Lock {
     pub pid: u32,
     /// Just before pulumi started: the lock is not older, and not newer than the end of the task.
     pub not_before: Timestamp,
-    /// When the task was seen to be gone; set by the recorder.
+    /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
 }
@@ -260,8 +322,24 @@ pub struct Progress {
     pub phase: Phase,
     /// Resource steps begun.
     pub started: u32,
-    /// Resource steps ended.
+    /// Resource steps ended, also those that failed.
     pub done: u32,
+    /// Resource steps that failed.
+    #[serde(default)]
+    pub failed: u32,
+    /// A resource step that is under way: `update URN`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<String>,
+}
+
+/// What went wrong with a resource, in its provider's words; secrets masked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ResourceFailure {
+    /// The resource.
+    pub urn: String,
+    /// The words, of bounded length.
+    pub message: String,
 }
 
 /// The phase of a run, in order. A failure names the one it happened in.
@@ -302,6 +380,9 @@ pub struct RunResult {
     /// Operations that an interrupted run had begun and whose end is not known, as pulumi names them: `creating URN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_operations: Vec<String>,
+    /// Resources that failed, the first ten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<ResourceFailure>,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
@@ -331,6 +412,26 @@ pub struct ProjectInfo {
     pub runtime: String,
 }
 
+/// A project's file, one of [`crate::PROJECT_FILES`], as far as it says which project it is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ProjectFile {
+    name: String,
+    runtime: Runtime,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum Runtime {
+    Name(String),
+    Options { name: String },
+}
+
+impl From<ProjectFile> for ProjectInfo {
+    fn from(ProjectFile { name, runtime: Runtime::Name(runtime) | Runtime::Options { name: runtime } }: ProjectFile) -> Self {
+        Self { name, runtime }
+    }
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", tag = "kind")]
@@ -344,7 +445,7 @@ pub enum Verdict {
         /// Where.
         phase: Phase,
         /// The condition's reason: `UpdateConflict`, `InvalidAccessToken` or `Unknown`, as in PKO; `Interrupted` if the task was
-        /// told to stop.
+        /// told to stop, `Silent` or `TimedOut` if it reached one of its [`RunLimits`].
         reason: String,
         /// pulumi's own words, secrets masked.
         message: String,
@@ -386,10 +487,13 @@ pub struct Outcome {
     /// Operations that an interrupted run had begun and whose end is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_operations: Vec<String>,
+    /// Resources that failed, the first ten.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<ResourceFailure>,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// When the operation began; of an aborted one, when the owner's ticket was taken.
+    /// When the operation began; of an aborted one, when the owner's ticket was taken. Absent if no task ever owned the run: nothing ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     /// When it ended, or was seen to be gone.

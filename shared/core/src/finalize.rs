@@ -11,8 +11,8 @@ pub(crate) enum Finalize {
 
 /// Whether a Stack that is being deleted may go.
 pub(crate) fn finalize(stack: &Stack) -> Finalize {
-    let Some(last) = &stack.status.last_update else {
-        // Nothing was ever run for it, so that there is nothing to destroy, whatever became of its source.
+    // If nothing was ever run for it there is nothing to destroy, whatever became of its source.
+    let Some(last) = stack.status.last_update.as_ref().filter(|_| stack.status.ran != Some(false)) else {
         return Finalize::Release;
     };
     let destroyed = last.operation == Some(Operation::Destroy)

@@ -45,7 +45,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         let last = plan.status.last_update.as_ref();
         let destroyed =
             last.is_some_and(|last| last.operation == Some(Operation::Destroy) && last.state == LastUpdateState::Succeeded);
-        let asked = stack.spec.destroy_on_finalize && !stack.spec.preview && last.is_some();
+        let asked = stack.spec.destroy_on_finalize && !stack.spec.preview && last.is_some() && plan.status.ran != Some(false);
         check(stack.deleting && !live, "4: the finalizer goes while the Stack stays or a run is under way");
         check(destroyed || !asked, "4: the finalizer goes before destroy succeeded");
         check(at + 1 == plan.effects.len(), "4: something comes after the finalizer");

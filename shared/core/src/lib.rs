@@ -6,6 +6,7 @@
 //! - [`due`] says whether the sweep should hint a Stack.
 //! - [`violations`] lists the invariants that a plan breaks; tests and the simulation run it over every plan.
 
+mod admission;
 mod decide;
 mod due;
 mod finalize;
@@ -25,6 +26,7 @@ mod synced;
 mod validate;
 mod workspace;
 
+pub use admission::{Admissions, Applicant, Limits};
 pub use decide::decide;
 pub use due::{due, its_turn};
 pub use invariants::violations;

@@ -390,6 +390,8 @@ impl Operation {
 /// How a run ended, as recorded in S3.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunOutcome {
+    /// A task owned it: something may have been done.
+    pub started: bool,
     /// It did what was asked.
     pub succeeded: bool,
     /// If it did not: why, secrets masked.

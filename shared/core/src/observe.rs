@@ -10,7 +10,7 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         previous.filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request);
     let failures = match (outcome.succeeded, same_request) {
         (true, _) | (false, None) => 0,
-        (false, Some(last)) => last.failures + 1,
+        (false, Some(last)) => last.failures + i64::from(outcome.started),
     };
     let last_update = LastUpdate {
         name: run.name.clone(),
@@ -30,7 +30,8 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         failures,
     };
     let conflict = !outcome.succeeded && outcome.conflict;
-    let mut status = StackStatus { current_update: None, last_update: Some(last_update), conflict, ..status.clone() };
+    let ran = if outcome.started { Some(true) } else { status.ran.or(previous.is_none().then_some(false)) };
+    let mut status = StackStatus { current_update: None, last_update: Some(last_update), ran, conflict, ..status.clone() };
     // A first run that failed may have made something: to destroy that, its project is needed.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);

@@ -22,6 +22,8 @@ pub struct StackStatus {
     pub outputs: Option<BTreeMap<String, Value>>,
     /// Name and runtime of the project that ran last with success, or at all if none did.
     pub project: Option<(String, String)>,
+    /// Whether any of its runs ever began; `None` if another operator ran it and that is not known.
+    pub ran: Option<bool>,
     /// The last run failed because the backend's lock was somebody else's.
     pub conflict: bool,
     /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.

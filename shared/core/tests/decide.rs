@@ -86,6 +86,35 @@ fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
 }
 
 #[test]
+fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
+    let never = RunOutcome { started: false, project: None, ..outcome(false) };
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.destroy_on_finalize = true;
+    snapshot.run = RunState::Ended(run(Operation::Up), never.clone());
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(false), 0));
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
+
+    // Deleted, with its source gone.
+    let mut deleted = snapshot.clone();
+    (deleted.stack.deleting, deleted.stack.generation, deleted.source) = (true, 2, Some(SourceState::NotFound));
+    deleted.run = RunState::None;
+    assert!(plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
+
+    // One that began may have made something, whatever comes after it.
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { started: true, ..never.clone() });
+    snapshot.stack.status = plan(&snapshot).status;
+    snapshot.run = RunState::Ended(run(Operation::Up), never);
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(true), 1));
+    deleted.stack.status = snapshot.stack.status.clone();
+    assert!(!plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
+    // What another operator ran is not known.
+    assert_eq!(stack_after(last_update(Succeeded, 0, 1)).status.ran, None);
+}
+
+#[test]
 fn a_look_that_is_booked_for_earlier_will_do() {
     let mut snapshot = snapshot(stack());
     snapshot.source = Some(SourceState::NotFound);

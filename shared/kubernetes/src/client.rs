@@ -5,10 +5,15 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_contract::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::events::v1::Event,
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::ServiceAccount,
+        events::v1::Event,
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
 use kube::{
@@ -18,10 +23,11 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig, NamedContext},
     core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind, error_boundary::InvalidObject},
 };
+use secrecy::SecretString;
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
 use crate::{
-    Cluster, Error, EventType, Object, Result,
+    Cluster, Endpoint, Error, EventType, Object, Result,
     failure::{failed_write, failure},
 };
 
@@ -42,6 +48,7 @@ const NOTE_BYTES: usize = 1024;
 #[derive(Clone)]
 pub struct Client {
     kube: kube::Client,
+    endpoint: Endpoint,
     manager: &'static str,
 }
 
@@ -49,6 +56,9 @@ impl Client {
     /// A client with this configuration; connects with the first call. `manager` is the field manager of all that is written:
     /// `driftless-<function>`.
     pub fn new(mut config: Config, manager: &'static str) -> Result<Self> {
+        let certificate_authority =
+            config.root_cert.as_ref().map(|certificates| certificates.iter().map(|der| pem(der)).collect());
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         config.read_timeout = Some(TIMEOUT);
         config.connect_timeout = Some(TIMEOUT);
         // kube's own would go on for minutes.
@@ -57,7 +67,7 @@ impl Client {
         // The buffer makes the service below it one that can be cloned, which a retry needs.
         let layers = ServiceBuilder::new().layer(RetryLayer::new(retry)).layer(BufferLayer::new(WAITING)).into_inner();
         let kube = ClientBuilder::try_from(config).map_err(unusable)?.with_layer(&layers).build();
-        Ok(Self { kube, manager })
+        Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager })
     }
 
     /// The client below, for what the port does not have.
@@ -98,6 +108,10 @@ async fn again<T>(read: impl AsyncFn() -> Result<T>) -> Result<T> {
 }
 
 impl Cluster for Client {
+    fn endpoint(&self) -> Endpoint {
+        self.endpoint.clone()
+    }
+
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         if !(is_name(namespace) && is_name(name)) {
             return Ok(None);
@@ -186,6 +200,30 @@ impl Cluster for Client {
         }
     }
 
+    async fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audience: Option<&str>,
+        seconds: u32,
+    ) -> Result<(SecretString, Timestamp)> {
+        let call = format!("create a token of ServiceAccount {namespace}/{name}");
+        if !(is_name(namespace) && is_name(name)) {
+            return Err(Error::Permanent { call, message: "no ServiceAccount has such a name".into() });
+        }
+        let spec = TokenRequestSpec {
+            audiences: audience.into_iter().map(ToOwned::to_owned).collect(),
+            expiration_seconds: Some(seconds.into()),
+            ..TokenRequestSpec::default()
+        };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        match self.api::<ServiceAccount>(namespace).create_token_request(name, &self.post(), &request).await {
+            Ok(TokenRequest { status: Some(status), .. }) => Ok((status.token.into(), status.expiration_timestamp.0)),
+            Ok(_) => Err(Error::Transient { call, message: "the answer has no token".into() }),
+            Err(error) => Err(failure(call, error)),
+        }
+    }
+
     async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
         let (namespace, name) = place(regarding);
         let event = Event {
@@ -251,6 +289,10 @@ fn unusable(error: impl ToString) -> Error {
     Error::Permanent { call: "connect to the cluster".into(), message: error.to_string() }
 }
 
+fn pem(der: &[u8]) -> String {
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", BASE64_STANDARD.encode(der))
+}
+
 fn call<K: Object>(verb: &str, object: &K) -> String {
     let (namespace, name) = place(object);
     format!("{verb} {} {namespace}/{name}", K::kind(&()))
@@ -283,6 +325,11 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_certificate_is_pem_again() {
+        assert_eq!(pem(b"der"), "-----BEGIN CERTIFICATE-----\nZGVy\n-----END CERTIFICATE-----\n");
+    }
+
     #[tokio::test]
     async fn an_unknown_cluster_is_named_with_the_known_ones() {
         let path = std::env::temp_dir().join(format!("driftless-kubeconfig-{}", std::process::id()));
@@ -292,7 +339,8 @@ mod tests {
         let error = clusters.get("staging").await.err().unwrap().to_string();
         assert!(clusters.get("prod").await.is_ok());
         std::fs::remove_file(path).unwrap();
-        assert!(clusters.get("prod").await.is_ok(), "the client is kept");
+        let client = clusters.get("prod").await.expect("the client is kept");
+        assert_eq!(client.endpoint(), Endpoint { server: "http://127.0.0.1:1".into(), certificate_authority: None });
         assert_eq!(error, "connect to the cluster: there is no cluster \"staging\": the contexts of the kubeconfig are prod");
     }
 }

@@ -13,6 +13,7 @@ use kube::{
     Resource,
     core::{DynamicObject, NamespaceResourceScope},
 };
+use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Why a call failed.
@@ -80,8 +81,19 @@ impl<K> Object for K where
 {
 }
 
+/// Where an API server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its URL.
+    pub server: String,
+    /// The authorities that its certificate is signed by, as PEM; absent where the public ones do.
+    pub certificate_authority: Option<String>,
+}
+
 /// One cluster.
 pub trait Cluster {
+    /// Where its API server is, for others than this client.
+    fn endpoint(&self) -> Endpoint;
     /// The object, if it is there.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
     /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served, or may not be read.
@@ -98,6 +110,15 @@ pub trait Cluster {
     fn apply<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Deletes this very version of an object; fine if it is gone, [`Error::Conflict`] if it changed.
     fn delete<K: Object>(&self, object: &K) -> impl Future<Output = Result<()>>;
+    /// A token of a `ServiceAccount`, and when it expires: after `seconds`, or when the API server says. It is for the API server where no
+    /// `audience` is named. [`Error::NamespaceTerminating`] where the namespace is about to go.
+    fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audience: Option<&str>,
+        seconds: u32,
+    ) -> impl Future<Output = Result<(SecretString, Timestamp)>>;
     /// Tells people about an object, in at most 1024 bytes. What cannot be told is logged: no look fails for it.
     fn event<K: Object>(
         &self,

@@ -1,7 +1,8 @@
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Error, EventType, Object, Result};
-use jiff::Timestamp;
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Result};
+use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
+use secrecy::SecretString;
 use serde_json::{Map, Value, json};
 
 use crate::{State, World};
@@ -66,6 +67,16 @@ impl World {
 }
 
 impl State {
+    /// An object as it is read. Each namespace that is not terminating has a `ServiceAccount` `default`, as Kubernetes makes one.
+    fn find(&self, key: &ObjectKey) -> Option<Value> {
+        let made = || {
+            let is_default = (key.kind.as_str(), key.name.as_str()) == ("ServiceAccount", "default");
+            let metadata = json!({ "namespace": key.namespace, "name": key.name });
+            (is_default && !self.terminating.contains(&key.namespace)).then(|| json!({ "metadata": metadata }))
+        };
+        self.cluster.get(key).cloned().or_else(made)
+    }
+
     /// What the API server gives every new object.
     fn fill_in(&mut self, object: &mut Value) {
         let uid = format!("00000000-0000-0000-0000-{:012x}", self.number());
@@ -168,9 +179,13 @@ impl State {
 }
 
 impl Cluster for World {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint { server: "https://kubernetes.example".into(), certificate_authority: Some("authority".into()) }
+    }
+
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         let key = key::<K>(namespace, name);
-        self.kubernetes("get", &key, |state| state.cluster.get(&key).map(read).transpose()).await
+        self.kubernetes("get", &key, |state| state.find(&key).as_ref().map(read).transpose()).await
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
@@ -225,6 +240,34 @@ impl Cluster for World {
             Ok(())
         };
         self.kubernetes("delete", &key, delete).await
+    }
+
+    async fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audience: Option<&str>,
+        seconds: u32,
+    ) -> Result<(SecretString, Timestamp)> {
+        let key = ObjectKey {
+            cluster: CLUSTER.into(),
+            api_version: "v1".into(),
+            kind: "ServiceAccount".into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        let token = |state: &mut State| {
+            let call = format!("create a token of ServiceAccount {namespace}/{name}");
+            if state.terminating.contains(namespace) {
+                return Err(Error::NamespaceTerminating { call, message: "the namespace is terminating".into() });
+            }
+            if state.find(&key).is_none() {
+                return Err(Error::Permanent { call, message: format!("serviceaccounts {name:?} not found") });
+            }
+            let token = format!("token {} of {namespace}/{name} for {}", state.number(), audience.unwrap_or("kubernetes"));
+            Ok((token.into(), state.now + SignedDuration::from_secs(seconds.into())))
+        };
+        self.kubernetes("create a token of", &key, token).await
     }
 
     async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, _at: Timestamp) {

@@ -25,7 +25,7 @@ impl State {
     /// Writes an object, and notifies of a task's result as the bucket does.
     fn write(&mut self, key: &str, content: Vec<u8>) {
         self.objects.insert(key.into(), (content, self.now));
-        if keys::task_of_result(key).is_some() {
+        if keys::task_of_report(key).is_some() {
             self.enqueue(Message::Run(RunMessage::Objects(vec![key.into()])), 0, None);
         }
     }

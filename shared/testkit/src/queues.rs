@@ -1,4 +1,4 @@
-use driftless_aws::{Error, Queues, Result};
+use driftless_aws::{BATCH, Error, Queues, Result};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, keys};
 use jiff::{SignedDuration, Timestamp};
 
@@ -123,6 +123,27 @@ impl State {
 impl Queues for World {
     async fn hint(&self, hint: &Hint, delay_seconds: u16) -> Result<()> {
         self.send("hints", Message::Hint(hint.clone()), delay_seconds, None).await
+    }
+
+    async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
+        let call = "sqs:SendMessageBatch hints";
+        if hints.len() > BATCH {
+            return Err(Error::Permanent { call: call.into(), message: format!("{} messages", hints.len()) });
+        }
+        // One message may be refused and its neighbours not.
+        let per_mille = if self.calm { 0 } else { self.state().faults.transient };
+        let send = self.call(|state| {
+            let mut refused = Vec::new();
+            for (position, hint) in hints.iter().enumerate() {
+                if per_mille > 0 && state.chance(per_mille) {
+                    refused.push(position);
+                } else {
+                    state.enqueue(Message::Hint(hint.clone()), 0, None);
+                }
+            }
+            refused
+        });
+        send.await.ok_or_else(|| lost(call))
     }
 
     async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> Result<()> {

@@ -85,6 +85,10 @@ impl Tasks for World {
         describe.await.ok_or_else(|| lost("ecs:DescribeTasks"))
     }
 
+    fn log_url(&self, arn: &str) -> String {
+        format!("https://logs.example/{}", keys::task_id(arn))
+    }
+
     async fn stop(&self, arn: &str, _reason: &str) -> Result<()> {
         let stop = self.call(|state| {
             if let Some(task) = state.tasks.get_mut(arn) {

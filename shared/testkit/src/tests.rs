@@ -74,6 +74,16 @@ fn a_finalizer_keeps_a_deleted_object_until_it_is_taken_away() {
 }
 
 #[test]
+fn a_namespace_has_a_service_account_until_it_terminates() {
+    let world = quiet();
+    let token = |name| world.drive(world.service_account_token("n", name, None, 600)).unwrap();
+    assert_eq!(token("default").unwrap().1, world.now() + SignedDuration::from_mins(10));
+    assert!(matches!(token("other"), Err(Error::Permanent { .. })));
+    world.terminate_namespace("n");
+    assert!(matches!(token("default"), Err(Error::NamespaceTerminating { .. })));
+}
+
+#[test]
 fn field_selectors_choose_by_path() {
     let world = quiet();
     for (name, program) in [("a", "x"), ("b", "y"), ("c", "x")] {
@@ -127,6 +137,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         run,
         client_token: "uid-0".into(),
         task_definition: "d".into(),
+        project: None,
         inputs: None,
         at: world.now(),
     };

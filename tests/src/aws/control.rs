@@ -46,6 +46,8 @@ pub struct Status {
     pub functions: BTreeMap<String, Value>,
     /// Every task as `DescribeTasks` shows it, forgotten ones too.
     pub tasks: Vec<Value>,
+    /// Calls of S3 that wait, as `METHOD /path`.
+    pub held: Vec<String>,
     /// What must not happen and did: crashes, time-outs, functions that do not start.
     pub alarms: Vec<String>,
 }
@@ -79,6 +81,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/functions/{function}/chill", post(chill))
         .route("/control/tasks/refuse", put(refuse))
         .route("/control/tasks/forget", post(forget))
+        .route("/control/s3/hold", put(hold))
         .route("/control/credentials", post(credentials))
         .with_state(Arc::new(Control { site: Arc::clone(site), parts }));
     site.tasks.spawn(async move {
@@ -110,7 +113,8 @@ type Answer<T> = Result<Json<T>, Refused>;
 async fn status(State(control): Shared) -> Answer<Value> {
     let Parts { lambda, mappings, fargate, .. } = &control.parts;
     Ok(Json(json!({
-        "mappings": mappings.status(), "functions": lambda.status(), "tasks": fargate.tasks(), "alarms": control.site.alarms(),
+        "mappings": mappings.status(), "functions": lambda.status(), "tasks": fargate.tasks(), "held": control.site.holds.waiting(),
+        "alarms": control.site.alarms(),
     })))
 }
 
@@ -154,6 +158,11 @@ async fn refuse(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
 
 async fn forget(State(control): Shared) -> Answer<()> {
     control.parts.fargate.forget();
+    Ok(Json(()))
+}
+
+async fn hold(State(control): Shared, Json(held): Json<Vec<String>>) -> Answer<()> {
+    control.site.holds.set(held);
     Ok(Json(()))
 }
 
@@ -222,6 +231,11 @@ impl Client {
     /// Makes ECS forget the stopped tasks and their client tokens, as it does after an hour.
     pub async fn forget_tasks(&self) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/forget", &()).await
+    }
+
+    /// Has every call of S3 wait that is one of these, such as `GET /in/pack`; with none, all go on.
+    pub async fn hold(&self, held: &[&str]) -> Result<()> {
+        self.call(reqwest::Method::PUT, "s3/hold", &held).await
     }
 
     /// Keys of a session of a role, such as `TaskRole` with a made-up task id: what would somebody with these be refused?

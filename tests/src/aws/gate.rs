@@ -1,7 +1,7 @@
 //! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role, and
 //! passes it to moto or to the local Fargate. Signatures are not verified: a key id is as good as its secret here.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Result;
 use axum::{
@@ -11,6 +11,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
 
@@ -124,6 +125,8 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
                 other => Err(Refusal::unsupported(format!("this world has no service {other}"))),
             }
         }
+        // The one call that is not signed: its token says who calls.
+        None if key.is_empty() && is_form(&parts.headers) => gate.web_identity(body, &mut entry).await,
         None if key.is_empty() => Err(Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied")),
         None => Err(Refusal::new(
             StatusCode::FORBIDDEN,
@@ -141,6 +144,10 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
     entry["status"] = response.status().as_u16().into();
     gate.site.calls.write(&entry);
     response
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/x-www-form-urlencoded")
 }
 
 /// The access key id and the service from a header `AWS4-HMAC-SHA256 Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
@@ -179,6 +186,7 @@ impl Gate {
             };
         };
         self.check(caller, request.demands, entry)?;
+        self.site.holds.pass(&format!("{} {}", parts.method, parts.uri.path())).await;
         let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
         let response = self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await?;
         let listing = Demand::new("s3:ListBucket", request.bucket);
@@ -245,6 +253,23 @@ impl Gate {
             self.site.template.account
         );
         Ok(([("content-type", "text/xml")], body).into_response())
+    }
+
+    /// `AssumeRoleWithWebIdentity`: who asks for which role is in the log. Its token is not verified, and its answer gives nothing.
+    async fn web_identity(&self, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+        let form: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
+        let field = |name: &str| form.get(name).map_or("", String::as_str);
+        if field("Action") != "AssumeRoleWithWebIdentity" {
+            return Err(Refusal::unsupported("this STS call is not known here"));
+        }
+        let claims = field("WebIdentityToken").split('.').nth(1).and_then(|part| BASE64_URL_SAFE_NO_PAD.decode(part).ok());
+        let claims: Value = claims.and_then(|claims| serde_json::from_slice(&claims).ok()).unwrap_or_default();
+        entry["operation"] = "AssumeRoleWithWebIdentity".into();
+        entry["input"] = json!({
+            "role": field("RoleArn"), "session": field("RoleSessionName"), "audience": claims["aud"], "subject": claims["sub"],
+        });
+        Ok("<AssumeRoleWithWebIdentityResponse/>".into_response())
     }
 
     async fn forward(&self, parts: &Parts, body: reqwest::Body) -> Result<Response, Refusal> {

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Result;
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::{sync::watch, task::JoinSet};
 
 use super::{identity::Identities, template::Template};
 use crate::world::dirs::Dirs;
@@ -37,6 +37,8 @@ pub struct Site {
     pub calls: Journal,
     /// `logs/invocations.jsonl`: every invocation of a function.
     pub invocations: Journal,
+    /// Calls of S3 that wait for a test.
+    pub holds: Holds,
     /// Everything that runs.
     pub tasks: Tasks,
     alarms: Mutex<VecDeque<String>>,
@@ -54,8 +56,8 @@ impl Site {
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
         let (calls, invocations) = (journal("aws-calls.jsonl")?, journal("invocations.jsonl")?);
-        let (tasks, alarms) = (Tasks::default(), Mutex::default());
-        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, tasks, alarms })
+        let (holds, tasks, alarms) = (Holds::default(), Tasks::default(), Mutex::default());
+        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, holds, tasks, alarms })
     }
 
     /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.
@@ -71,6 +73,41 @@ impl Site {
     /// The last alarms.
     pub fn alarms(&self) -> Vec<String> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+/// Calls of S3 that a test has wait, so that what happens just then can be seen.
+#[derive(Default)]
+pub struct Holds {
+    held: watch::Sender<Vec<String>>,
+    waiting: Mutex<Vec<String>>,
+}
+
+impl Holds {
+    /// Has every call wait that is one of these, until it is set to others: `METHOD` and the end of the path, such as `GET /in/pack`.
+    pub fn set(&self, held: Vec<String>) {
+        self.held.send_replace(held);
+    }
+
+    /// The calls that wait.
+    pub fn waiting(&self) -> Vec<String> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns when the call may go on.
+    pub async fn pass(&self, call: &str) {
+        let is =
+            |held: &String| held.split_once(' ').is_some_and(|(method, end)| call.starts_with(method) && call.ends_with(end));
+        let may_pass = |held: &Vec<String>| !held.iter().any(is);
+        if may_pass(&self.held.borrow()) {
+            return;
+        }
+        let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting().push(call.to_owned());
+        let mut held = self.held.subscribe();
+        // An error is the end of the world.
+        let _: Result<_, _> = held.wait_for(may_pass).await.map(drop);
+        waiting().retain(|other| other != call);
     }
 }
 

@@ -17,7 +17,7 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery or names.
+    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names or admissions.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.
@@ -40,9 +40,10 @@ fn main() -> ExitCode {
         stats.invocations, stats.crashes, stats.duplicates, stats.drops, stats.delays
     );
     println!(
-        "{} operations, of which {} failed or were killed; {} trees deleted",
-        stats.operations, stats.failures, stats.collections
+        "{} operations, {} of them by hand, of which {} failed or were killed and {} were told to stop; {} trees deleted",
+        stats.operations, stats.by_hand, stats.failures, stats.stops, stats.collections
     );
+    println!("{} namespaces terminated, {} operations for what was in them", stats.terminations, stats.elsewhere);
     let Some(first) = failures.first() else {
         println!("no invariant is broken");
         return ExitCode::SUCCESS;

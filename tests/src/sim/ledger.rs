@@ -1,6 +1,7 @@
 //! What is checked. By the numbers of the design's invariants:
 //!
-//! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends.
+//! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends;
+//!   where there are limits, never are more operations under way than they say.
 //! - 2: what a Stack says at last is what ran last; and a state that was run with success is not run again.
 //! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree is there
 //!   from when an Update names it until that Update is gone.
@@ -9,7 +10,8 @@
 //! - 6: at the end no task folder has a spec or a result.
 //! - 7: a Stack is Ready only if the generation that it observed was run with success; one that waits has a run or a look booked; a
 //!   look at a Stack that is at rest finds nothing to do.
-//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left.
+//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
+//!   destroyed when it goes is gone only when that was done, also with its namespace.
 //!
 //! Besides, `driftless_core::violations` sees the plan of every look.
 
@@ -19,13 +21,14 @@ use std::{
 };
 
 use driftless_api::Update;
-use driftless_contract::{ConfigValue, ObjectKey, Operation, ProjectInfo, RunSource, RunSpec, keys};
-use driftless_core::{LastUpdate, LastUpdateState, Readiness, Stack, reason};
+use driftless_contract::{ConfigValue, ObjectKey, Operation, RunSource, RunSpec, keys};
+use driftless_core::{LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
 use driftless_testkit::CLUSTER;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::Stats;
+use super::{Stats, outside::project_of};
+use crate::scenario::SYSTEM;
 
 /// What an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
 type State = (String, i64, String, String, Operation, Option<String>);
@@ -34,8 +37,14 @@ type State = (String, i64, String, String, Operation, Option<String>);
 struct Run {
     /// `None` once its Update was taken away by force.
     state: Option<State>,
+    /// The uid of its Stack; `None` of one that was made by hand, or taken away before it began.
+    stack: Option<String>,
+    operation: Operation,
     update: String,
+    namespace: String,
     pulumi_stack: String,
+    /// How many began before it.
+    place: usize,
     /// What the runner reported.
     succeeded: Option<bool>,
 }
@@ -48,6 +57,7 @@ pub(super) struct Ledger {
     pub(super) stats: Stats,
     /// What the source-controller has, by path.
     pub(super) archives: HashMap<String, Rc<[u8]>>,
+    limits: Limits,
     violation: Option<String>,
     trace: VecDeque<String>,
     /// As many are kept in the trace.
@@ -64,18 +74,15 @@ pub(super) struct Ledger {
     updates: HashMap<String, usize>,
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
+    /// The uid of a Stack that is there and whether it is destroyed when it goes, by name.
+    stacks: HashMap<String, (String, bool)>,
     /// The value of its Secret that a Stack's last operation had, by the Stack's uid.
     secrets: HashMap<String, Option<String>>,
 }
 
-/// The project of every run.
-pub(super) fn sim_project() -> ProjectInfo {
-    ProjectInfo { name: "sim".into(), runtime: "yaml".into() }
-}
-
 impl Ledger {
-    pub(super) fn new(begin: Timestamp, events: usize) -> Self {
-        Self { now: begin, begin, events, ..Self::default() }
+    pub(super) fn new(begin: Timestamp, limits: Limits, events: usize) -> Self {
+        Self { now: begin, begin, limits, events, ..Self::default() }
     }
 
     /// Adds an event to the trace.
@@ -141,11 +148,29 @@ impl Ledger {
         self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
         let other = self.live.get(pulumi_stack).map(|other| self.runs[other].update.clone());
         self.check(other.is_none(), || format!("1: {name} begins while {other:?} is under way on {pulumi_stack}"));
+        let stack = update.and_then(|update| update.stack(SYSTEM)).map(|stack| stack.uid);
+        self.stats.by_hand += u64::from(update.is_some() && stack.is_none());
+        self.stats.elsewhere += u64::from(spec.run.update.namespace == SYSTEM);
         let known = update.filter(|_| !self.forgotten.contains(&uid));
         self.check(known.is_some() || self.forgotten.contains(&uid), || format!("3: {name} begins and is not there"));
         let state = known.and_then(|update| self.state(update, spec, pack));
         self.live.insert(pulumi_stack.into(), uid.clone());
-        self.runs.insert(uid, Run { state, update: name, pulumi_stack: pulumi_stack.into(), succeeded: None });
+        let (namespace, pulumi_stack, place) = (spec.run.update.namespace.clone(), pulumi_stack.into(), self.runs.len());
+        let operation = spec.operation;
+        self.runs.insert(uid, Run { state, stack, operation, update: name, namespace, pulumi_stack, place, succeeded: None });
+        self.check_limits();
+    }
+
+    fn check_limits(&mut self) {
+        let mut of_namespaces = BTreeMap::<_, usize>::new();
+        for uid in self.live.values() {
+            *of_namespaces.entry(self.runs[uid].namespace.clone()).or_default() += 1;
+        }
+        let exceeds = |runs: usize, most: Option<usize>| most.is_some_and(|most| runs > most);
+        let exceeded = exceeds(self.live.len(), self.limits.runs)
+            || of_namespaces.values().any(|runs| exceeds(*runs, self.limits.runs_per_namespace));
+        let limits = self.limits;
+        self.check(!exceeded, || format!("1: {of_namespaces:?} operations are under way, and {limits:?}"));
     }
 
     /// What the operation of an Update runs, after a look at whether that is so.
@@ -160,10 +185,12 @@ impl Ledger {
         let text = format!("state {commit};");
         let as_named = match &spec.source {
             RunSource::Tree { .. } => pack.windows(text.len()).any(|bytes| bytes == text.as_bytes()),
-            RunSource::Project(project) => spec.operation == Operation::Destroy && *project == sim_project() && pack.is_empty(),
+            RunSource::Project(project) => {
+                spec.operation == Operation::Destroy && *project == project_of(&spec.stack) && pack.is_empty()
+            }
         };
         self.check(as_named, || format!("3: {name} is of revision {commit}, its tree is not"));
-        let stack_uid = update.owner_references().iter().find(|owner| owner.kind == "Stack").map(|owner| owner.uid.clone());
+        let stack_uid = update.stack(SYSTEM).map(|stack| stack.uid);
         let request = ours.reconcile_request.clone().unwrap_or_default();
         let secret = spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
             ConfigValue::String(value) => value.clone(),
@@ -210,6 +237,7 @@ impl Ledger {
                 status.readiness
             )
         });
+        self.stacks.insert(name.clone(), (stack.uid.clone(), stack.spec.destroy_on_finalize));
         let last = status.last_update.as_ref();
         if status.readiness == Some(Readiness::Ready) && !stack.deleting {
             let ran = last.is_some_and(|last| {
@@ -241,6 +269,18 @@ impl Ledger {
         self.check(as_reported, || {
             format!("5: lastUpdate of Stack {name} says {:?} of {}, which is not what the runner reported", last.state, last.name)
         });
+    }
+
+    /// A Stack is gone.
+    pub(super) fn stack_gone(&mut self, name: &str) {
+        let Some((stack, true)) = self.stacks.remove(name) else { return };
+        let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack);
+        // What an Update did that was taken away by force is not for its Stack to know.
+        let known = self.runs.iter().filter(|(uid, run)| of_stack(run) && !self.forgotten.contains(*uid));
+        let ran = known.into_iter().any(|(_, run)| run.succeeded == Some(true));
+        let last = self.runs.values().filter(|run| of_stack(run)).max_by_key(|run| run.place);
+        let destroyed = last.is_some_and(|run| run.operation == Operation::Destroy && run.succeeded == Some(true));
+        self.check(destroyed || !ran, || format!("8: Stack {name} is gone, and what it ran is not destroyed"));
     }
 
     /// An object of the bucket is about to be deleted.
@@ -277,7 +317,7 @@ fn tree_of(update: &Update) -> Option<String> {
         cluster: CLUSTER.into(),
         api_version: source.api_version.clone(),
         kind: source.kind.clone(),
-        namespace: update.namespace()?,
+        namespace: update.stack(SYSTEM).map_or_else(|| update.namespace(), |stack| Some(stack.namespace))?,
         name: source.name.clone(),
     };
     Some(keys::tree(&source, tree.digest.as_ref()?))

@@ -10,8 +10,8 @@ use std::{
 
 use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
-use driftless_contract::{Hint, RunMessage, keys};
-use driftless_core::{Retention, Stack as CoreStack};
+use driftless_contract::{Hint, RunLimits, RunMessage, keys};
+use driftless_core::{Limits, Retention, Stack as CoreStack};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
@@ -82,7 +82,8 @@ pub(super) struct Machine {
     odds: Rc<Cell<Odds>>,
     breakage: Option<Breakage>,
     dice: Dice,
-    outside: Outside,
+    pub(super) outside: Outside,
+    limits: Limits,
     pub(super) invocations: Vec<Invocation>,
     pub(super) runners: Vec<Runner>,
     /// What will happen, by time and in the order that it was planned.
@@ -104,14 +105,16 @@ impl Machine {
         let world = World::new(seed, faults);
         let begin = world.now();
         let (script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
+        let limits = limits(&mut Dice::new(seed, 4), breakage);
         let mut machine = Self {
             seed,
             calm: world.calm(),
-            ledger: Rc::new(RefCell::new(Ledger::new(begin, events))),
+            ledger: Rc::new(RefCell::new(Ledger::new(begin, limits, events))),
             odds: Rc::new(Cell::new(odds)),
             breakage,
             dice: Dice::new(seed, 3),
             outside: Outside::default(),
+            limits,
             invocations: Vec::new(),
             runners: Vec::new(),
             agenda: BTreeMap::new(),
@@ -243,6 +246,7 @@ impl Machine {
                 self.plan(at, Event::Garbage);
             }
             match (key.kind.as_str(), &object) {
+                ("Stack", None) => self.ledger.borrow_mut().stack_gone(&key.name),
                 ("Stack", Some(object)) => {
                     if let Ok(stack) = serde_json::from_value::<Stack>(object.clone()) {
                         self.ledger.borrow_mut().stack_written(&CoreStack::from(&stack));
@@ -254,6 +258,9 @@ impl Machine {
                         let modified = |folder: &str| self.calm.drive(self.calm.modified(&manifest(folder)));
                         let is_stored = |folder: &str| matches!(modified(folder), Some(Ok(Some(_))));
                         self.ledger.borrow_mut().update_written(&update, is_stored);
+                        if let (Some(uid), Some(_)) = (&update.metadata.uid, &update.metadata.deletion_timestamp) {
+                            self.runners.iter_mut().for_each(|runner| runner.deleted(uid));
+                        }
                     }
                 }
                 _ => {}
@@ -384,6 +391,8 @@ impl Machine {
                     system_namespace: SYSTEM.into(),
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    limits: self.limits,
+                    run_limits: RunLimits::default(),
                     fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
@@ -468,6 +477,10 @@ impl Machine {
         for task in self.world.live_tasks() {
             if self.ledger.borrow_mut().see_task(&task.arn) {
                 self.runners.push(Runner::new(task.arn, self.world.now(), &mut self.dice));
+            } else if task.stopping
+                && let Some(runner) = self.runners.iter_mut().find(|runner| runner.arn == task.arn)
+            {
+                runner.stop(self.world.now(), &mut self.ledger.borrow_mut(), &mut self.dice, odds);
             }
         }
     }
@@ -478,4 +491,12 @@ impl Machine {
             self.redeliver(message, VISIBILITY_SECONDS);
         }
     }
+}
+
+/// How many runs may go on at once: a third of the seeds have limits.
+fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
+    if dice.chance(667) && breakage != Some(Breakage::Admissions) {
+        return Limits::default();
+    }
+    Limits { runs: Some(1 + dice.index(2)), runs_per_namespace: Some(1 + dice.index(2)) }
 }

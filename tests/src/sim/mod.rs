@@ -45,11 +45,14 @@ pub enum Breakage {
     Redelivery,
     /// The API server shows the fetcher no Updates, so that nothing seems to name a tree.
     Names,
+    /// The API server writes what runs are admitted whatever version was read.
+    Admissions,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery, Self::Names];
+    pub const ALL: [Self; 7] =
+        [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery, Self::Names, Self::Admissions];
 }
 
 impl FromStr for Breakage {
@@ -77,8 +80,16 @@ pub struct Stats {
     pub delays: u64,
     /// Operations that runners began.
     pub operations: u64,
+    /// Operations of Updates that were made by hand.
+    pub by_hand: u64,
     /// Operations that failed or were killed.
     pub failures: u64,
+    /// Operations that were told to stop.
+    pub stops: u64,
+    /// Namespaces that were terminated.
+    pub terminations: u64,
+    /// Operations for Stacks whose namespace was.
+    pub elsewhere: u64,
     /// Trees that were deleted.
     pub collections: u64,
     /// Virtual seconds.
@@ -93,7 +104,11 @@ impl AddAssign for Stats {
         self.drops += other.drops;
         self.delays += other.delays;
         self.operations += other.operations;
+        self.by_hand += other.by_hand;
         self.failures += other.failures;
+        self.stops += other.stops;
+        self.terminations += other.terminations;
+        self.elsewhere += other.elsewhere;
         self.collections += other.collections;
         self.seconds += other.seconds;
     }

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, io::Write as _, rc::Rc};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use driftless_api::{Program, Source, Stack, Update, Workspace, names};
-use driftless_contract::{Hint, ObjectKey};
+use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, names};
+use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
 use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_source::Digest;
@@ -48,6 +48,12 @@ pub(super) fn pulumi_stack(written: &str) -> &'static str {
     STACKS.iter().find(|known| known.1 == written).map_or("", |known| known.4)
 }
 
+/// The project of what it means.
+pub(super) fn project_of(written: &str) -> ProjectInfo {
+    let (name, _) = pulumi_stack(written).split_once('/').unwrap_or_default();
+    ProjectInfo { name: name.into(), runtime: "yaml".into() }
+}
+
 /// What somebody does.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
@@ -68,6 +74,14 @@ pub(super) enum Action {
         broken: bool,
     },
     EditSecret,
+    /// By hand, in the Workspace of a Stack.
+    CreateUpdate {
+        stack: usize,
+        operation: &'static str,
+    },
+    /// The last one that was made by hand.
+    DeleteUpdate,
+    TerminateNamespace,
 }
 
 /// The actions of a run, each with its time, and when the disturbance ends.
@@ -94,7 +108,25 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         };
         script.push((begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), action));
     }
-    (script, begin + SignedDuration::from_secs(length.into()))
+    let end = begin + SignedDuration::from_secs(length.into());
+    for _ in 0..dice.below(4) {
+        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
+        let operation = if dice.chance(500) { "up" } else { "refresh" };
+        script.push((at, Action::CreateUpdate { stack: dice.index(stacks), operation }));
+        if dice.chance(500) {
+            script.push((at + dice.seconds(180), Action::DeleteUpdate));
+        }
+    }
+    if dice.chance(500) {
+        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
+        let stack = dice.index(stacks);
+        script.push((at, Action::Request(stack)));
+        script.push((at + dice.seconds(180), Action::DeleteUpdateOf { stack, force: false }));
+    }
+    if dice.chance(125) {
+        script.push((end - dice.seconds(180), Action::TerminateNamespace));
+    }
+    (script, end)
 }
 
 /// What the forwarder remembers of an object: what matters about it.
@@ -105,12 +137,20 @@ type Facet = (String, Option<i64>, bool, String, Value, Value);
 pub(super) struct Outside {
     facets: HashMap<ObjectKey, Facet>,
     pushes: u32,
+    /// How many Updates were made by hand.
+    made: u32,
+    /// The namespace of the Stacks is terminating.
+    pub(super) terminated: bool,
 }
 
 impl Outside {
     /// Does an action. The hint that a webhook sends for it, if one does.
     pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
         ledger.tell(|| format!("user: {action:?}"));
+        // Nothing can be made any more, and what is there is going.
+        if self.terminated && !matches!(action, Action::DeleteUpdateOf { .. }) {
+            return None;
+        }
         match action {
             Action::CreateStack(stack) => create_stack(world, stack),
             Action::CreateProgram => world.insert(program(1, false, &Value::Null)),
@@ -139,6 +179,16 @@ impl Outside {
                 *object = program(generation, broken, object);
             }),
             Action::EditSecret => write_secret(world, &world.now().as_millisecond().to_string()),
+            Action::CreateUpdate { stack, operation } => {
+                self.made += 1;
+                create_update(world, &made_by_hand(self.made), stack, operation);
+            }
+            Action::DeleteUpdate => delete::<Update>(world, &made_by_hand(self.made)),
+            Action::TerminateNamespace => {
+                self.terminated = true;
+                ledger.stats.terminations += 1;
+                world.terminate_namespace(NAMESPACE);
+            }
             Action::Push { broken } => return Some(self.push(broken, world, ledger)),
         }
         None
@@ -200,11 +250,11 @@ pub(super) fn collect_garbage(world: &World) {
         if owners.is_empty() || owners.iter().any(|owner| uids.contains(&&owner["uid"])) {
             continue;
         }
-        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let [namespace, name] = ["namespace", "name"].map(|field| object["metadata"][field].as_str().unwrap_or_default());
         match object["kind"].as_str().unwrap_or_default() {
-            "Update" => delete::<Update>(world, name),
-            "Workspace" => delete::<Workspace>(world, name),
-            "Secret" => delete::<Secret>(world, name),
+            "Update" => delete_in::<Update>(world, namespace, name),
+            "Workspace" => delete_in::<Workspace>(world, namespace, name),
+            "Secret" => delete_in::<Secret>(world, namespace, name),
             _ => {}
         }
     }
@@ -292,6 +342,45 @@ fn create_stack(world: &World, stack: usize) {
     world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec }));
 }
 
+fn made_by_hand(number: u32) -> String {
+    format!("by-hand-{number}")
+}
+
+fn create_update(world: &World, name: &str, stack: usize, operation: &str) {
+    let (workspace, pulumi_stack, ..) = STACKS[stack];
+    world.insert(json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1",
+        "kind": "Update",
+        "metadata": { "namespace": NAMESPACE, "name": name },
+        "spec": { "type": operation, "stackName": pulumi_stack, "workspaceName": workspace },
+    }));
+}
+
+/// What an Update that was made by hand still waits for. `None` if it is over, or waits for what nobody makes: its Workspace, or a tree
+/// that its source has no more.
+pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
+    let going = update.metadata.deletion_timestamp.is_some();
+    if update.is_complete() && !going && !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+        return None;
+    }
+    let workspace = get::<Workspace>(world, update.spec.workspace_name.as_deref().unwrap_or_default());
+    let kept = || update.spec.driftless.as_ref()?.tree.clone();
+    let tree = || kept().or_else(|| workspace.as_ref()?.spec.driftless.as_ref()?.tree.clone());
+    let waits_for = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.waiting_reason.as_deref());
+    let in_vain = match waits_for {
+        Some("WorkspaceNotFound") => workspace.is_none(),
+        Some("TreeNotFound") => tree().is_some_and(|tree| !is_stored(world, &tree)),
+        _ => false,
+    };
+    (going || !in_vain).then(|| format!("Update {} is not finished: {:?}", update.name_any(), update.status))
+}
+
+fn is_stored(world: &World, tree: &Tree) -> bool {
+    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else { return false };
+    let source = key((&source.api_version, &source.kind, &source.name));
+    world.objects().contains_key(&format!("{}manifest", keys::tree(&source, digest)))
+}
+
 /// The Stacks that have `retryOnUpdateConflict`.
 fn retries(name: &str) -> bool {
     ["a", "b"].contains(&name)
@@ -349,11 +438,19 @@ fn raise_generation(object: &mut Value) -> i64 {
 }
 
 fn get<K: Object>(world: &World, name: &str) -> Option<K> {
-    world.drive(Cluster::get(world, NAMESPACE, name))?.ok()?
+    get_in(world, NAMESPACE, name)
+}
+
+fn get_in<K: Object>(world: &World, namespace: &str, name: &str) -> Option<K> {
+    world.drive(Cluster::get(world, namespace, name))?.ok()?
 }
 
 fn delete<K: Object>(world: &World, name: &str) {
-    if let Some(object) = get::<K>(world, name) {
+    delete_in::<K>(world, NAMESPACE, name);
+}
+
+fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
+    if let Some(object) = get_in::<K>(world, namespace, name) {
         // Nothing fails in a calm world, and nobody wrote in between.
         let _: Option<_> = world.drive(Cluster::delete(world, &object));
     }

@@ -10,11 +10,12 @@ use std::{
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
 use driftless_core::TaskShape;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType, Object};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object};
 use driftless_testkit::World;
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
+use secrecy::SecretString;
 
 use super::{Breakage, Odds, ledger::Ledger, rest};
 
@@ -65,6 +66,10 @@ fn named<K: Object>(verb: &str, object: &K) -> String {
 }
 
 impl Cluster for Wire {
+    fn endpoint(&self) -> Endpoint {
+        self.world.endpoint()
+    }
+
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
         self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
     }
@@ -90,7 +95,11 @@ impl Cluster for Wire {
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        self.call(|| named("replace", object), self.world.replace(object)).await
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
+            object.meta_mut().resource_version = None;
+        }
+        self.call(|| named("replace", &object), self.world.replace(&object)).await
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -107,6 +116,17 @@ impl Cluster for Wire {
 
     async fn delete<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<()> {
         self.call(|| named("delete", object), Cluster::delete(&self.world, object)).await
+    }
+
+    async fn service_account_token(
+        &self,
+        namespace: &str,
+        name: &str,
+        audience: Option<&str>,
+        seconds: u32,
+    ) -> driftless_kubernetes::Result<(SecretString, Timestamp)> {
+        let token = self.world.service_account_token(namespace, name, audience, seconds);
+        self.call(|| format!("token of {namespace}/{name}"), token).await
     }
 
     async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
@@ -182,6 +202,11 @@ impl Queues for Wire {
         self.call(|| format!("hint {} in {delay_seconds} s", hint.object), self.world.hint(hint, delay_seconds)).await
     }
 
+    async fn hints(&self, hints: &[Hint]) -> driftless_aws::Result<Vec<usize>> {
+        let objects = || hints.iter().map(|hint| hint.object.to_string()).collect::<Vec<_>>().join(", ");
+        self.call(|| format!("hint {}", objects()), self.world.hints(hints)).await
+    }
+
     async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> driftless_aws::Result<()> {
         self.call(|| format!("launch {} in {delay_seconds} s", hint.update), self.world.launch(hint, delay_seconds)).await
     }
@@ -213,6 +238,10 @@ impl Tasks for Wire {
         let is_new = started.is_none_or(|at| self.world.now().duration_since(at) < NEW_TASK);
         let state = async { if is_new && self.forgets() { Ok(TaskState::Missing) } else { self.world.state(arn).await } };
         self.call(|| format!("state of {}", keys::task_id(arn)), state).await
+    }
+
+    fn log_url(&self, arn: &str) -> String {
+        self.world.log_url(arn)
     }
 
     async fn stop(&self, arn: &str, reason: &str) -> driftless_aws::Result<()> {

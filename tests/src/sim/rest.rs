@@ -2,11 +2,11 @@
 
 use driftless_api::{Stack, Update, names};
 use driftless_contract::{ObjectKey, keys};
-use driftless_core::{Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
+use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{CLUSTER, World};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 
 use super::{
     machine::{Machine, RECONCILER},
@@ -52,8 +52,13 @@ impl Machine {
             let world = &self.calm;
             let ledger = self.ledger.borrow();
             let secret = outside::secret(world);
-            self.waits = outside::stacks(world).iter().find_map(|stack| {
-                let ran_with = ledger.secret_of(stack.metadata.uid.as_deref().unwrap_or_default());
+            let of_stacks = outside::stacks(world).iter().find_map(|stack| {
+                let uid = stack.metadata.uid.as_deref().unwrap_or_default();
+                if self.outside.terminated {
+                    let status = CoreStack::from(stack).status;
+                    return Some(format!("Stack {} outlives its namespace: {status:?}", stack.name_any()));
+                }
+                let ran_with = ledger.secret_of(uid);
                 let held_back = matches!(
                     CoreStack::from(stack).status.readiness,
                     Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })
@@ -62,25 +67,46 @@ impl Machine {
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
                 outside::waits_for(world, stack).or_else(waits)
             });
+            let by_hand = || {
+                let updates = list::<Update>(world).into_iter().filter(|update| update.stack(SYSTEM).is_none());
+                updates.into_iter().find_map(|update| outside::unfinished(world, &update))
+            };
+            self.waits = of_stacks.or_else(by_hand);
         }
         self.waits.clone()
     }
 
     /// What has to be true when all is at rest.
     pub(super) fn check_end(&self) -> Result<(), String> {
-        let leases: Vec<Lease> = list(&self.calm);
-        if let Some(lease) = leases.first() {
-            let by = lease.metadata.annotations.as_ref().and_then(|annotations| annotations.values().next());
-            return Err(format!("8: the claim {} of {by:?} is never given back", lease.name_any()));
+        for lease in list::<Lease>(&self.calm) {
+            let written = lease.annotations().values().next().map_or("", String::as_str);
+            if lease.name_any() != keys::ADMISSIONS {
+                return Err(format!("8: the claim {} of {written:?} is never given back", lease.name_any()));
+            }
+            let admissions: Admissions = serde_json::from_str(written).map_err(|error| format!("8: {error}: {written}"))?;
+            if let Some(run) = admissions.running.values().next() {
+                return Err(format!("8: the place of {run:?} is never given back"));
+            }
         }
         for key in self.world.objects().keys() {
-            if key.starts_with("tasks/") && (key.ends_with("in/spec") || key.ends_with("out/result")) {
+            if key.starts_with("tasks/") && ["in/spec", "in/identity", "out/result"].iter().any(|end| key.ends_with(end)) {
                 return Err(format!("6: {key} is left"));
             }
         }
-        let stacks = outside::stacks(&self.calm);
+        if self.outside.terminated
+            && let Some(object) =
+                self.world.cluster().iter().find(|object| object["kind"] != "Lease" && object["kind"] != "Stack")
+        {
+            return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
+        }
+        let stacks: Vec<String> = outside::stacks(&self.calm).iter().map(ResourceExt::name_any).collect();
         for update in list::<Update>(&self.calm) {
             let name = update.name_any();
+            let stack = update.stack(SYSTEM);
+            if stack.is_none() && !update.is_complete() {
+                // It waits for what nobody makes.
+                continue;
+            }
             let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
             if !update.is_complete() || !self.world.objects().contains_key(&outcome) {
                 return Err(format!("5: Update {name} is left without an outcome"));
@@ -88,10 +114,7 @@ impl Machine {
             if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
                 return Err(format!("4: Update {name} keeps its finalizer"));
             }
-            if !stacks
-                .iter()
-                .any(|stack| Some(stack.name_any().as_str()) == update.stack(SYSTEM).map(|stack| stack.name).as_deref())
-            {
+            if stack.is_some_and(|stack| !stacks.contains(&stack.name)) {
                 return Err(format!("8: Update {name} outlives its Stack"));
             }
         }

@@ -9,8 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Dice, Odds,
-    ledger::{Ledger, sim_project},
-    outside::{NAMESPACE, pulumi_stack},
+    ledger::Ledger,
+    outside::{project_of, pulumi_stack},
 };
 
 /// The id of the task role.
@@ -20,10 +20,14 @@ pub(super) const ROLE: &str = "AROASIM";
 const SPEC_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 /// How often it is looked for.
 const SPEC_EVERY: SignedDuration = SignedDuration::from_secs(5);
+/// An operation that hangs has not ended when everything else is at rest.
+const NEVER: SignedDuration = SignedDuration::from_hours(24);
+/// ECS kills a task that is told to stop after this long; until then `pulumi` saves what it did.
+const STOP_SECONDS: u32 = 120;
 
 /// The runner of a task.
 pub(super) struct Runner {
-    arn: String,
+    pub(super) arn: String,
     /// When it next does something.
     pub(super) wake: Timestamp,
     step: Step,
@@ -31,7 +35,7 @@ pub(super) struct Runner {
 
 enum Step {
     Waiting { until: Timestamp },
-    Running { uid: String, began: Timestamp, inputs: Option<String>, end: End },
+    Running { spec: Box<RunSpec>, began: Timestamp, end: End, hangs: bool, told: bool },
     Stopping,
 }
 
@@ -50,6 +54,30 @@ impl Runner {
 
     fn folder(&self) -> String {
         keys::task(ROLE, keys::task_id(&self.arn))
+    }
+
+    /// Its Update was deleted: half of the operations end only if they are told to.
+    pub(super) fn deleted(&mut self, update_uid: &str) {
+        if let Step::Running { spec, began, hangs: true, told: false, .. } = &self.step
+            && spec.run.uid == update_uid
+        {
+            self.wake = *began + NEVER;
+        }
+    }
+
+    /// ECS tells the task to stop.
+    pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
+        let Step::Running { spec, end, told, .. } = &mut self.step else { return };
+        if std::mem::replace(told, true) {
+            return;
+        }
+        ledger.tell(|| format!("runner: {} is told to stop", spec.run.update.name));
+        ledger.stats.stops += 1;
+        let at = now + dice.seconds_or(30, STOP_SECONDS);
+        if at < self.wake {
+            self.wake = at;
+            *end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(failed("Interrupted")) };
+        }
     }
 
     /// Does what is due. `false` when the task has ended.
@@ -72,13 +100,13 @@ impl Runner {
                     }
                 }
             }
-            Step::Running { uid, end: End::Killed, .. } => {
-                ledger.end_operation(uid, None);
+            Step::Running { spec, end: End::Killed, .. } => {
+                ledger.end_operation(&spec.run.uid, None);
                 Some("killed")
             }
-            Step::Running { uid, began, inputs, end: End::Reported(verdict) } => {
-                report(world, &self.folder(), verdict.clone(), inputs.clone(), *began);
-                ledger.end_operation(uid, Some(matches!(verdict, Verdict::Succeeded {})));
+            Step::Running { spec, began, end: End::Reported(verdict), .. } => {
+                report(world, &self.folder(), verdict.clone(), spec, *began);
+                ledger.end_operation(&spec.run.uid, Some(matches!(verdict, Verdict::Succeeded {})));
                 self.step = Step::Stopping;
                 self.wake = if dice.chance(300) { now } else { now + dice.seconds(20) };
                 None
@@ -100,12 +128,16 @@ impl Runner {
             Err(error) => return ledger.violate(|| format!("3: a runner cannot read its spec: {error}")),
         };
         let pack = get(world, &format!("{folder}in/pack")).unwrap_or_default();
-        let update = world.drive(Cluster::get::<Update>(world, NAMESPACE, &spec.run.update.name)).and_then(Result::ok).flatten();
+        let key = &spec.run.update;
+        let update = world.drive(Cluster::get::<Update>(world, &key.namespace, &key.name)).and_then(Result::ok).flatten();
+        let update = update.filter(|update| update.metadata.uid.as_ref() == Some(&spec.run.uid));
+        if spec.identity && get(world, &format!("{folder}in/identity")).is_none() {
+            ledger.violate(|| format!("3: {} begins and has no identity", key.name));
+        }
         ledger.begin_operation(update.as_ref(), &spec, pulumi_stack(&spec.stack), &pack);
         let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
-        let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
         let end = if dice.chance(odds.kill) {
             End::Killed
         } else if dice.chance(odds.fail / 2) {
@@ -116,22 +148,28 @@ impl Runner {
             End::Reported(Verdict::Succeeded {})
         };
         self.wake = now + dice.seconds_or(90, 600);
-        self.step = Step::Running { uid: spec.run.uid, began: now, inputs: spec.inputs, end };
+        let hangs = dice.chance(500);
+        self.step = Step::Running { spec: Box::new(spec), began: now, end, hangs, told: false };
     }
 }
 
-fn report(world: &World, folder: &str, verdict: Verdict, inputs: Option<String>, began: Timestamp) {
+fn failed(reason: &str) -> Verdict {
+    Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() }
+}
+
+fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp) {
     let outputs = matches!(verdict, Verdict::Succeeded {})
         .then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
     let result = RunResult {
         version: VERSION,
         verdict,
         outputs,
-        project: Some(sim_project()),
+        project: Some(project_of(&spec.stack)),
         permalink: None,
         changes: [("create".to_owned(), 1)].into(),
         pending_operations: Vec::new(),
-        inputs,
+        failures: Vec::new(),
+        inputs: spec.inputs.clone(),
         started_at: began,
         ended_at: world.now(),
     };

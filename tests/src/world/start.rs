@@ -19,6 +19,12 @@ use crate::aws::{Aws, Settings};
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
 pub const INSTANCES: usize = 2;
+/// Tasks that run side by side, at most: the machine is small.
+pub const MAX_RUNS: usize = 8;
+/// The same of one namespace.
+pub const MAX_RUNS_PER_NAMESPACE: usize = 6;
+/// Above what any healthy run of a test needs.
+const SILENCE_SECONDS: &str = "40";
 /// A kind of source beside Flux's own. Its CRD is not there.
 const SOURCE_KIND: &str = "world.example/Widget";
 /// A lost event costs this long at most here. In an installation it is ten minutes.
@@ -133,6 +139,7 @@ fn settings(
     image: BTreeMap<String, String>,
 ) -> Result<Settings> {
     let functions = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
+    let (runs, runs_of_one) = (MAX_RUNS.to_string(), MAX_RUNS_PER_NAMESPACE.to_string());
     let parameters = [
         ("ClusterNames", cluster::NAME),
         ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),
@@ -141,6 +148,9 @@ fn settings(
         ("RunnerImage", "driftless/runner"),
         ("Architecture", "x86_64"),
         ("LookPeriodSeconds", LOOK_PERIOD_SECONDS),
+        ("MaxRuns", &runs),
+        ("MaxRunsPerNamespace", &runs_of_one),
+        ("SilenceSeconds", SILENCE_SECONDS),
         ("SourceKinds", SOURCE_KIND),
         ("AllowLocalGit", "true"),
         ("GitKnownHosts", &private.known_hosts),

@@ -1,5 +1,5 @@
-// pulumi-resource-world is a provider for tests: its one resource is a file. A program can be made slow or made to fail with it,
-// and whoever writes to the file makes drift.
+// pulumi-resource-world is a provider for tests. Its Object is a file: a program can be made slow or made to fail with it, and whoever
+// writes to the file makes drift. Its Identity does what only the one whom the environment names may do.
 package main
 
 import (
@@ -115,7 +115,7 @@ func (Object) Delete(ctx context.Context, req infer.DeleteRequest[ObjectState]) 
 }
 
 func main() {
-	world, err := infer.NewProviderBuilder().WithResources(infer.Resource(Object{})).Build()
+	world, err := infer.NewProviderBuilder().WithResources(infer.Resource(Object{}), infer.Resource(Identity{})).Build()
 	if err == nil {
 		err = world.Run(context.Background(), "world", "1.0.0")
 	}

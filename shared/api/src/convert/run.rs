@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use driftless_core::{self as core, ConfigSource, NewUpdate, Operation, Run};
+use driftless_core::{self as core, ConfigSource, NewTree, NewUpdate, Operation, Run};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
@@ -9,9 +9,10 @@ use serde_json::{Map, Value};
 
 use super::status::set_condition;
 use crate::{
-    ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource,
-    KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack, StackReference, Tree, Update, UpdateSpec, UpdateStatus,
-    Workspace, WorkspaceSpec, WorkspaceStack, merge, names,
+    ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
+    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack,
+    StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack, duration,
+    merge, names,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -28,7 +29,8 @@ impl Workspace {
     #[must_use]
     pub fn of_stack(stack: &Stack, new: &NewUpdate) -> Self {
         let Templated { spec, metadata, .. } = templated(stack, &new.workspace);
-        let mut workspace = Self::new(&stack.name_any(), spec);
+        let driftless = new.tree.as_ref().map(|new| DriftlessWorkspace { tree: Some(tree(new)) });
+        let mut workspace = Self::new(&stack.name_any(), WorkspaceSpec { driftless, ..spec });
         workspace.metadata = ObjectMeta {
             namespace: stack.namespace(),
             labels: Some(over(metadata.labels, labels(stack))),
@@ -37,6 +39,42 @@ impl Workspace {
             ..workspace.metadata
         };
         workspace
+    }
+
+    /// Says whether runs can take place in it: the ARN of its task definition, or a reason and words. `passes` if another look may find
+    /// it otherwise without a change of it. `false` if it says so already.
+    pub fn set_ready(&mut self, ready: Result<&str, (&str, &str)>, passes: bool, now: Timestamp) -> bool {
+        let before = self.status.clone().unwrap_or_default();
+        let generation = self.metadata.generation;
+        let (is_ready, reason, message) = match ready {
+            Ok(_) => ("True", "Succeeded", ""),
+            Err((reason, message)) => ("False", reason, message),
+        };
+        let ready_condition = ("Ready", is_ready, reason, message.to_owned());
+        let stalled = (ready.is_err() && !passes).then(|| ("Stalled", "True", reason, message.to_owned()));
+        let mut status = before.clone();
+        status.observed_generation = generation;
+        status.conditions = [Some(ready_condition), stalled]
+            .into_iter()
+            .flatten()
+            .map(|condition| set_condition(condition, &before.conditions, generation, now))
+            .collect();
+        let task_definition = ready.ok().map(ToOwned::to_owned);
+        status.driftless = task_definition.map(|arn| DriftlessWorkspaceStatus { task_definition: Some(arn) });
+        let changed = status != before;
+        self.status = Some(status);
+        changed
+    }
+}
+
+fn tree(new: &NewTree) -> Tree {
+    let (api_version, kind, name) = new.source.object();
+    Tree {
+        digest: Some(new.digest.clone()),
+        dir: Some(new.source.dir().to_owned()),
+        paths: new.paths.clone(),
+        scope: new.scope.clone(),
+        source: Some(ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() }),
     }
 }
 
@@ -85,11 +123,6 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
         refused = Some(format!("{} has no effect: a run prepares the Stack's own stack; remove it", template("stacks")));
     } else if spec.project_info.is_some() {
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
-    } else if spec.service_account_name.is_some() {
-        refused = Some(match &stack.spec.service_account_name {
-            Some(_) => "spec.serviceAccountName is not supported by this release; remove it".into(),
-            None => format!("{} is not supported by this release; remove it", template("serviceAccountName")),
-        });
     }
     let refused = refused.or_else(|| spec.shape("spec.workspaceTemplate.spec").err());
     let mut spec = spec;
@@ -115,7 +148,7 @@ pub(super) fn update_refused(stack: &Stack) -> Option<String> {
     if let Some(word) = spec.operation.filter(|word| Operation::parse(word).is_none()) {
         return Some(format!("{field}.spec.type is {word:?}; use up, preview, refresh or destroy"));
     }
-    let ttl = spec.ttl_after_completed.filter(|ttl| ttl.parse::<kube::core::Duration>().is_err());
+    let ttl = spec.ttl_after_completed.filter(|ttl| duration(ttl).is_none());
     ttl.map(|ttl| format!("{field}.spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"))
 }
 
@@ -188,17 +221,7 @@ impl Update {
     /// The Update of a Stack that runs what `new` says in a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let tree = new.tree.as_ref().map(|tree| {
-            let (api_version, kind, name) = tree.source.object();
-            let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() };
-            Tree {
-                digest: Some(tree.digest.clone()),
-                dir: Some(tree.source.dir().to_owned()),
-                paths: tree.paths.clone(),
-                scope: tree.scope.clone(),
-                source: Some(source),
-            }
-        });
+        let tree = new.tree.as_ref().map(tree);
         let forward = new.operation != Operation::Destroy;
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
@@ -294,6 +317,18 @@ impl Update {
         conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
     }
 
+    /// It has been kept for as long as it says, since its status says that it is complete, and nobody has to learn of it any more. One
+    /// whose `ttlAfterCompleted` is no duration is kept.
+    #[must_use]
+    pub fn expired(&self, now: Timestamp) -> bool {
+        let ttl = self.spec.ttl_after_completed.as_deref().and_then(duration);
+        let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        let complete = conditions.iter().find(|condition| condition.type_ == "Complete" && condition.status == "True");
+        let kept = complete.map(|condition| now.duration_since(condition.last_transition_time.0));
+        let released = !self.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
+        released && self.metadata.deletion_timestamp.is_none() && kept.zip(ttl).is_some_and(|(kept, ttl)| kept >= ttl)
+    }
+
     /// Says what it waits for. `false` if it says so already.
     pub fn set_waiting(&mut self, reason: &str, message: &str, now: Timestamp) -> bool {
         self.set(
@@ -301,23 +336,39 @@ impl Update {
             message,
             now,
             |status| {
-                status.driftless.get_or_insert_default().waiting_for = Some(message.to_owned());
+                let ours = status.driftless.get_or_insert_default();
+                ours.waiting_for = Some(message.to_owned());
+                ours.waiting_reason = Some(reason.to_owned());
             },
         )
     }
 
-    /// Says that a task runs it. `false` if it says so already.
-    pub fn set_running(&mut self, task: &str, now: Timestamp) -> bool {
+    /// Says that a task runs it, and where its log is. `false` if it says so already.
+    pub fn set_running(&mut self, task: &str, log: &str, now: Timestamp) -> bool {
         self.set(
             [("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
             "",
             now,
             |status| {
                 status.start_time.get_or_insert(Time(now));
-                status.driftless =
-                    Some(DriftlessUpdateStatus { task: Some(task.to_owned()), ..DriftlessUpdateStatus::default() });
+                status.driftless = Some(DriftlessUpdateStatus {
+                    log: Some(log.to_owned()),
+                    task: Some(task.to_owned()),
+                    ..DriftlessUpdateStatus::default()
+                });
             },
         )
+    }
+
+    /// Says how far it is. `false` if it says so already, or is not running.
+    pub fn set_progress(&mut self, progress: UpdateProgress) -> bool {
+        let Some(ours) = self.status.as_mut().and_then(|status| status.driftless.as_mut()) else { return false };
+        if ours.task.is_none() || ours.progress.as_ref() == Some(&progress) {
+            return false;
+        }
+        ours.summary = Some(format!("{}/{}", progress.done, progress.started));
+        ours.progress = Some(progress);
+        true
     }
 
     /// Says how it ended. `failure` is the reason and pulumi's words if it failed. `false` if it says so already.
@@ -337,7 +388,7 @@ impl Update {
             now,
             |status| {
                 if let Some(ours) = &mut status.driftless {
-                    ours.waiting_for = None;
+                    (ours.waiting_for, ours.waiting_reason, ours.progress, ours.summary) = (None, None, None, None);
                 }
                 change(status);
             },

@@ -2,7 +2,7 @@ use driftless_core as core;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, names};
+use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, names};
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
@@ -127,10 +127,7 @@ fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
 
 fn prerequisite(prerequisite: &crate::Prerequisite) -> core::PrerequisiteRef {
     let within = prerequisite.requirement.as_ref().and_then(|requirement| requirement.succeeded_within_duration.as_ref());
-    let seconds = within.and_then(|text| text.parse::<kube::core::Duration>().ok()).map(|duration| {
-        let duration: std::time::Duration = duration.into();
-        i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
-    });
+    let seconds = within.and_then(|text| duration(text)).map(|duration| duration.as_secs());
     core::PrerequisiteRef { name: prerequisite.name.clone(), succeeded_within_seconds: seconds }
 }
 

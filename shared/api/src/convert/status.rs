@@ -39,6 +39,7 @@ impl Stack {
                 conflict: status.conflict.then_some(true),
                 inputs: status.inputs.clone(),
                 next_look: status.next_look.map(Time),
+                ran: status.ran,
                 scope: status.scope.clone(),
                 waits_for: status.waits_for.clone(),
             })
@@ -130,6 +131,7 @@ impl From<&StackStatus> for core::StackStatus {
             last_update: status.last_update.as_ref().map(Into::into),
             outputs: status.outputs.clone(),
             project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
+            ran: ours.ran,
             conflict: ours.conflict.unwrap_or_default(),
             waits_for: ours.waits_for.clone(),
             inputs: ours.inputs.clone(),

@@ -98,6 +98,7 @@ pub fn run(operation: Operation) -> Run {
 pub fn outcome(succeeded: bool) -> RunOutcome {
     let message = if succeeded { String::new() } else { "up failed: no such bucket".into() };
     RunOutcome {
+        started: true,
         succeeded,
         message,
         conflict: false,

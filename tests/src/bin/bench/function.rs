@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 42] = [
+const ENV: [(&str, &str); 46] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -165,6 +165,10 @@ const ENV: [(&str, &str); 42] = [
     ("SECURITY_GROUPS", "g"),
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
+    ("MAX_RUNS", "0"),
+    ("MAX_RUNS_PER_NAMESPACE", "0"),
+    ("SILENCE_SECONDS", "7200"),
+    ("MAX_RUN_SECONDS", "0"),
     ("LOG_GROUP", "g"),
     ("SEAL_KEY", "k"),
     ("WEBHOOK_KEYS", "{\"c\":\"k\"}"),

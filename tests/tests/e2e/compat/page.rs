@@ -16,15 +16,18 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 8] = [
+const TESTS: [(&str, &str); 11] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("failures", include_str!("../failures.rs")),
     ("git", include_str!("../git.rs")),
     ("hostile", include_str!("../hostile.rs")),
+    ("identity", include_str!("../identity.rs")),
+    ("interruption", include_str!("../interruption.rs")),
     ("main_path", include_str!("../main_path.rs")),
     ("readiness", include_str!("../readiness.rs")),
     ("sources", include_str!("../sources.rs")),
+    ("updates", include_str!("../updates.rs")),
 ];
 
 /// The rows of a section's tables, as cells.

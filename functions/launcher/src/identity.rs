@@ -1,0 +1,160 @@
+//! Who the program of a run is: its `ServiceAccount`, as in a pod.
+
+use driftless_api::WorkspaceSpec;
+use driftless_contract::{ClusterAccess, Identity, VERSION, WebIdentity};
+use driftless_kubernetes::{Cluster, Endpoint, Error};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::ResourceExt as _;
+use secrecy::ExposeSecret as _;
+
+use crate::Stop;
+
+/// For how long tokens are asked for.
+const TOKEN_SECONDS: u32 = 3600;
+/// Tokens that are older than this are replaced: half their life.
+pub(crate) const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(TOKEN_SECONDS as i64 / 2);
+/// EKS's annotations of a `ServiceAccount` that may take a role.
+const ROLE: &str = "eks.amazonaws.com/role-arn";
+const AUDIENCE: &str = "eks.amazonaws.com/audience";
+const STS: &str = "sts.amazonaws.com";
+
+/// A `ServiceAccount` that a run could be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Account {
+    namespace: String,
+    name: String,
+    /// The AWS role that it may take, and the audience of the token for that.
+    role: Option<(String, String)>,
+}
+
+/// The `ServiceAccount` of a workspace, or what is waited for.
+pub(crate) async fn account<C: Cluster>(cluster: &C, namespace: &str, workspace: &WorkspaceSpec) -> Result<Account, Stop> {
+    let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
+    let Some(found) = cluster.get::<ServiceAccount>(namespace, name).await.map_err(refused)? else {
+        let words = format!(
+            "ServiceAccount {name:?} is not there; create it in the namespace {namespace:?}, or correct serviceAccountName"
+        );
+        return Err(Stop::Wait("ServiceAccountNotFound", words));
+    };
+    let annotation = |key: &str| found.annotations().get(key).cloned();
+    let role = annotation(ROLE).map(|role| (role, annotation(AUDIENCE).unwrap_or_else(|| STS.into())));
+    if let Some((role, _)) = role.as_ref().filter(|(role, _)| !is_role(role)) {
+        let words = format!(
+            "ServiceAccount {name:?}: the annotation {ROLE} is {role:?}; write a role's ARN such as arn:aws:iam::123456789012:role/deploy, or remove it"
+        );
+        return Err(Stop::Wait("ServiceAccountInvalid", words));
+    }
+    Ok(Account { namespace: namespace.into(), name: name.into(), role })
+}
+
+/// New tokens of a `ServiceAccount`.
+pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account) -> Result<Identity, Error> {
+    let Account { namespace, name, role } = account;
+    let (token, mut expires_at) = cluster.service_account_token(namespace, name, None, TOKEN_SECONDS).await?;
+    let mut web_identity = None;
+    if let Some((role_arn, audience)) = role {
+        let (token, expires) = cluster.service_account_token(namespace, name, Some(audience), TOKEN_SECONDS).await?;
+        expires_at = expires_at.min(expires);
+        web_identity = Some(WebIdentity { role_arn: role_arn.clone(), token: token.expose_secret().into() });
+    }
+    let Endpoint { server, certificate_authority } = cluster.endpoint();
+    let token = token.expose_secret().into();
+    let access = ClusterAccess { server, certificate_authority, namespace: namespace.clone(), token };
+    Ok(Identity { version: VERSION, cluster: access, web_identity, expires_at })
+}
+
+/// Who runs may be is a `RoleBinding`, as is where they come from.
+pub(crate) fn refused(error: Error) -> Stop {
+    match error {
+        Error::Permanent { message, .. } => {
+            let remedy = "to let runs be the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs.yaml)";
+            Stop::Wait("ServiceAccountForbidden", format!("{message}; {remedy}"))
+        }
+        error => error.into(),
+    }
+}
+
+/// `arn:<partition>:iam::<account>:role/<path and name>`
+fn is_role(arn: &str) -> bool {
+    let parts: Vec<_> = arn.splitn(6, ':').collect();
+    let ["arn", partition, "iam", "", account, role] = parts[..] else { return false };
+    let name = role.strip_prefix("role/").unwrap_or_default();
+    !partition.is_empty()
+        && partition.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'-'))
+        && account.len() == 12
+        && account.bytes().all(|byte| byte.is_ascii_digit())
+        && !name.is_empty()
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_+=,.@-".contains(&byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_testkit::{Faults, World};
+    use serde_json::json;
+
+    use super::*;
+
+    /// The account of a workspace that names `deploy`, with the annotations.
+    fn account_with(world: &World, annotations: &serde_json::Value) -> Result<Account, (&'static str, String)> {
+        world.insert(json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "namespace": "n", "name": "deploy", "annotations": annotations },
+        }));
+        read(world, Some("deploy"))
+    }
+
+    fn read(world: &World, name: Option<&str>) -> Result<Account, (&'static str, String)> {
+        let workspace = WorkspaceSpec { service_account_name: name.map(Into::into), ..WorkspaceSpec::default() };
+        world.drive(account(world, "n", &workspace)).unwrap().map_err(|stop| match stop {
+            Stop::Wait(reason, words) => (reason, words),
+            Stop::Fail(error) => panic!("{error}"),
+        })
+    }
+
+    #[test]
+    fn a_run_is_its_workspaces_service_account_or_the_default_one() {
+        let world = World::new(0, Faults::NONE);
+        let role = "arn:aws:iam::123456789012:role/ci/deploy";
+        let deploy = account_with(&world, &json!({ ROLE: role })).unwrap();
+        let identity = world.drive(tokens(&world, &deploy)).unwrap().ok().unwrap();
+        assert!(identity.cluster.token.ends_with("of n/deploy for kubernetes"), "{}", identity.cluster.token);
+        assert_eq!((identity.cluster.server.as_str(), identity.cluster.namespace.as_str()), ("https://kubernetes.example", "n"));
+        assert_eq!(identity.expires_at, world.now() + RENEW_AFTER * 2);
+        let web = identity.web_identity.unwrap();
+        assert!(web.role_arn == role && web.token.ends_with("of n/deploy for sts.amazonaws.com"));
+        let account = account_with(&world, &json!({ ROLE: role, AUDIENCE: "mine" })).unwrap();
+        let web = world.drive(tokens(&world, &account)).unwrap().ok().unwrap().web_identity.unwrap();
+        assert!(web.token.ends_with("for mine"));
+        for name in [None, Some("")] {
+            let account = read(&world, name).unwrap();
+            assert_eq!((account.name.as_str(), &account.role), ("default", &None));
+        }
+    }
+
+    #[test]
+    fn what_is_no_service_account_or_no_role_is_said_in_words() {
+        let world = World::new(0, Faults::NONE);
+        let (reason, words) = read(&world, Some("gone")).unwrap_err();
+        assert_eq!(reason, "ServiceAccountNotFound");
+        assert!(words.contains("ServiceAccount \"gone\" is not there; create it in the namespace \"n\""), "{words}");
+        for role in [
+            "",
+            "deploy",
+            "arn:aws:iam::12345678901:role/x",
+            "arn:aws:iam::12345678901x:role/x",
+            "arn:aws:iam:eu-west-1:123456789012:role/x",
+            "arn:aws:iam::123456789012:user/x",
+            "arn:aws:iam::123456789012:role/",
+            "arn:aws:iam::123456789012:role/x y",
+            "arn::iam::123456789012:role/x",
+        ] {
+            let (reason, words) = account_with(&world, &json!({ ROLE: role })).unwrap_err();
+            assert_eq!(reason, "ServiceAccountInvalid");
+            assert!(words.contains(&format!("{ROLE} is {role:?}; write a role's ARN")), "{words}");
+        }
+        assert!(is_role("arn:aws-us-gov:iam::123456789012:role/a+b=c,d.e@f_g-h"));
+        let forbidden = refused(Error::Permanent { call: "get".into(), message: "forbidden".into() });
+        assert!(matches!(forbidden, Stop::Wait("ServiceAccountForbidden", words) if words.contains("driftless:run-identity")));
+    }
+}

@@ -1,0 +1,141 @@
+//! Gives back what a run held, and has those looked at that wait for it.
+
+use std::{collections::BTreeSet, iter};
+
+use driftless_api::Update;
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{LaunchHint, ObjectKey, Outcome, RunHint, RunId, Verdict, keys, to_json};
+use driftless_core::{Admissions, Operation};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, Settings};
+
+/// Chooses those that wait for a claim. The status may be anybody's word: it leads to a look and to nothing else.
+const WAITS_FOR_CLAIM: &str = "status.driftless.waitingReason=StackClaimed";
+
+/// Of those that wait for a claim as many are told at once. The others look again by themselves.
+const WOKEN: usize = 50;
+/// Each of those that wait is told a second after the one before, so that it comes first, but none later than this.
+const LAST_AFTER_SECONDS: u16 = 5;
+
+/// For a place that is free so many are told: the first may be gone.
+const CALLED: usize = 2;
+
+/// Others change the admissions at the same time.
+const TRIES: u32 = 4;
+
+/// Gives the claim and the place among the runs back. May be done again.
+pub(crate) async fn give_back<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    update: Option<&Update>,
+    outcome: &Outcome,
+) -> Result<(), Error> {
+    if give_claim_back(ports, settings, outcome).await? {
+        wake(ports, hint, claimants(ports, settings, update, &outcome.run.update).await).await;
+    }
+    wake(ports, hint, give_place_back(ports, settings, &outcome.run).await?).await;
+    Ok(())
+}
+
+/// Has Updates looked at that may go on, one after another.
+async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint, updates: Vec<ObjectKey>) {
+    let delays = (0..LAST_AFTER_SECONDS).chain(iter::repeat(LAST_AFTER_SECONDS));
+    for (update, delay_seconds) in updates.into_iter().zip(delays) {
+        let Some(launch) = LaunchHint::after(hint.hops, update) else { return };
+        if let Err(error) = ports.queues.launch(&launch, delay_seconds).await {
+            tracing::warn!(update = %launch.update, %error, "not told that what it waits for is free; it looks again by itself");
+        }
+    }
+}
+
+/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find. `false` if it is not held.
+async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    outcome: &Outcome,
+) -> Result<bool, Error> {
+    let RunId { update, uid, claim } = &outcome.run;
+    if claim.is_empty() {
+        return Ok(false);
+    }
+    if matches!(outcome.verdict, Verdict::Succeeded {}) {
+        ports.objects.delete(&keys::lock(&update.cluster, claim)).await?;
+    }
+    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
+    let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);
+    let Some(lease) = lease.filter(held) else { return Ok(false) };
+    ports.cluster.delete(&lease).await?;
+    Ok(true)
+}
+
+/// Those that wait for a claim of the namespace that a run counts for: destroys first, then the oldest. Whether it is this very claim
+/// they find out.
+async fn claimants<C: Cluster, O, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: Option<&Update>,
+    run: &ObjectKey,
+) -> Vec<ObjectKey> {
+    let system = &settings.system_namespace;
+    let stack = update.and_then(|update| update.stack(system));
+    // A Stack whose namespace is terminating has its Update in the system's.
+    let namespaces = BTreeSet::from([stack.map_or_else(|| run.namespace.clone(), |stack| stack.namespace), system.clone()]);
+    let mut waiting = Vec::new();
+    for namespace in &namespaces {
+        match ports.cluster.list::<Update>(Some(namespace), Some(WAITS_FOR_CLAIM)).await {
+            Ok(updates) => waiting.extend(updates.into_iter().filter(|update| !update.is_complete())),
+            Err(error) => tracing::warn!(namespace, %error, "who waits for a claim is not told; it looks again by itself"),
+        }
+    }
+    waiting.sort_by_cached_key(|update| {
+        let destroys = update.spec.operation.as_deref() == Some(Operation::Destroy.as_str());
+        (!destroys, update.creation_timestamp().map(|created| created.0), update.name_any())
+    });
+    waiting.truncate(WOKEN);
+    waiting.iter().map(|update| beside(run, &update.namespace().unwrap_or_default(), &update.name_any())).collect()
+}
+
+/// Gives the place among the runs back, where there are limits. Those whose turn it is then.
+async fn give_place_back<C: Cluster, O, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    run: &RunId,
+) -> Result<Vec<ObjectKey>, Error> {
+    for tries_left in (0..TRIES).rev() {
+        let lease = ports.cluster.get::<Lease>(&settings.system_namespace, keys::ADMISSIONS).await?;
+        let Some(mut lease) = lease else { break };
+        let Some(written) = lease.annotations().get(keys::ADMISSIONS_ANNOTATION) else { break };
+        let admissions = match serde_json::from_str::<Admissions>(written) {
+            Ok(mut admissions) => {
+                if !admissions.release(&run.uid) {
+                    break;
+                }
+                admissions
+            }
+            Err(error) => {
+                let (lease, annotation) = (keys::ADMISSIONS, keys::ADMISSIONS_ANNOTATION);
+                tracing::warn!(lease, annotation, %error, "cannot be read and is emptied: for now more runs may go on than should");
+                Admissions::default()
+            }
+        };
+        lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&admissions));
+        match ports.cluster.replace(&lease).await {
+            Ok(_) => {
+                let next = admissions.queue().into_iter().take(CALLED);
+                return Ok(next.map(|(_, waiter)| beside(&run.update, &waiter.namespace, &waiter.name)).collect());
+            }
+            Err(KubernetesError::Conflict { .. }) if tries_left > 0 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Another Update of the same cluster.
+fn beside(update: &ObjectKey, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey { namespace: namespace.into(), name: name.into(), ..update.clone() }
+}

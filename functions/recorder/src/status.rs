@@ -1,0 +1,106 @@
+//! What the status of an Update says of its run: how far it is, and how it ended.
+
+use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus};
+use driftless_aws::Objects;
+use driftless_contract::{Outcome, Progress, Verdict, from_json};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{Error, Ports};
+
+/// What ran in the task may have written its progress: a step is not longer than this, in bytes.
+const MAX_STEP: usize = 1024;
+
+/// What pulumi did to resources and how that is written in short. What it left as it was is not told.
+const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
+
+/// Shows how far a run is that goes on. It is a view: one that cannot be read, or is overtaken, is left to the next look.
+pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    mut update: Update,
+    task: &str,
+) -> Result<(), Error> {
+    let key = format!("{task}out/progress");
+    let Some(document) = ports.objects.get(&key).await? else { return Ok(()) };
+    let progress: Progress = match from_json("progress", &document) {
+        Ok(progress) => progress,
+        Err(error) => {
+            tracing::warn!(key, %error, "the progress of a task is not shown");
+            return Ok(());
+        }
+    };
+    let current = progress.current.map(|step| step[..step.floor_char_boundary(MAX_STEP)].to_owned());
+    let shown = UpdateProgress {
+        current,
+        done: progress.done.into(),
+        failed: progress.failed.into(),
+        phase: Some(format!("{:?}", progress.phase).to_lowercase()),
+        started: progress.started.into(),
+        time: Some(whole(progress.at)),
+    };
+    if update.is_complete() || !update.set_progress(shown) {
+        return Ok(());
+    }
+    match ports.cluster.replace_status(&update).await {
+        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Fills in what the Update's status says of an outcome. The same outcome makes the same of it.
+pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>) {
+    status.start_time = outcome.started_at.map(whole);
+    status.end_time = Some(whole(outcome.ended_at));
+    status.permalink.clone_from(&outcome.permalink);
+    status.outputs = secret;
+    status.project_info =
+        outcome.project.as_ref().map(|project| ProjectInfo { name: project.name.clone(), runtime: project.runtime.clone() });
+    status.message = match &outcome.verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { message, .. } | Verdict::Aborted { message } => Some(message.clone()),
+    };
+    let changes = outcome.changes.iter().map(|(operation, count)| (operation.clone(), i64::try_from(*count).unwrap_or(i64::MAX)));
+    let ours = status.driftless.get_or_insert_default();
+    ours.changes = changes.collect();
+    ours.duration = outcome.started_at.map(|started| words(outcome.ended_at.duration_since(started)));
+    ours.summary = summary(outcome);
+}
+
+/// Kubernetes keeps times in whole seconds: what is written has to be what is read back, or every look would write it again.
+fn whole(at: Timestamp) -> Time {
+    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
+}
+
+/// As Go writes durations, in whole seconds.
+fn words(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs().max(0);
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m{seconds}s"),
+        (hours, minutes, seconds) => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+/// What a run changed. Of one that failed without a word of it nothing is known.
+fn summary(outcome: &Outcome) -> Option<String> {
+    let count = |operation| outcome.changes.get(operation).filter(|count| **count > 0);
+    let changed: Vec<_> = SIGNS.iter().filter_map(|(operation, sign)| Some(format!("{sign}{}", count(*operation)?))).collect();
+    match (changed.is_empty(), &outcome.verdict) {
+        (false, _) => Some(changed.join(" ")),
+        (true, Verdict::Succeeded {}) => Some("no changes".into()),
+        (true, Verdict::Failed { .. } | Verdict::Aborted { .. }) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_written_as_go_does() {
+        for (seconds, expected) in [(-5, "0s"), (0, "0s"), (59, "59s"), (72, "1m12s"), (3600, "1h0m0s"), (46_805, "13h0m5s")] {
+            assert_eq!(words(SignedDuration::from_secs(seconds)), expected);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Events about a run, on the Update and on the Stack that it is of.
+
+use driftless_api::{Stack, StackReference, StackSpec, Update};
+use driftless_contract::Outcome;
+use driftless_kubernetes::{Cluster, EventType};
+use jiff::Timestamp;
+
+use crate::{Ports, Settings};
+
+/// Names the resources that failed, and the operations that an interrupted run had begun.
+pub(crate) async fn tell<C: Cluster, O, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    outcome: &Outcome,
+    now: Timestamp,
+) {
+    let failed = outcome.failures.iter().map(|failure| ("ResourceFailed", format!("{}: {}", failure.urn, failure.message)));
+    let notes: Vec<_> = failed.chain(pending(&outcome.pending_operations).map(|note| ("PendingOperations", note))).collect();
+    let stack = update.stack(&settings.system_namespace).map(|StackReference { name, namespace, uid }| {
+        let mut stack = Stack::new(&name, StackSpec::default());
+        stack.metadata.namespace = Some(namespace);
+        stack.metadata.uid = Some(uid);
+        stack
+    });
+    for (reason, note) in notes {
+        ports.cluster.event(update, EventType::Warning, reason, &note, now).await;
+        if let Some(stack) = &stack {
+            ports.cluster.event(stack, EventType::Warning, reason, &note, now).await;
+        }
+    }
+}
+
+fn pending(operations: &[String]) -> Option<String> {
+    (!operations.is_empty()).then(|| {
+        format!(
+            "an interrupted run had begun what follows, and pulumi does not know how it ended: check with the provider whether \
+             each resource is as it should be, or was made and is not in the state. Until it is told, with `pulumi refresh` at a \
+             terminal (it asks to import or to clear each) or with `--clear-pending-creates`, every run repeats this. {}",
+            operations.join(", ")
+        )
+    })
+}

@@ -1,0 +1,302 @@
+use driftless_contract::{OutputValue, Progress, ResourceFailure};
+use driftless_core::{Admissions, Applicant};
+use driftless_testkit::{CLUSTER, Faults, Message, World};
+use serde_json::{Value, json};
+
+use super::*;
+
+const ROLE: &str = "AROA";
+const TASK: &str = "tasks/AROA:t/";
+const SYSTEM: &str = "driftless";
+const CLAIM: &str = "claim-1";
+
+/// A world with the Update `n/u`, which a task owns.
+fn world(metadata: &Value, status: &Value) -> World {
+    let world = World::new(0, Faults::NONE);
+    let mut update = json!({
+        "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "spec": { "type": "up" }, "metadata": metadata, "status": status,
+    });
+    for (field, value) in [("namespace", "n"), ("name", "u"), ("uid", "uid")] {
+        update["metadata"][field] = value.into();
+    }
+    world.insert(update);
+    let folder = keys::run(CLUSTER, "uid");
+    let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
+    let at = world.now();
+    let launch = Launch {
+        version: VERSION,
+        run,
+        client_token: "uid-0".into(),
+        task_definition: "d".into(),
+        project: None,
+        inputs: None,
+        at,
+    };
+    put(&world, &format!("{folder}launch"), &to_json(&launch));
+    let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), at };
+    put(&world, &format!("{folder}owner"), &to_json(&owner));
+    world
+}
+
+/// Owned by a Stack.
+fn of_stack() -> Value {
+    json!({
+        "finalizers": [names::FINALIZER],
+        "ownerReferences": [{ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "stack-uid" }],
+    })
+}
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey {
+        cluster: CLUSTER.into(),
+        api_version: "auto.pulumi.com/v1alpha1".into(),
+        kind: "Update".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    }
+}
+
+fn put(world: &World, key: &str, document: &str) {
+    world.drive(world.put(key, document.into())).unwrap().unwrap();
+}
+
+fn succeeded(world: &World) -> RunResult {
+    RunResult {
+        version: VERSION,
+        verdict: Verdict::Succeeded {},
+        outputs: None,
+        project: None,
+        permalink: None,
+        changes: BTreeMap::new(),
+        pending_operations: Vec::new(),
+        failures: Vec::new(),
+        inputs: None,
+        started_at: world.now() + SignedDuration::from_millis(300),
+        ended_at: world.now() + SignedDuration::from_millis(72_700),
+    }
+}
+
+fn report(world: &World, result: &RunResult) {
+    put(world, &format!("{TASK}out/result"), &to_json(result));
+}
+
+fn progress(world: &World, done: u32) {
+    let (at, current) = (world.now() + SignedDuration::from_millis(300), Some("update urn:a".into()));
+    let progress = Progress { version: VERSION, at, phase: Phase::Run, started: 9, done, failed: 1, current };
+    put(world, &format!("{TASK}out/progress"), &to_json(&progress));
+}
+
+fn look(world: &World) {
+    let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+    let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+    world.drive(handle(&ports, &settings, &hint, world.now())).unwrap().unwrap();
+}
+
+fn update(world: &World) -> Value {
+    world.object(&key("n", "u")).unwrap()
+}
+
+fn ours(world: &World) -> Value {
+    update(world)["status"]["driftless"].clone()
+}
+
+/// The Updates that were hinted to the launcher, in order.
+fn launches(world: &World) -> Vec<String> {
+    let sent = world.sent().into_iter().filter_map(|message| match message {
+        Message::Launch(hint) => Some(format!("{}/{}", hint.update.namespace, hint.update.name)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn what_failed_and_what_an_interrupted_run_left_is_named_once_on_the_update_and_its_stack() {
+    for (owned, told) in [(of_stack(), 2), (json!({}), 1)] {
+        let world = world(&owned, &json!({}));
+        let failures = (0..20).map(|n| ResourceFailure { urn: format!("urn:{n:02}"), message: "quota".into() }).collect();
+        let pending_operations = vec!["creating urn:b".to_owned()];
+        report(&world, &RunResult { failures, pending_operations, ..succeeded(&world) });
+        look(&world);
+        look(&world);
+        let events = |word: &str| world.events().into_iter().filter(|event| event.contains(word)).collect::<Vec<_>>();
+        assert!(world.events().iter().all(|event| event.contains(" Warning ")), "{:?}", world.events());
+        assert_eq!(events("PendingOperations").len(), told);
+        assert_eq!(events("creating urn:b").len(), told);
+        assert_eq!(events("ResourceFailed").len(), 10 * told);
+        assert_eq!(events("Update n/u Warning ResourceFailed: urn:03: quota").len(), 1);
+        assert_eq!(events("Stack n/s Warning ResourceFailed: urn:03: quota").len(), told - 1);
+    }
+    let world = world(&of_stack(), &json!({}));
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(world.events(), Vec::<String>::new());
+}
+
+#[test]
+fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
+    let failed = Verdict::Failed { phase: Phase::Run, reason: "Silent".into(), message: "it hung".into() };
+    let kept = |left: &str| {
+        let world = world(&of_stack(), &json!({}));
+        put(&world, &format!("{TASK}out/lock"), left);
+        report(&world, &RunResult { verdict: failed.clone(), ..succeeded(&world) });
+        look(&world);
+        assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+        world.drive(world.exists(&keys::lock(CLUSTER, CLAIM))).unwrap().unwrap()
+    };
+    let at = Timestamp::UNIX_EPOCH;
+    let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None };
+    assert!(!kept(&to_json(&lock)), "pulumi ended by itself");
+    assert!(kept(&to_json(&Lock { not_after: Some(at), ..lock })));
+    assert!(!kept("what is this"));
+}
+
+#[test]
+fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
+    let world = world(&of_stack(), &json!({ "driftless": { "task": "arn" } }));
+    progress(&world, 3);
+    look(&world);
+    let shown = json!({
+        "current": "update urn:a", "done": 3, "failed": 1, "phase": "run", "started": 9, "time": world.now().to_string(),
+    });
+    assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&shown, &json!("3/9")));
+    let _: Vec<_> = world.written();
+    look(&world);
+    assert!(world.written().is_empty(), "nothing changed");
+    put(&world, &format!("{TASK}out/progress"), "what the program wrote");
+    look(&world);
+    assert_eq!(ours(&world)["progress"], shown);
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&Value::Null, &json!("no changes")));
+    progress(&world, 9);
+    look(&world);
+    assert_eq!(ours(&world)["progress"], Value::Null, "it came after the end");
+}
+
+#[test]
+fn the_status_says_what_changed_and_how_long_it_took() {
+    let failed = || Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
+    for (changes, verdict, summary) in [
+        (json!({ "create": 3, "update": 1, "delete": 2, "same": 7 }), Verdict::Succeeded {}, json!("+3 ~1 -2")),
+        (json!({ "replace": 1, "import": 2, "create": 0 }), Verdict::Succeeded {}, json!("±1 =2")),
+        (json!({ "same": 7 }), Verdict::Succeeded {}, json!("no changes")),
+        (json!({ "create": 1 }), failed(), json!("+1")),
+        (json!({}), failed(), Value::Null),
+    ] {
+        let world = world(&of_stack(), &json!({}));
+        report(&world, &RunResult { changes: serde_json::from_value(changes).unwrap(), verdict, ..succeeded(&world) });
+        look(&world);
+        assert_eq!((&ours(&world)["duration"], &ours(&world)["summary"]), (&json!("1m12s"), &summary));
+    }
+}
+
+#[test]
+fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
+    for (metadata, released) in [(json!({ "finalizers": [names::FINALIZER, "other/f"] }), true), (of_stack(), false)] {
+        for calls in 0..60 {
+            let world = world(&metadata, &json!({}));
+            put(&world, &format!("{TASK}in/identity"), "tokens");
+            report(&world, &succeeded(&world));
+            let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+            let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+            let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+            world.crash_before_call(calls);
+            let crashed = world.drive(handle(&ports, &settings, &hint, world.now())).is_none();
+            if crashed {
+                look(&world);
+            }
+            assert!(!world.objects().keys().any(|key| key.starts_with("tasks/")), "{:?}", world.objects().keys());
+            let finalizers = update(&world)["metadata"]["finalizers"].to_string();
+            assert_eq!(finalizers.contains(names::FINALIZER), !released, "{finalizers} after a crash before call {calls}");
+            if !crashed {
+                break;
+            }
+            assert!(calls < 59, "it never ends");
+        }
+    }
+}
+
+#[test]
+fn a_status_that_lies_is_put_right() {
+    let condition = json!({
+        "type": "Complete", "status": "True", "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let world = world(&of_stack(), &json!({ "conditions": [condition], "outputs": "theirs", "permalink": "https://evil" }));
+    progress(&world, 1);
+    look(&world);
+    assert_eq!(ours(&world), Value::Null, "of one that is complete no progress is shown");
+    let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
+    report(&world, &RunResult { outputs, ..succeeded(&world) });
+    look(&world);
+    let status = update(&world)["status"].clone();
+    assert_eq!((&status["outputs"], &status["permalink"]), (&json!("u-stack-outputs"), &Value::Null));
+    assert_eq!(status["driftless"]["duration"], "1m12s");
+    let _: Vec<_> = world.written();
+    look(&world);
+    assert!(world.written().is_empty(), "now it is right");
+}
+
+#[test]
+fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
+    let world = world(&of_stack(), &json!({}));
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "namespace": SYSTEM, "name": CLAIM },
+        "spec": { "holderIdentity": "uid" },
+    });
+    let waits = |namespace: &str, name: &str, operation: &str, reason: &str, created: u32| {
+        world.insert(json!({
+            "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "spec": { "type": operation },
+            "metadata": { "namespace": namespace, "name": name, "creationTimestamp": format!("2026-01-01T00:00:{created:02}Z") },
+            "status": { "driftless": { "waitingReason": reason } },
+        }));
+    };
+    waits("n", "younger", "up", "StackClaimed", 9);
+    waits("n", "older", "up", "StackClaimed", 1);
+    waits("n", "destroy", "destroy", "StackClaimed", 8);
+    waits("n", "other", "up", "SecretNotFound", 2);
+    waits("m", "elsewhere", "up", "StackClaimed", 2);
+    waits(SYSTEM, "terminating", "destroy", "StackClaimed", 7);
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(launches(&world), Vec::<String>::new(), "it held no claim");
+    world.insert(lease);
+    look(&world);
+    let told = ["driftless/terminating", "n/destroy", "n/older", "n/younger"];
+    assert_eq!(launches(&world), told);
+    look(&world);
+    assert_eq!(launches(&world), told, "once");
+}
+
+#[test]
+fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
+    let applicant = |name: &str, since: i64| Applicant {
+        namespace: "m".into(),
+        name: name.into(),
+        destroys: false,
+        since: Timestamp::from_second(since).unwrap(),
+        seen: Timestamp::from_second(since).unwrap(),
+    };
+    let of = |names: &[&str]| (0..).zip(names).map(|(since, name)| ((*name).to_owned(), applicant(name, since))).collect();
+    let (mine, others) = (Admissions { running: of(&["other", "uid"]), waiting: of(&["a", "b", "c"]) }, of(&["other"]));
+    let without = Admissions { running: others, waiting: mine.waiting.clone() };
+    for (written, expected, called) in [
+        (Some(to_json(&mine)), Some(without.clone()), &["m/a", "m/b"][..]),
+        (Some(to_json(&without)), Some(without), &[]),
+        (Some("{ not JSON".into()), Some(Admissions::default()), &[]),
+        (None, None, &[]),
+    ] {
+        let world = world(&of_stack(), &json!({}));
+        let annotations = written.map_or(json!({}), |written: String| json!({ keys::ADMISSIONS_ANNOTATION: written }));
+        world.insert(json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "namespace": SYSTEM, "name": keys::ADMISSIONS, "annotations": annotations },
+        }));
+        report(&world, &succeeded(&world));
+        look(&world);
+        let lease = world.cluster().into_iter().find(|object| object["metadata"]["name"] == keys::ADMISSIONS).unwrap();
+        let now = lease["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
+        assert_eq!(now.map(|now| serde_json::from_str(now).unwrap()), expected);
+        assert_eq!(launches(&world), called);
+    }
+}

@@ -1,0 +1,72 @@
+//! Why a run failed, in words and as a reason.
+
+use std::fmt::Display;
+
+use driftless_contract::Lock;
+
+use crate::{events::Events, lock};
+
+/// Why a run failed: the condition's reason, and pulumi's own words with secrets masked.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Failure {
+    pub(crate) fn unknown(message: impl Display) -> Self {
+        Self { reason: "Unknown", message: message.to_string() }
+    }
+
+    /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
+    /// `dead` is what is known of the lock of a dead run.
+    pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
+        let reason = if lock::is_locked(words) || lock::is_busy(words) {
+            return Self { reason: "UpdateConflict", message: lock::conflict(words, dead) };
+        } else if words.contains("invalid access token") {
+            "InvalidAccessToken"
+        } else {
+            "Unknown"
+        };
+        Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
+    }
+
+    /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.
+    pub(crate) fn of_refresh(self, events: &Events) -> Self {
+        let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
+        let what = if found.is_empty() {
+            format!("failed: {}", self.message)
+        } else {
+            format!("found changes (undo them, or accept them with an Update of type refresh): {found}")
+        };
+        Self { message: format!("expectNoRefreshChanges: the refresh {what}"), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refresh_that_must_find_nothing_tells_what_it_found_or_why_it_failed() {
+        let message = |changed: &[&str], words: &str| {
+            let mut events = Events::default();
+            events.changed.extend(changed.iter().map(|change| (*change).to_owned()));
+            Failure::unknown(words).of_refresh(&events).message
+        };
+        let found = message(&["update urn:a", "delete urn:b"], "error: no changes were expected for refresh");
+        assert!(found.starts_with("expectNoRefreshChanges: the refresh found changes"), "{found}");
+        assert!(found.ends_with(": update urn:a, delete urn:b"), "{found}");
+        let words = "error: no resource named 'urn:c' found";
+        assert_eq!(message(&[], words), format!("expectNoRefreshChanges: the refresh failed: {words}"));
+    }
+
+    #[test]
+    fn the_reason_of_a_failure_is_pkos() {
+        let reason = |words: &str| Failure::of_pulumi(words, None).reason;
+        assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
+        assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
+        assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
+        assert_eq!(reason("error: update failed"), "Unknown");
+    }
+}

@@ -1,0 +1,190 @@
+//! What ends a run before it is done: somebody asks for it, or it reaches one of its limits.
+
+use std::{cell::Cell, time::Duration};
+
+use driftless_contract::{PREFIX, RunLimits};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::failure::Failure;
+
+/// Why a run is to end, and how.
+#[derive(Clone)]
+pub(crate) struct Stop {
+    pub why: Failure,
+    pub patience: Patience,
+}
+
+/// How long pulumi may take to end.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    /// After the first interrupt: it finishes what it began, and saves its state.
+    pub first: Duration,
+    /// After the second: it drops what it does. Then it is killed.
+    pub second: Duration,
+    /// For a call that only reads, and so is not interrupted.
+    pub answer: Duration,
+}
+
+/// ECS kills the task after 120 s, and the result is to be stored before that.
+const ASKED: Patience =
+    Patience { first: Duration::from_secs(100), second: Duration::from_secs(8), answer: Duration::from_secs(20) };
+
+/// Nobody else ends it.
+const LIMIT: Patience =
+    Patience { first: Duration::from_mins(10), second: Duration::from_mins(1), answer: Duration::from_mins(1) };
+
+impl Stop {
+    /// The task was told to stop.
+    pub(crate) fn asked() -> Self {
+        let message = "interrupted: the task was told to stop".into();
+        Self { why: Failure { reason: "Interrupted", message }, patience: ASKED }
+    }
+
+    fn silent(seconds: u32, doing: &str) -> Self {
+        let message = format!(
+            "interrupted: silent for {seconds} seconds, without an engine event and without output; the last step was {doing}. If that may \
+             take so long, raise SilenceSeconds; else find out why it hangs"
+        );
+        Self { why: Failure { reason: "Silent", message }, patience: LIMIT }
+    }
+
+    fn timed_out(seconds: u32, doing: &str) -> Self {
+        let message = format!(
+            "interrupted: not done in {seconds} seconds, the longest that this run may take; the last step was {doing}. The Update's \
+             annotation {PREFIX}/max-duration gives it more"
+        );
+        Self { why: Failure { reason: "TimedOut", message }, patience: LIMIT }
+    }
+}
+
+/// Returns when the task was told to stop.
+pub(crate) async fn asked(asked: &mut watch::Receiver<bool>) {
+    if asked.wait_for(|asked| *asked).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns when the run is to stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
+    match stop.wait_for(Option::is_some).await.as_deref() {
+        Ok(Some(stop)) => stop.clone(),
+        Ok(None) | Err(_) => std::future::pending().await,
+    }
+}
+
+/// Returns when a part of the patience is over, and how long that is. A stop that comes on top may leave less.
+pub(crate) async fn lapsed(stop: &mut watch::Receiver<Option<Stop>>, part: fn(Patience) -> Duration) -> Duration {
+    let mut limit = part(stopped(stop).await.patience);
+    let began = Instant::now();
+    loop {
+        tokio::select! {
+            () = sleep_until(began + limit) => return limit,
+            Ok(()) = stop.changed() => limit = part(stopped(stop).await.patience),
+        }
+    }
+}
+
+/// Waits for what ends the run before it is done. `heard` is when there last was a sign of life; `doing` tells what is under way.
+pub(crate) async fn due(
+    told: &mut watch::Receiver<bool>,
+    limits: RunLimits,
+    heard: &Cell<Instant>,
+    doing: impl Fn() -> String,
+) -> Stop {
+    tokio::select! {
+        () = asked(told) => Stop::asked(),
+        seconds = silence(limits.silence_seconds, heard) => Stop::silent(seconds, &doing()),
+        seconds = elapsed(limits.max_seconds) => Stop::timed_out(seconds, &doing()),
+    }
+}
+
+async fn silence(limit: Option<u32>, heard: &Cell<Instant>) -> u32 {
+    let Some(seconds) = limit else { return std::future::pending().await };
+    loop {
+        let end = heard.get() + Duration::from_secs(seconds.into());
+        if end <= Instant::now() {
+            return seconds;
+        }
+        sleep_until(end).await;
+    }
+}
+
+async fn elapsed(limit: Option<u32>) -> u32 {
+    let Some(seconds) = limit else { return std::future::pending().await };
+    sleep(Duration::from_secs(seconds.into())).await;
+    seconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limits(silence_seconds: Option<u32>, max_seconds: Option<u32>) -> RunLimits {
+        RunLimits { silence_seconds, max_seconds }
+    }
+
+    async fn first(limits: RunLimits, heard: &Cell<Instant>) -> (Failure, Duration) {
+        let (_tell, mut told) = watch::channel(false);
+        let began = Instant::now();
+        let stop = due(&mut told, limits, heard, || "update urn:a".into()).await;
+        assert_eq!(stop.patience.first, Duration::from_mins(10));
+        (stop.why, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_counted_from_the_last_sign_of_life() {
+        let heard = Cell::new(Instant::now());
+        let life = async {
+            for _ in 0..5 {
+                sleep(50 * SECOND).await;
+                heard.set(Instant::now());
+            }
+            std::future::pending::<()>().await;
+        };
+        let (why, after) = tokio::select! { first = first(limits(Some(60), None), &heard) => first, () = life => unreachable!() };
+        assert_eq!((why.reason, after.as_secs()), ("Silent", 5 * 50 + 60));
+        for part in ["60 seconds", "update urn:a", "raise SilenceSeconds"] {
+            assert!(why.message.contains(part), "{}", why.message);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_whole_run_has_a_limit_however_lively_it_is() {
+        let heard = Cell::new(Instant::now() + 1000 * SECOND);
+        let (why, after) = first(limits(Some(60), Some(90)), &heard).await;
+        assert_eq!((why.reason, after.as_secs()), ("TimedOut", 90));
+        for part in ["90 seconds", "update urn:a", "annotation driftless.dev/max-duration"] {
+            assert!(why.message.contains(part), "{}", why.message);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_is_told_to_stop_while_a_limit_ends_its_run_has_less_patience() {
+        let (tell, mut stop) = watch::channel(Some(Stop::silent(60, "x")));
+        let began = Instant::now();
+        let telling = async {
+            sleep(30 * SECOND).await;
+            tell.send_replace(Some(Stop::asked()));
+        };
+        let (lapsed, ()) = tokio::join!(lapsed(&mut stop, |patience| patience.first), telling);
+        assert_eq!((lapsed, began.elapsed().as_secs()), (ASKED.first, ASKED.first.as_secs()));
+        drop(tell);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_limits_only_a_request_ends_the_run() {
+        let (tell, mut told) = watch::channel(false);
+        let heard = Cell::new(Instant::now());
+        let mut due = std::pin::pin!(due(&mut told, RunLimits::default(), &heard, String::new));
+        assert!(tokio::time::timeout(Duration::from_hours(13), &mut due).await.is_err());
+        tell.send_replace(true);
+        let Stop { why, patience } = due.await;
+        assert_eq!(why.reason, "Interrupted");
+        assert!(patience.first + patience.second < Duration::from_mins(2));
+    }
+}

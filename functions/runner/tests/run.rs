@@ -1,0 +1,399 @@
+//! Whole runs, with a script in place of pulumi and a small bucket in place of AWS: whenever a run is told to stop, it tells how it
+//! ended.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Cursor, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use driftless_contract::{
+    ClusterAccess, Config, ConfigValue, Env, Identity, Lock, ObjectKey, Operation, Phase, Progress, RunId, RunLimits, RunResult,
+    RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
+};
+use driftless_source::{Digest, Manifest, Tree};
+use jiff::Timestamp;
+use runner::{BucketEndpoint, CredentialsEndpoint, Error, Settings};
+use tokio::{sync::watch, time::sleep};
+
+/// What the script does: it notes the call, hangs in one if it shall, and else does what little a run needs of pulumi.
+const PULUMI: &str = r#"#!/bin/sh
+call="$1"
+case "$1" in stack|config) call="$1 $2" ;; esac
+echo "$call" >> "$DIR/calls"
+env > "$DIR/env"
+for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
+[ ! -e "$DIR/dies" ] || [ "$call" != up ] || kill -KILL $$
+[ -z "$log" ] || cat "$DIR/events" > "$log"
+if [ "$call" = "$(cat "$DIR/hang")" ]; then
+  trap 'echo "error: interrupted here" >&2; exit 1' INT
+  touch "$DIR/hangs"
+  while [ -e "$DIR/hang" ]; do sleep 0.02; done
+fi
+[ "$call" != "stack output" ] || echo '{"n":1}'
+"#;
+
+const TASK: &str = "tasks/AROA1:t1/";
+
+/// The content of an object that can be neither read nor written.
+const UNAVAILABLE: &[u8] = b"503";
+
+type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+
+struct Aws {
+    dir: PathBuf,
+    objects: Objects,
+    settings: Settings,
+    tell: watch::Sender<bool>,
+}
+
+impl Drop for Aws {
+    fn drop(&mut self) {
+        let _: std::io::Result<()> = fs::remove_dir_all(&self.dir);
+    }
+}
+
+impl Aws {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("driftless-run-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join("bin")).unwrap();
+        let script = dir.join("bin/pulumi");
+        fs::write(&script, PULUMI).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(dir.join("hang"), "").unwrap();
+        fs::write(dir.join("events"), "").unwrap();
+        let objects = Objects::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = Arc::clone(&objects);
+        thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap(), &served)));
+        let variable = |name: &str, value: &str| (name.into(), value.into());
+        let settings = Settings {
+            bucket: BucketEndpoint { url: url.clone(), region: "eu-west-1".into(), bucket: "bucket".into() },
+            role_id: "AROA1".into(),
+            credentials: CredentialsEndpoint { url: format!("{url}/credentials"), authorization: None },
+            metadata: format!("{url}/metadata"),
+            certificates: None,
+            environment: vec![
+                variable("PATH", &format!("{}:/usr/bin:/bin", dir.join("bin").display())),
+                variable("DIR", &dir.display().to_string()),
+                variable("HOME", "/tmp"),
+            ],
+            scratch: dir.clone(),
+            runner: env!("CARGO_BIN_EXE_runner").into(),
+            now,
+        };
+        Self { dir, objects, settings, tell: watch::Sender::new(false) }
+    }
+
+    fn put(&self, name: &str, content: Vec<u8>) {
+        self.objects.lock().unwrap().insert(format!("{TASK}{name}"), content);
+    }
+
+    /// Gives the task an `up` of a small tree.
+    fn launch(&self, change: impl FnOnce(&mut RunSpec)) {
+        let mut spool = Cursor::new(Vec::new());
+        let tree = Tree::from_files([("Pulumi.yaml", &b"name: p\nruntime: yaml\n"[..])], &mut spool).unwrap();
+        let mut pack = Vec::new();
+        tree.write_pack(&mut spool, &mut pack).unwrap();
+        let manifest = Manifest::of(&tree).to_bytes();
+        let mut spec = spec(Digest::sha256(&manifest).hex());
+        change(&mut spec);
+        self.put("in/manifest", manifest);
+        self.put("in/pack", pack);
+        self.put("in/spec", to_json(&spec).into_bytes());
+    }
+
+    async fn run(&self) -> Result<(), Error> {
+        runner::run(&self.settings, self.tell.subscribe()).await
+    }
+
+    fn document<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let objects = self.objects.lock().unwrap();
+        objects.get(&format!("{TASK}{name}")).map(|bytes| from_json("document", bytes).unwrap())
+    }
+
+    fn result(&self) -> RunResult {
+        self.document("out/result").unwrap()
+    }
+
+    fn failure(&self) -> (Phase, String, String) {
+        match self.result().verdict {
+            Verdict::Failed { phase, reason, message } => (phase, reason, message),
+            verdict => panic!("{verdict:?}"),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        fs::read_to_string(self.dir.join("calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+
+    async fn until(&self, holds: impl Fn(&Self) -> bool) {
+        while !holds(self) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Has pulumi hang in a call, and tells the task to stop then.
+    async fn stop_in(&self, call: &str) {
+        fs::write(self.dir.join("hang"), call).unwrap();
+        let stopping = async {
+            self.until(|aws| aws.dir.join("hangs").exists()).await;
+            self.tell.send_replace(true);
+        };
+        let (ended, ()) = tokio::join!(self.run(), stopping);
+        ended.unwrap();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "requests are signed")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+fn spec(manifest_sha256: &str) -> RunSpec {
+    let update = ObjectKey {
+        cluster: "c".into(),
+        api_version: "auto.pulumi.com/v1alpha1".into(),
+        kind: "Update".into(),
+        namespace: "n".into(),
+        name: "u".into(),
+    };
+    RunSpec {
+        version: VERSION,
+        run: RunId { update, uid: "uid-1".into(), claim: "claim-1".into() },
+        operation: Operation::Up,
+        stack: "dev".into(),
+        create: true,
+        secrets_provider: None,
+        source: RunSource::Tree { dir: String::new(), paths: vec![], manifest_sha256: manifest_sha256.into() },
+        env: vec![],
+        config: vec![Config { key: "k".into(), path: false, value: ConfigValue::String("v".into()), secret: false }],
+        environments: vec![],
+        identity: false,
+        limits: RunLimits::default(),
+        message: None,
+        parallel: None,
+        expect_no_changes: false,
+        refresh: false,
+        expect_no_refresh_changes: false,
+        targets: vec![],
+        target_dependents: false,
+        replace: vec![],
+        continue_on_error: false,
+        remove: false,
+        run_program: false,
+        log_level: None,
+        inputs: None,
+        stale_lock: None,
+    }
+}
+
+/// Answers one request, as ECS or as S3.
+fn serve(mut stream: TcpStream, objects: &Objects) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut lines = reader.by_ref().lines().map(Result::unwrap).take_while(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let headers: BTreeMap<String, String> =
+        lines.filter_map(|line| Some((line.split_once(": ")?.0.to_lowercase(), line.split_once(": ")?.1.into()))).collect();
+    let mut body = vec![0; headers.get("content-length").map_or(0, |length| length.parse().unwrap())];
+    reader.read_exact(&mut body).unwrap();
+    let (method, path) = first.split_once(' ').unwrap_or_default();
+    let path = path.split(' ').next().unwrap_or_default().replace("%3A", ":");
+    let mut objects = objects.lock().unwrap();
+    let (status, answer) = match (method, path.as_str()) {
+        (_, "/metadata/task") => (200, br#"{"TaskARN":"arn:aws:ecs:eu-west-1:1:task/c/t1"}"#.to_vec()),
+        (_, "/credentials") => {
+            let keys = r#"{"AccessKeyId":"a","SecretAccessKey":"s","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
+            (200, keys.as_bytes().to_vec())
+        }
+        (_, path) if objects.get(path.trim_start_matches("/bucket/")).is_some_and(|content| content == UNAVAILABLE) => {
+            (503, vec![])
+        }
+        ("PUT", path) => {
+            objects.insert(path.trim_start_matches("/bucket/").into(), body);
+            (200, vec![])
+        }
+        (_, path) => match objects.get(path.trim_start_matches("/bucket/")) {
+            Some(content) => (200, content.clone()),
+            None => (404, vec![]),
+        },
+    };
+    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+    // The runner may have left.
+    let _: std::io::Result<()> = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&answer));
+}
+
+#[tokio::test]
+async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
+    let aws = Aws::new("up");
+    aws.launch(|_| {});
+    aws.run().await.unwrap();
+    let result = aws.result();
+    assert_eq!(result.verdict, Verdict::Succeeded {});
+    assert_eq!(result.outputs.unwrap()["n"].value, 1);
+    let steps = ["install", "login", "stack select", "config set-all", "up", "stack output", "stack output"];
+    assert_eq!(aws.calls(), steps);
+}
+
+#[tokio::test]
+async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
+    let aws = Aws::new("none");
+    let stopping = async {
+        sleep(Duration::from_millis(200)).await;
+        aws.tell.send_replace(true);
+    };
+    let (ended, ()) = tokio::join!(aws.run(), stopping);
+    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert!(aws.objects.lock().unwrap().is_empty(), "nothing is written");
+}
+
+#[tokio::test]
+async fn a_stop_while_the_identity_or_the_tree_is_awaited_is_told() {
+    for name in ["identity", "manifest"] {
+        let aws = Aws::new(name);
+        aws.launch(|spec| spec.identity = name == "identity");
+        aws.put(&format!("in/{name}"), UNAVAILABLE.into());
+        let stopping = async {
+            sleep(Duration::from_millis(300)).await;
+            aws.tell.send_replace(true);
+        };
+        let (ended, ()) = tokio::join!(aws.run(), stopping);
+        ended.unwrap();
+        let (phase, reason, message) = aws.failure();
+        assert_eq!((phase, reason.as_str()), (Phase::Fetch, "Interrupted"), "{message}");
+        assert!(aws.calls().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
+    for (call, phase) in [
+        ("install", Phase::Install),
+        ("login", Phase::Init),
+        ("stack select", Phase::Init),
+        ("config set-all", Phase::Init),
+        ("up", Phase::Run),
+    ] {
+        let aws = Aws::new(&format!("stop-{}", call.replace(' ', "-")));
+        aws.launch(|_| {});
+        aws.stop_in(call).await;
+        let (found, reason, message) = aws.failure();
+        assert_eq!((found, reason.as_str()), (phase, "Interrupted"), "{call}: {message}");
+        assert!(message.ends_with("pulumi's last words:\nerror: interrupted here"), "{call}: {message}");
+        assert_eq!(aws.calls().last().unwrap(), call);
+        assert!(aws.result().outputs.is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_stop_after_the_operation_does_not_take_its_outputs() {
+    let aws = Aws::new("outputs");
+    aws.launch(|_| {});
+    let released = async {
+        aws.until(|aws| *aws.tell.borrow()).await;
+        sleep(Duration::from_millis(200)).await;
+        fs::remove_file(aws.dir.join("hang")).unwrap();
+    };
+    tokio::join!(aws.stop_in("stack output"), released);
+    let result = aws.result();
+    assert_eq!(result.verdict, Verdict::Succeeded {});
+    assert_eq!(result.outputs.unwrap()["n"].value, 1);
+}
+
+#[tokio::test]
+async fn a_stop_while_the_result_is_stored_does_not_lose_it() {
+    let aws = Aws::new("store");
+    aws.launch(|_| {});
+    aws.put("out/result", UNAVAILABLE.into());
+    let stopping = async {
+        aws.until(|aws| aws.calls().iter().filter(|call| *call == "stack output").count() == 2).await;
+        sleep(Duration::from_millis(500)).await;
+        aws.tell.send_replace(true);
+        aws.objects.lock().unwrap().remove(&format!("{TASK}out/result"));
+    };
+    let (ended, ()) = tokio::join!(aws.run(), stopping);
+    ended.unwrap();
+    assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+}
+
+#[tokio::test]
+async fn a_run_that_reaches_a_limit_is_interrupted_and_tells_its_current_step() {
+    let begun = r#"{"resourcePreEvent":{"metadata":{"op":"create","urn":"urn:slow","new":{"custom":true}}}}"#;
+    let (silence, whole) = ((Some(2), None), (None, Some(2)));
+    for (name, reason, (silence_seconds, max_seconds)) in [("silence", "Silent", silence), ("whole", "TimedOut", whole)] {
+        let aws = Aws::new(name);
+        fs::write(aws.dir.join("events"), format!("{begun}\n")).unwrap();
+        fs::write(aws.dir.join("hang"), "up").unwrap();
+        aws.launch(|spec| spec.limits = RunLimits { silence_seconds, max_seconds });
+        let told = async {
+            aws.until(|aws| aws.document::<Progress>("out/progress").is_some_and(|progress| progress.phase == Phase::Run)).await;
+        };
+        let (ended, ()) = tokio::join!(aws.run(), told);
+        ended.unwrap();
+        let (phase, found, message) = aws.failure();
+        assert_eq!((phase, found.as_str()), (Phase::Run, reason), "{message}");
+        assert!(message.contains("2 seconds") && message.contains("the last step was create urn:slow"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
+    for dies in [false, true] {
+        let aws = Aws::new(&format!("lock-{dies}"));
+        aws.launch(|_| {});
+        if dies {
+            fs::write(aws.dir.join("dies"), "").unwrap();
+        }
+        aws.run().await.unwrap();
+        assert_eq!(aws.result().verdict != Verdict::Succeeded {}, dies);
+        let Lock { not_before, not_after, .. } = aws.document("out/lock").unwrap();
+        assert_eq!(not_after.is_some(), dies);
+        assert!(not_after.is_none_or(|end| end >= not_before));
+    }
+}
+
+#[tokio::test]
+async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resource() {
+    let aws = Aws::new("account");
+    let error = r#"{"diagnosticEvent":{"urn":"urn:a","message":"canary-token is refused","severity":"error"}}"#;
+    fs::write(aws.dir.join("events"), format!("{error}\n")).unwrap();
+    let identity = Identity {
+        version: VERSION,
+        cluster: ClusterAccess {
+            server: "https://cluster".into(),
+            certificate_authority: None,
+            namespace: "n".into(),
+            token: "canary-token".into(),
+        },
+        web_identity: Some(WebIdentity { role_arn: "arn:ours".into(), token: "canary-aws".into() }),
+        expires_at: Timestamp::MAX,
+    };
+    aws.put("in/identity", to_json(&identity).into_bytes());
+    aws.launch(|spec| {
+        spec.identity = true;
+        spec.env = vec![Env { name: "AWS_ROLE_ARN".into(), value: "arn:own".into(), secret: false }];
+    });
+    aws.run().await.unwrap();
+    let env = fs::read_to_string(aws.dir.join("env")).unwrap();
+    let files = aws.dir.join("driftless-t1/identity");
+    for line in [
+        format!("KUBECONFIG={}/kubeconfig", files.display()),
+        format!("AWS_WEB_IDENTITY_TOKEN_FILE={}/aws-token", files.display()),
+        "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
+        "AWS_ROLE_ARN=arn:own".into(),
+    ] {
+        assert!(env.lines().any(|found| found == line), "{line} in\n{env}");
+    }
+    assert!(!files.exists(), "the tokens go with the run");
+    let failures = aws.result().failures;
+    assert_eq!((failures[0].urn.as_str(), failures[0].message.as_str()), ("urn:a", "[secret] is refused"));
+}

@@ -1,0 +1,106 @@
+//! Who a run is.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::scenario::{Namespace, Source, condition, is_ready};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use crate::world::shared;
+
+const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
+
+/// A ServiceAccount that may make ConfigMaps.
+const MAY_MAKE: &str = "\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: { name: makes, namespace: NAMESPACE }
+rules: [{ apiGroups: [''], resources: [configmaps], verbs: [create] }]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: { name: makes, namespace: NAMESPACE }
+roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: makes }
+subjects: [{ kind: ServiceAccount, name: deployer, namespace: NAMESPACE }]
+";
+
+/// A program whose one resource is a ConfigMap that it makes as who it is.
+async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
+    let resource = format!("made: {{ type: 'world:index:Identity', properties: {{ configMap: {name} }} }}");
+    team.apply_program(name, &format!("resources: {{ {resource} }}\noutputs: {{ role: '${{made.role}}' }}\n")).await
+}
+
+async fn apply_account(team: &Namespace<'_>, name: &str, annotations: &Value) -> Result<()> {
+    let metadata = json!({ "name": name, "namespace": team.name, "annotations": annotations });
+    team.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }).to_string()).await
+}
+
+async fn config_map(team: &Namespace<'_>, name: &str) -> Result<Option<ConfigMap>> {
+    Ok(Api::<ConfigMap>::namespaced(team.world.client.clone(), &team.name).get_opt(name).await?)
+}
+
+#[tokio::test]
+async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("identity").await?;
+    team.apply(MAY_MAKE).await?;
+    for name in ["made", "denied"] {
+        apply_program(&team, name).await?;
+    }
+    let sts = world.get("AWS_ENDPOINT_URL")?;
+    let sts = format!("    AWS_ENDPOINT_URL_STS: {{ type: Literal, literal: {{ value: '{sts}' }} }}\n");
+
+    // The ServiceAccount is not there yet.
+    team.apply_stack_as("made", "made", "{}", Source::Program("made"), &format!("{sts}  serviceAccountName: deployer\n")).await?;
+    let waits = |words: &'static str| {
+        move |stack: &driftless_api::Stack| condition(stack).is_some_and(|(_, _, message)| message.contains(words))
+    };
+    team.wait("made", "to wait for its ServiceAccount", waits(r#"ServiceAccount "deployer""#)).await?;
+    apply_account(&team, "deployer", &json!({ "eks.amazonaws.com/role-arn": "deployer" })).await?;
+    team.wait("made", "to say that the role is none", waits("eks.amazonaws.com/role-arn")).await?;
+    apply_account(&team, "deployer", &json!({ "eks.amazonaws.com/role-arn": ROLE })).await?;
+    team.ready_after("made", 1).await?;
+    let made = config_map(&team, "made").await?.context("the ConfigMap was not made")?;
+    assert_eq!(made.data.context("data")?["role"], ROLE);
+    let asked = asked_for_roles(&team)?;
+    let uid = team.updates("made").await?[0].uid().context("a uid")?;
+    let expected = json!({
+        "role": ROLE, "session": format!("driftless-{uid}"), "audience": ["sts.amazonaws.com"],
+        "subject": "system:serviceaccount:identity:deployer",
+    });
+    assert_eq!(asked, [expected]);
+
+    // Another ServiceAccount of the same namespace may not.
+    team.apply_stack_as("denied", "denied", "{}", Source::Program("denied"), "").await?;
+    let failed = |stack: &driftless_api::Stack| {
+        let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+        last.is_some_and(|last| last.state.as_deref() == Some("failed"))
+    };
+    let stack = team.wait("denied", "to have failed", failed).await?;
+    let message = stack.status.and_then(|status| status.last_update?.message).unwrap_or_default();
+    ensure!(message.contains("system:serviceaccount:identity:default") && message.contains("forbidden"), "{message}");
+    ensure!(config_map(&team, "denied").await?.is_none(), "it was made");
+    let update = team.updates("denied").await?[0].name_any();
+    for regarding in ["denied", &update] {
+        let told = team.events(regarding, "ResourceFailed").await?;
+        ensure!(told.iter().any(|note| note.contains("world:index:Identity::made") && note.contains("forbidden")), "{told:?}");
+    }
+    // It is mended by who may.
+    let everybody =
+        MAY_MAKE.replace("name: deployer,", "name: default,").replace("name: makes, namespace", "name: all, namespace");
+    team.apply(&everybody.replace("kind: Role, name: makes", "kind: Role, name: all")).await?;
+    team.wait("denied", "to be Ready", is_ready).await?;
+    team.clear().await
+}
+
+/// The calls of `AssumeRoleWithWebIdentity` for a ServiceAccount of the namespace.
+fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
+    let log = fs::read_to_string(Path::new(team.world.get("WORLD_LOGS")?).join("aws-calls.jsonl"))?;
+    let calls = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
+    let asked =
+        calls.into_iter().filter(|call| call["operation"] == "AssumeRoleWithWebIdentity").map(|call| call["input"].clone());
+    let subject = format!("system:serviceaccount:{}:", team.name);
+    Ok(asked.filter(|input| input["subject"].as_str().is_some_and(|found| found.starts_with(&subject))).collect())
+}

@@ -1,0 +1,346 @@
+//! Updates and Workspaces that a user makes, and what becomes of a run on its way.
+
+use std::{cell::Cell, path::Path};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::{DriftlessUpdateStatus, Stack, Update, Workspace};
+use driftless_tests::{
+    scenario::{Namespace, RUN, Source, condition, is_ready},
+    world::ready,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::world::{alone, looked, shared};
+
+fn updates(team: &Namespace<'_>) -> Api<Update> {
+    Api::namespaced(team.world.client.clone(), &team.name)
+}
+
+/// Applies an Update as a user would. `spec` is a YAML flow mapping.
+async fn apply_update(team: &Namespace<'_>, name: &str, annotations: &str, spec: &str) -> Result<()> {
+    let head = "apiVersion: auto.pulumi.com/v1alpha1\nkind: Update\nmetadata";
+    team.apply(&format!("{head}: {{ name: {name}, namespace: NAMESPACE, annotations: {annotations} }}\nspec: {spec}")).await
+}
+
+/// Waits until an Update is as `wanted` says.
+async fn wait(team: &Namespace<'_>, name: &str, what: &str, wanted: impl Fn(&Update) -> bool) -> Result<Update> {
+    ready::until(&format!("Update {name} {what}"), RUN, async || {
+        let update = updates(team).get(name).await?;
+        if wanted(&update) { Ok(update) } else { bail!("{}", serde_json::to_string_pretty(&update.status)?) }
+    })
+    .await
+}
+
+/// Status, reason and message of a condition of an Update.
+fn is(update: &Update, type_: &str) -> Option<(String, String, String)> {
+    let conditions = &update.status.as_ref()?.conditions;
+    let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+}
+
+fn ours(update: &Update) -> DriftlessUpdateStatus {
+    update.status.as_ref().and_then(|status| status.driftless.clone()).unwrap_or_default()
+}
+
+/// Waits for the end of an Update that has to succeed.
+async fn succeeded(team: &Namespace<'_>, name: &str) -> Result<Update> {
+    let update = wait(team, name, "to be complete", Update::is_complete).await?;
+    let failed = is(&update, "Failed").context("Failed")?;
+    ensure!(failed.0 == "False", "{name}: {failed:?}");
+    Ok(update)
+}
+
+async fn gone(team: &Namespace<'_>, name: &str) -> Result<()> {
+    ready::until(&format!("Update {name} is gone"), RUN, async || {
+        let left = updates(team).get_opt(name).await?;
+        ensure!(left.is_none(), "{left:#?}");
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("by-hand").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    let file = team.file("app.txt")?;
+
+    let spec = |more: &str| format!("{{ workspaceName: app, stackName: dev, {more} }}");
+    apply_update(&team, "preview", "{}", &spec("type: preview, expectNoChanges: true, message: looks the same")).await?;
+    let preview = succeeded(&team, "preview").await?;
+    assert_eq!(ours(&preview).summary.as_deref(), Some("no changes"));
+    ensure!(ours(&preview).log.is_some_and(|log| log.contains("/cloudwatch/")), "{:?}", preview.status);
+    ensure!(preview.finalizers().is_empty(), "{:?}", preview.metadata);
+
+    // Somebody else changes what was made: a refresh sees it, and an up mends it.
+    std::fs::write(&file, "drifted")?;
+    apply_update(&team, "strict", "{}", &spec("type: refresh, expectNoChanges: true")).await?;
+    let strict = wait(&team, "strict", "to be complete", Update::is_complete).await?;
+    assert_eq!(is(&strict, "Failed").context("Failed")?.0, "True", "a change was expected by nobody");
+    apply_update(&team, "refresh", "{}", &spec("type: refresh")).await?;
+    let refresh = succeeded(&team, "refresh").await?;
+    apply_update(&team, "up", "{}", &spec("type: up, parallel: 1, ttlAfterCompleted: 1s")).await?;
+    gone(&team, "up").await?;
+    assert_eq!(std::fs::read_to_string(&file)?, "one");
+    for update in [&preview, &refresh] {
+        let status = update.status.clone().unwrap_or_default();
+        ensure!(status.start_time.is_some() && status.end_time.is_some() && ours(update).duration.is_some(), "{status:#?}");
+    }
+    apply_update(&team, "destroy", "{}", &spec("type: destroy, remove: true")).await?;
+    assert_eq!(ours(&succeeded(&team, "destroy").await?).summary.as_deref(), Some("-2"));
+    ensure!(!Path::new(&file).exists(), "{file} is still there");
+
+    // What cannot be run says why.
+    for (name, spec, words) in [
+        ("no-workspace", "{ workspaceName: nobody, stackName: dev, type: up }", "nobody"),
+        ("no-stack", "{ workspaceName: app, type: up }", "spec.stackName"),
+        ("no-type", "{ workspaceName: app, stackName: dev, type: apply }", "spec.type"),
+    ] {
+        apply_update(&team, name, "{}", spec).await?;
+        wait(&team, name, "to say what is wrong", |update| ours(update).waiting_for.is_some_and(|told| told.contains(words)))
+            .await?;
+        updates(&team).delete(name, &DeleteParams::default()).await?;
+        gone(&team, name).await?;
+    }
+    // The Stack had nothing to do with any of it.
+    looked(&team, "app").await?;
+    team.ready_after("app", 1).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn one_waits_behind_the_other_and_what_is_deleted_on_its_way_is_interrupted() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("deleted").await?;
+    team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 300")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    let first = ready::until("the first Update runs", RUN, async || {
+        let update = team.updates("app").await?.into_iter().next().context("no Update")?;
+        ensure!(ours(&update).progress.is_some_and(|progress| progress.phase.as_deref() == Some("run")), "{:#?}", update.status);
+        Ok(update.name_any())
+    })
+    .await?;
+    apply_update(&team, "behind", "{}", "{ workspaceName: app, stackName: dev, type: refresh }").await?;
+    wait(&team, "behind", "to wait", |update| {
+        ours(update).waiting_for.is_some_and(|words| words.contains(&format!("in use by deleted/{first}")))
+    })
+    .await?;
+    assert_eq!(ours(&updates(&team).get("behind").await?).waiting_reason.as_deref(), Some("StackClaimed"));
+
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    updates(&team).delete(&first, &DeleteParams::default()).await?;
+    let stack = team
+        .wait("app", "to have been interrupted", |stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.is_some_and(|last| last.message.as_deref().is_some_and(|words| words.contains("interrupted")))
+        })
+        .await?;
+    assert_eq!(stack.status.and_then(|status| status.last_update?.name), Some(first.clone()));
+    gone(&team, &first).await?;
+    succeeded(&team, "behind").await?;
+    team.wait("app", "to be Ready", is_ready).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn a_forged_status_leads_to_nothing() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("forged").await?;
+    let victim = world.namespace("victim").await?;
+    victim.apply_program("app", &victim.program("app.txt", "one", ", delaySeconds: 15")?).await?;
+    victim.apply_stack("app", Source::Program("app"), "").await?;
+    let task = ready::until("the neighbour runs", RUN, async || {
+        let update = victim.updates("app").await?.into_iter().next().context("no Update")?;
+        ours(&update).task.with_context(|| format!("{:#?}", update.status))
+    })
+    .await?;
+    // It waits for a Secret; somebody says that it is done, by the neighbour's task.
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "  envSecrets: [missing]\n").await?;
+    let name = ready::until("the Update waits", RUN, async || {
+        let update = team.updates("app").await?.into_iter().next().context("no Update")?;
+        ensure!(ours(&update).waiting_for.is_some(), "{:#?}", update.status);
+        Ok(update.name_any())
+    })
+    .await?;
+    let done = |type_: &str, status: &str| json!({ "type": type_, "status": status, "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let conditions = [done("Progressing", "False"), done("Failed", "False"), done("Complete", "True")];
+    let forged = json!({ "status": { "conditions": conditions, "outputs": "pulumi", "driftless": { "task": task } } });
+    updates(&team).patch_status(&name, &PatchParams::default(), &Patch::Merge(forged)).await?;
+    looked(&team, "app").await?;
+    let stack = team.stack("app").await?;
+    ensure!(!is_ready(&stack), "{:#?}", stack.status);
+    team.apply_secret("missing", &[("A", "1")]).await?;
+    let stack = team.ready_after("app", 1).await?;
+    assert_eq!(stack.status.and_then(|status| status.last_update?.name), Some(name));
+    ensure!(Path::new(&team.file("app.txt")?).exists(), "it was not run");
+    // The neighbour's run was not touched.
+    victim.ready_after("app", 1).await?;
+    team.clear().await?;
+    victim.clear().await
+}
+
+fn workspace_says(workspace: &Workspace, type_: &str) -> Option<(String, String, String)> {
+    let conditions = &workspace.status.as_ref()?.conditions;
+    let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
+    Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
+}
+
+#[tokio::test]
+async fn a_workspace_says_whether_runs_can_take_place_in_it() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("workspaces").await?;
+    let workspaces: Api<Workspace> = Api::namespaced(world.client.clone(), &team.name);
+    let wait = async |what: &str, wanted: &dyn Fn(&Workspace) -> bool| {
+        ready::until(&format!("the Workspace {what}"), RUN, async || {
+            let workspace = workspaces.get("own").await?;
+            if wanted(&workspace) { Ok(workspace) } else { bail!("{}", serde_json::to_string_pretty(&workspace.status)?) }
+        })
+        .await
+    };
+    let apply = async |spec: &str| {
+        let head = "apiVersion: auto.pulumi.com/v1alpha1\nkind: Workspace\nmetadata: { name: own, namespace: NAMESPACE }";
+        team.apply(&format!("{head}\nspec: {spec}")).await
+    };
+    let ready = |workspace: &Workspace| {
+        workspace_says(workspace, "Ready").is_some_and(|(status, ..)| status == "True")
+            && workspace.status.as_ref().is_some_and(|status| status.observed_generation == workspace.metadata.generation)
+    };
+    let project = "projectInfo: { name: app, runtime: yaml }";
+    apply(&format!("{{ {project}, resources: {{ requests: {{ cpu: '64' }} }} }}")).await?;
+    let stalled = wait("is Stalled", &|workspace| workspace_says(workspace, "Stalled").is_some()).await?;
+    let (_, reason, message) = workspace_says(&stalled, "Stalled").context("Stalled")?;
+    ensure!(reason == "InvalidSpec" && message.contains("spec.resources"), "{reason}: {message}");
+    apply(&format!("{{ {project}, serviceAccountName: nobody, resources: {{ requests: {{ cpu: '1' }} }} }}")).await?;
+    let words = r#"ServiceAccount "nobody""#;
+    wait("names its ServiceAccount", &|workspace| {
+        workspace_says(workspace, "Ready").is_some_and(|(.., message)| message.contains(words))
+    })
+    .await?;
+    let env = "env: [{ name: PULUMI_CONFIG_PASSPHRASE, valueFrom: { secretKeyRef: { name: pulumi, key: passphrase } } }, \
+               { name: PULUMI_BACKEND_URL, value: 'file://STATE' }]";
+    let env = env.replace("STATE", &team.state()?);
+    apply(&format!("{{ {project}, {env}, serviceAccountName: default, resources: {{ requests: {{ cpu: '1' }} }} }}")).await?;
+    let own = wait("is Ready", &ready).await?;
+    let definition = own.status.and_then(|status| status.driftless?.task_definition).context("a task definition")?;
+    ensure!(definition.contains(":task-definition/driftless-"), "{definition}");
+
+    // What a Stack made is destroyed in a Workspace of one's own, from its state.
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    apply_update(&team, "destroy", "{}", "{ workspaceName: own, stackName: dev, type: destroy }").await?;
+    succeeded(&team, "destroy").await?;
+    ensure!(!Path::new(&team.file("app.txt")?).exists(), "it is still there");
+    team.clear().await
+}
+
+#[tokio::test]
+async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("limits").await?;
+    for (name, template, words) in [
+        ("silent", "", "SilenceSeconds"),
+        (
+            "long",
+            "  updateTemplate: { metadata: { annotations: { driftless.dev/max-duration: 8s } } }\n",
+            "driftless.dev/max-duration",
+        ),
+    ] {
+        team.apply_program(name, &team.program(&format!("{name}.txt"), "one", ", delaySeconds: 300")?).await?;
+        team.apply_stack_as(name, name, "{}", Source::Program(name), template).await?;
+        let told = |stack: &Stack| {
+            let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+            last.is_some_and(|last| last.message.as_deref().is_some_and(|message| message.contains(words)))
+        };
+        team.wait(name, "to have been interrupted", told).await?;
+        let update = &team.updates(name).await?[0];
+        let (failed, reason, _) = is(update, "Failed").context("Failed")?;
+        assert_eq!((failed.as_str(), reason.as_str()), ("True", if name == "silent" { "Silent" } else { "TimedOut" }));
+        // It goes on as if nothing had happened.
+        team.apply_program(name, &team.program(&format!("{name}.txt"), "one", "")?).await?;
+        team.wait(name, "to be Ready", is_ready).await?;
+    }
+    team.apply_program("wrong", &team.program("wrong.txt", "one", "")?).await?;
+    let template = "  updateTemplate: { metadata: { annotations: { driftless.dev/max-duration: soon } } }\n";
+    team.apply_stack_as("wrong", "wrong", "{}", Source::Program("wrong"), template).await?;
+    team.wait("wrong", "to name the annotation", |stack| {
+        condition(stack).is_some_and(|(.., message)| message.contains("driftless.dev/max-duration") && message.contains("soon"))
+    })
+    .await?;
+    // The Update that cannot begin gives way to one of the mended spec.
+    team.apply_stack_as("wrong", "wrong", "{}", Source::Program("wrong"), &template.replace("soon", "8h")).await?;
+    team.wait("wrong", "to be Ready", is_ready).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
+    const STACKS: usize = 12;
+    // The world's: see tests/src/world/start.rs.
+    let most = driftless_tests::world::start::MAX_RUNS_PER_NAMESPACE;
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("many").await?;
+    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", ", delaySeconds: 2")?).await?;
+    for n in 0..STACKS {
+        let name = format!("s{n}");
+        team.apply_stack_as(&name, &name, "{}", Source::Program("app"), "").await?;
+    }
+    let (at_once, waited) = (Cell::new(0), Cell::new(false));
+    ready::until("all Stacks are Ready", RUN, async || {
+        let all = updates(&team).list(&kube::api::ListParams::default()).await?.items;
+        let running = all.iter().filter(|update| ours(update).task.is_some() && !update.is_complete()).count();
+        ensure!(running <= most, "{running} run at once");
+        at_once.set(at_once.get().max(running));
+        let words = format!("{most} runs of the namespace \"many\" are under way");
+        let waits = all.iter().any(|update| ours(update).waiting_for.is_some_and(|told| told.contains(&words)));
+        waited.set(waited.get() || waits);
+        let waiting: Vec<_> = team.stacks().await?.into_iter().filter(|stack| !is_ready(stack)).collect();
+        ensure!(waiting.is_empty(), "{} wait, such as {:#?}", waiting.len(), waiting[0].status);
+        Ok(())
+    })
+    .await?;
+    ensure!(at_once.get() == most && waited.get(), "{at_once:?} ran at once; did any wait: {waited:?}");
+    team.clear().await
+}
+
+#[tokio::test]
+async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
+    const RESOURCES: usize = 300;
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("progress").await?;
+    let folder = team.file("")?;
+    let resources: String = (0..RESOURCES)
+        .map(|n| {
+            let properties = format!("path: '{folder}{n}', content: x, delaySeconds: 1");
+            format!("  r{n}: {{ type: 'world:index:Object', properties: {{ {properties} }} }}\n")
+        })
+        .collect();
+    team.apply_program("app", &format!("resources:\n{resources}")).await?;
+    let template = "  updateTemplate: { spec: { parallel: 8 } }\n";
+    team.apply_stack("app", Source::Program("app"), template).await?;
+    let shown = ready::until("the progress shows", RUN, async || {
+        let update = team.updates("app").await?.into_iter().next().context("no Update")?;
+        let progress = ours(&update).progress.context("no progress yet")?;
+        let steps = usize::try_from(progress.done)?;
+        ensure!((10..RESOURCES).contains(&steps) && !update.is_complete(), "{progress:?}");
+        Ok((update, progress))
+    })
+    .await?;
+    let (update, progress) = shown;
+    ensure!(progress.started >= progress.done && progress.phase.as_deref() == Some("run"), "{progress:?}");
+    ensure!(progress.current.as_deref().is_some_and(|current| current.starts_with("create urn:")), "{progress:?}");
+    assert_eq!(ours(&update).summary, Some(format!("{}/{}", progress.done, progress.started)));
+    team.ready_after("app", 1).await?;
+    let update = &team.updates("app").await?[0];
+    assert_eq!(ours(update).summary.as_deref(), Some("+301"), "with the stack itself");
+    assert_eq!(ours(update).progress, None);
+    team.clear().await
+}

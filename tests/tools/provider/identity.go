@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/pulumi/pulumi-go-provider/infer"
+)
+
+// Identity is a ConfigMap that was made with what KUBECONFIG names and, if there is an AWS_ROLE_ARN, a session of that role.
+type Identity struct{}
+
+type IdentityArgs struct {
+	ConfigMap string `pulumi:"configMap"`
+}
+
+type IdentityState struct {
+	IdentityArgs
+	Namespace string `pulumi:"namespace"`
+	Role      string `pulumi:"role"`
+}
+
+func (Identity) Create(ctx context.Context, req infer.CreateRequest[IdentityArgs]) (infer.CreateResponse[IdentityState], error) {
+	state := IdentityState{IdentityArgs: req.Inputs, Role: os.Getenv("AWS_ROLE_ARN")}
+	answer := infer.CreateResponse[IdentityState]{ID: req.Inputs.ConfigMap, Output: state}
+	if req.DryRun {
+		return answer, nil
+	}
+	cluster, err := reachCluster()
+	if err != nil {
+		return answer, err
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": state.ConfigMap}, "data": map[string]string{"role": state.Role}})
+	if err != nil {
+		return answer, err
+	}
+	answer.Output.Namespace = cluster.namespace
+	address := cluster.server + "/api/v1/namespaces/" + cluster.namespace + "/configmaps"
+	if err := send(ctx, cluster.client, address, "application/json", cluster.token, body); err != nil {
+		return answer, err
+	}
+	if state.Role == "" {
+		return answer, nil
+	}
+	return answer, assumeRole(ctx, state.Role)
+}
+
+type cluster struct {
+	client                   *http.Client
+	server, namespace, token string
+}
+
+func reachCluster() (cluster, error) {
+	var config struct {
+		Clusters []struct {
+			Cluster struct {
+				Server    string
+				Authority string `json:"certificate-authority"`
+			}
+		}
+		Users []struct {
+			User struct{ TokenFile string }
+		}
+		Contexts []struct {
+			Context struct{ Namespace string }
+		}
+	}
+	text, err := os.ReadFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return cluster{}, fmt.Errorf("KUBECONFIG: %w", err)
+	}
+	if err := json.Unmarshal(text, &config); err != nil {
+		return cluster{}, err
+	}
+	if len(config.Clusters) != 1 || len(config.Users) != 1 || len(config.Contexts) != 1 {
+		return cluster{}, errors.New("KUBECONFIG has not one cluster, user and context")
+	}
+	token, err := os.ReadFile(config.Users[0].User.TokenFile)
+	if err != nil {
+		return cluster{}, err
+	}
+	authority, err := os.ReadFile(config.Clusters[0].Cluster.Authority)
+	if err != nil {
+		return cluster{}, err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	return cluster{client, config.Clusters[0].Cluster.Server, config.Contexts[0].Context.Namespace, string(token)}, nil
+}
+
+func assumeRole(ctx context.Context, role string) error {
+	token, err := os.ReadFile(os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"))
+	if err != nil {
+		return err
+	}
+	form := url.Values{
+		"Action": {"AssumeRoleWithWebIdentity"}, "Version": {"2011-06-15"}, "RoleArn": {role},
+		"RoleSessionName": {os.Getenv("AWS_ROLE_SESSION_NAME")}, "WebIdentityToken": {string(token)},
+	}
+	address := os.Getenv("AWS_ENDPOINT_URL_STS")
+	return send(ctx, http.DefaultClient, address, "application/x-www-form-urlencoded", "", []byte(form.Encode()))
+}
+
+func send(ctx context.Context, client *http.Client, address, kind, token string, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", kind)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode >= 300 {
+		words, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
+		return fmt.Errorf("%s: %s", answer.Status, words)
+	}
+	return nil
+}
