@@ -142,6 +142,20 @@ pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
+/// Is the operation to be preceded by [`destroy_before`]? `destroy` has no `--expect-no-changes`.
+pub(crate) fn looks_before(spec: &RunSpec) -> bool {
+    spec.expect_no_changes && spec.operation == Operation::Destroy
+}
+
+/// What a destroy would do.
+pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
+    let mut arguments = ["destroy", "--suppress-progress", "--preview-only"].map(str::to_owned).to_vec();
+    arguments.push(format!("--event-log={}", event_log.display()));
+    arguments.extend(spec.target_dependents.then(|| "--target-dependents".to_owned()));
+    arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));
+    Call::new(arguments, Some(&spec.stack))
+}
+
 /// Pulumi's log on its standard error: what every call starts with.
 pub(crate) fn log(spec: &RunSpec) -> Vec<String> {
     let level = spec.log_level.filter(|level| *level > 0);
@@ -291,6 +305,13 @@ mod tests {
             let refreshes = super::operation(&spec, Path::new("/e")).arguments.contains(&"--refresh".to_owned());
             assert_eq!(refreshes, operation == Operation::Destroy, "{operation:?}");
         }
+        assert_eq!(
+            line(destroy_before(&spec, Path::new("/e"))),
+            "destroy --suppress-progress --preview-only --event-log=/e --target-dependents --target=urn:a --non-interactive \
+             --stack=dev"
+        );
+        let looks = |operation| looks_before(&RunSpec { operation, ..spec.clone() });
+        assert!(looks(Operation::Destroy) && !looks(Operation::Up));
         assert_eq!(
             line(refresh_before(&spec, Path::new("/e"))),
             "refresh --suppress-progress --preview-only --diff --expect-no-changes --event-log=/e --parallel=3 --target=urn:a \

@@ -263,6 +263,9 @@ impl<'a> Session<'a> {
         if arguments::refreshes_before(self.spec) {
             self.refresh_before(told).await?;
         }
+        if arguments::looks_before(self.spec) {
+            self.destroy_before(told).await?;
+        }
         let first = self.attempt(told, "1", arguments::operation).await?.0;
         let held = if first.success { None } else { lock::only_lock(&first.words) };
         let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
@@ -279,6 +282,19 @@ impl<'a> Session<'a> {
     async fn refresh_before(&self, told: &mut Told) -> Result<(), Failure> {
         let (ended, events) = self.attempt(told, "0", arguments::refresh_before).await?;
         self.judge(&ended).map_err(|failure| if self.check_stop().is_err() { failure } else { failure.of_refresh(&events) })
+    }
+
+    /// Fails if a destroy would destroy anything.
+    async fn destroy_before(&self, told: &mut Told) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(told, "0", arguments::destroy_before).await?;
+        told.changes.clear();
+        self.judge(&ended)?;
+        let found: u64 = events.changes.iter().filter(|(change, _)| *change != "same").map(|(_, count)| count).sum();
+        if found == 0 {
+            return Ok(());
+        }
+        let words = "allow that with expectNoChanges: false. Nothing was destroyed";
+        Err(Failure::unknown(format!("expectNoChanges: the destroy would change {found} resource(s); {words}")))
     }
 
     /// What an earlier run left unfinished, by the state itself.

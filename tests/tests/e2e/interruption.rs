@@ -90,9 +90,9 @@ async fn is_at(world: &Handle, step: Step, task: &str) -> Result<bool> {
             let end = call.split_once(' ').map_or("", |(_, end)| end);
             Ok(held.iter().any(|held| held.contains(task) && held.ends_with(end)))
         }
-        Step::Pulumi(word) => {
+        Step::Pulumi(called) => {
             let session = pid(world, task)?.as_raw_nonzero().to_string();
-            Ok(fs::read_dir("/proc")?.flatten().any(|process| is_pulumi(&process.path(), &session, word) == Some(true)))
+            Ok(fs::read_dir("/proc")?.flatten().any(|process| is_pulumi(&process.path(), &session, called) == Some(true)))
         }
     }
 }

@@ -93,6 +93,11 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
         let status = update.status.clone().unwrap_or_default();
         ensure!(status.start_time.is_some() && status.end_time.is_some() && ours(update).duration.is_some(), "{status:#?}");
     }
+    apply_update(&team, "wary", "{}", &spec("type: destroy, expectNoChanges: true")).await?;
+    let wary = wait(&team, "wary", "to be complete", Update::is_complete).await?;
+    let (failed, _, words) = is(&wary, "Failed").context("Failed")?;
+    ensure!(failed == "True" && words.contains("the destroy would change 2 resource(s)"), "{words}");
+    ensure!(Path::new(&file).exists(), "it was destroyed");
     apply_update(&team, "destroy", "{}", &spec("type: destroy, remove: true")).await?;
     assert_eq!(ours(&succeeded(&team, "destroy").await?).summary.as_deref(), Some("-2"));
     ensure!(!Path::new(&file).exists(), "{file} is still there");
@@ -317,13 +322,13 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("progress").await?;
     let folder = team.file("")?;
-    let resources: String = (0..RESOURCES)
+    let resources: Vec<_> = (0..RESOURCES)
         .map(|n| {
             let properties = format!("path: '{folder}{n}', content: x, delaySeconds: 1");
             format!("  r{n}: {{ type: 'world:index:Object', properties: {{ {properties} }} }}\n")
         })
         .collect();
-    team.apply_program("app", &format!("resources:\n{resources}")).await?;
+    team.apply_program("app", &format!("resources:\n{}", resources.concat())).await?;
     let template = "  updateTemplate: { spec: { parallel: 8 } }\n";
     team.apply_stack("app", Source::Program("app"), template).await?;
     let shown = ready::until("the progress shows", RUN, async || {
