@@ -82,16 +82,16 @@ async fn the_sweeper_finds_old_trees_and_the_fetcher_alone_may_delete_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_of_a_task_reaches_the_recorder_after_the_test_event() {
+async fn what_a_task_reports_reaches_the_recorder_after_the_test_event() {
     let world = TestWorld::start("notification").await;
     let role = &world.aws.site.template.roles["TaskRole"].id;
     let task = world.s3(&world.hooks.credentials("TaskRole", "t1").await.unwrap()).await;
-    for name in ["progress", "result"] {
+    for name in ["lock", "progress", "result"] {
         let key = format!("tasks/{role}:t1/out/{name}");
         task.put_object().bucket(&world.aws.bucket).key(key).body(b"{}".to_vec().into()).send().await.unwrap();
     }
     let taken =
-        eventually("both are taken", async || world.taken("recorder").into(), |taken| taken.as_array().unwrap().len() >= 2).await;
+        eventually("all are taken", async || world.taken("recorder").into(), |taken| taken.as_array().unwrap().len() >= 3).await;
     let bodies: Vec<_> = taken
         .as_array()
         .unwrap()
@@ -99,8 +99,11 @@ async fn a_result_of_a_task_reaches_the_recorder_after_the_test_event() {
         .map(|body| driftless_contract::parse_run_message(body.as_str().unwrap()).unwrap())
         .collect();
     assert!(bodies.contains(&driftless_contract::RunMessage::Test));
-    assert!(bodies.contains(&driftless_contract::RunMessage::Objects(vec![format!("tasks/{role}:t1/out/result")])), "{bodies:?}");
-    assert_eq!(bodies.len(), 2, "nobody is told of progress");
+    for report in ["progress", "result"] {
+        let key = format!("tasks/{role}:t1/out/{report}");
+        assert!(bodies.contains(&driftless_contract::RunMessage::Objects(vec![key])), "{bodies:?}");
+    }
+    assert_eq!(bodies.len(), 3, "nobody is told of a lock");
 }
 
 #[tokio::test(flavor = "multi_thread")]
