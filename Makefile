@@ -45,6 +45,11 @@ e2e: build ## Tests through the real processes.
 sim: ## The simulation: make sim SEEDS=10000
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --seeds $(SEEDS)
 
+.PHONY: mutants
+mutants: ## Mutation testing of the decisions: lists every change of shared/core that no test of its own notices.
+	@tests/tools/install cargo-mutants
+	cargo mutants --package driftless-core --timeout 60 --output target -- --locked
+
 .PHONY: bench
 bench: tools ## The figures of the README, of the release build.
 	@tests/tools/install untar

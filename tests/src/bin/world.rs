@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use driftless_tests::world::start::World;
+use driftless_tests::world::start::{LIMITS, World};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
@@ -11,7 +11,7 @@ async fn main() -> Result<()> {
     driftless_tests::log();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let world = tokio::select! {
-        world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))) => world?,
+        world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), LIMITS) => world?,
         _ = interrupt.recv() => return Ok(()),
         _ = terminate.recv() => return Ok(()),
     };

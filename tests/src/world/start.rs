@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, Result};
+use driftless_core::Limits;
 
 use super::{
     cluster::{self, Cluster},
@@ -19,10 +20,8 @@ use crate::aws::{Aws, Settings};
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
 pub const INSTANCES: usize = 2;
-/// Tasks that run side by side, at most: the machine is small.
-pub const MAX_RUNS: usize = 8;
-/// The same of one namespace.
-pub const MAX_RUNS_PER_NAMESPACE: usize = 6;
+/// For tests: the machine is small, and limits are there to be reached.
+pub const LIMITS: Limits = Limits { runs: Some(8), runs_per_namespace: Some(6) };
 /// Above what any healthy run of a test needs.
 const SILENCE_SECONDS: &str = "40";
 /// A kind of source beside Flux's own. Its CRD is not there.
@@ -39,11 +38,11 @@ pub struct World {
 }
 
 impl World {
-    /// Starts every part, writes `target/world/env`, and returns when all are ready.
-    pub async fn start(project: &Path) -> Result<Self> {
+    /// Starts every part, writes `target/world/env`, and returns when all are ready. `limits` are of the tasks that run side by side.
+    pub async fn start(project: &Path, limits: Limits) -> Result<Self> {
         let dirs = Arc::new(Dirs::fresh(project)?);
         let supervisor = Supervisor::default();
-        let (aws, private) = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project))).await?;
+        let (aws, private) = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project, limits))).await?;
         Ok(Self { dirs, supervisor, aws, _private: private })
     }
 
@@ -65,7 +64,7 @@ impl World {
     }
 }
 
-async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Result<(Aws, PrivateGit)> {
+async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits: Limits) -> Result<(Aws, PrivateGit)> {
     let kubernetes = async {
         let cluster = Cluster::start(dirs, supervisor, project).await?;
         flux::start(dirs, supervisor, &cluster).await?;
@@ -80,7 +79,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path) -> Res
         Moto::start(dirs, supervisor),
         image(dirs)
     )?;
-    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &private, &moto, image)?).await?;
+    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &private, &moto, image, limits)?).await?;
     forwarder(dirs, supervisor, project, &cluster, &aws)?;
     let state = dirs.create("state")?;
     let env = [
@@ -137,9 +136,10 @@ fn settings(
     private: &PrivateGit,
     moto: &Moto,
     image: BTreeMap<String, String>,
+    limits: Limits,
 ) -> Result<Settings> {
     let functions = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
-    let (runs, runs_of_one) = (MAX_RUNS.to_string(), MAX_RUNS_PER_NAMESPACE.to_string());
+    let [runs, runs_of_one] = [limits.runs, limits.runs_per_namespace].map(|most| most.unwrap_or_default().to_string());
     let parameters = [
         ("ClusterNames", cluster::NAME),
         ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),

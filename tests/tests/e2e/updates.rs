@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::{DriftlessUpdateStatus, Stack, Update, Workspace};
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, condition, is_ready},
-    world::ready,
+    world::{ready, start::LIMITS},
 };
 use kube::{
     Api, ResourceExt as _,
@@ -289,8 +289,7 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
 #[tokio::test]
 async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     const STACKS: usize = 12;
-    // The world's: see tests/src/world/start.rs.
-    let most = driftless_tests::world::start::MAX_RUNS_PER_NAMESPACE;
+    let most = LIMITS.runs_per_namespace.context("a limit")?;
     let (world, _turn) = alone().await?;
     let team = world.namespace("many").await?;
     team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", ", delaySeconds: 2")?).await?;
@@ -313,6 +312,23 @@ async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     })
     .await?;
     ensure!(at_once.get() == most && waited.get(), "{at_once:?} ran at once; did any wait: {waited:?}");
+    team.clear().await
+}
+
+#[tokio::test]
+async fn a_run_that_finds_no_capacity_waits_for_it_and_is_no_failure() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("capacity").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    world.control.refuse_tasks(2).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    let words = "ECS did not start the task";
+    team.wait("app", "to say that there is no capacity", |stack| {
+        condition(stack).is_some_and(|(.., message)| message.contains(words) && message.contains("looked at again"))
+    })
+    .await?;
+    let stack = team.ready_after("app", 1).await?;
+    assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
     team.clear().await
 }
 

@@ -10,6 +10,7 @@ mod starts;
 use std::{path::Path, time::Duration};
 
 use anyhow::Result;
+use driftless_core::Limits;
 use driftless_tests::world::start::World;
 
 #[tokio::main]
@@ -26,7 +27,7 @@ async fn main() -> Result<()> {
         Box::pin(sources::measure(&project)).await?;
     }
     if wants("stack") || wants("hundred") {
-        let world = World::start(&project).await?;
+        let world = World::start(&project, Limits::default()).await?;
         let measured = Box::pin(async {
             if wants("stack") {
                 stack::measure(&world).await?;
