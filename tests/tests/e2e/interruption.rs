@@ -1,6 +1,6 @@
 //! Runs that end in the middle of something, at each of their steps.
 
-use std::{fs, path::Path};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::Update;
@@ -9,8 +9,9 @@ use driftless_tests::{
     world::ready,
 };
 use futures::future::try_join_all;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tokio::time::sleep;
 
 use crate::world::{Alone, alone, aws, nothing_was_given_up, pid, quiet};
 
@@ -62,13 +63,14 @@ async fn end_at(team: &Namespace<'_>, step: Step, end: End) -> Result<()> {
     let (Step::Pulumi(word) | Step::Call(word)) = step;
     let name = format!("{}-{end:?}", word.rsplit('/').next().unwrap_or_default()).to_lowercase();
     team.apply_stack_as(&name, &name, "{}", Source::Program("app"), "").await?;
-    let task = ready::until(&format!("{name} is at its step"), RUN, async || {
+    let task = ready::until(&format!("{name} has a task"), RUN, async || {
         let update = team.updates(&name).await?.into_iter().next().context("no Update")?;
         let task = task(&update).with_context(|| format!("no task: {:#?}", update.status))?;
-        ensure!(is_at(team.world, step, task.rsplit('/').next().unwrap_or_default()).await?, "{name} is not at {step:?}");
+        pid(team.world, task.rsplit('/').next().unwrap_or_default())?;
         Ok(task)
     })
     .await?;
+    arrives(team.world, step, task.rsplit('/').next().unwrap_or_default()).await.with_context(|| name.clone())?;
     match end {
         End::Killed => kill_process(pid(team.world, task.rsplit('/').next().unwrap_or_default())?, Signal::KILL)?,
         End::Stopped => {
@@ -83,29 +85,37 @@ fn task(update: &Update) -> Option<String> {
     update.status.as_ref()?.driftless.as_ref()?.task.clone()
 }
 
-async fn is_at(world: &Handle, step: Step, task: &str) -> Result<bool> {
+/// Waits until a task is at a step.
+async fn arrives(world: &Handle, step: Step, task: &str) -> Result<()> {
     match step {
         Step::Call(call) => {
-            let held = world.control.status().await?.held;
             let end = call.split_once(' ').map_or("", |(_, end)| end);
-            Ok(held.iter().any(|held| held.contains(task) && held.ends_with(end)))
+            ready::until(&format!("{call} waits"), RUN, async || {
+                let held = world.control.status().await?.held;
+                ensure!(held.iter().any(|held| held.contains(task) && held.ends_with(end)), "{held:?}");
+                Ok(())
+            })
+            .await
         }
+        // Some calls take a tenth of a second.
         Step::Pulumi(called) => {
-            let session = pid(world, task)?.as_raw_nonzero().to_string();
-            Ok(fs::read_dir("/proc")?.flatten().any(|process| is_pulumi(&process.path(), &session, called) == Some(true)))
+            while !calls(pid(world, task)?, called) {
+                sleep(Duration::from_millis(10)).await;
+            }
+            Ok(())
         }
     }
 }
 
-/// Whether a process is a pulumi of that session which was called with that word. One that has ended is none.
-fn is_pulumi(process: &Path, session: &str, word: &str) -> Option<bool> {
-    let stat = fs::read_to_string(process.join("stat")).ok()?;
-    // After the name, which may hold anything: state, parent, group, session.
-    let in_session = stat.rsplit_once(')')?.1.split_whitespace().nth(3)? == session;
-    let command = fs::read(process.join("cmdline")).ok()?;
-    let mut words = command.split(|byte| *byte == 0);
-    let is_pulumi = words.next()?.ends_with(b"pulumi");
-    Some(in_session && is_pulumi && words.any(|other| other == word.as_bytes()))
+/// Whether a runner has called a pulumi with that word which has not ended.
+fn calls(runner: Pid, word: &str) -> bool {
+    let runner = runner.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap_or_default();
+    children.split_whitespace().any(|child| {
+        let command = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        let mut words = command.split(|byte| *byte == 0);
+        words.next().is_some_and(|program| program.ends_with(b"pulumi")) && words.any(|other| other == word.as_bytes())
+    })
 }
 
 async fn all_ready(team: &Namespace<'_>) -> Result<()> {
