@@ -21,7 +21,7 @@ const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
 pub const INSTANCES: usize = 2;
 /// For tests: the machine is small, and limits are there to be reached.
-pub const LIMITS: Limits = Limits { runs: Some(8), runs_per_namespace: Some(6) };
+pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) };
 /// Above what any healthy run of a test needs.
 const SILENCE_SECONDS: &str = "40";
 /// A kind of source beside Flux's own. Its CRD is not there.
