@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Cursor, Read, Write},
+    io::{self, BufRead, BufReader, Cursor, Read, Write},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
@@ -20,11 +20,15 @@ use driftless_contract::{
     RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
 };
 use driftless_source::{Digest, Manifest, Tree};
+use futures::future::join_all;
 use jiff::Timestamp;
 use runner::{BucketEndpoint, CredentialsEndpoint, Error, Settings};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 
-/// What the script does: it notes the call, hangs in one if it shall, and else does what little a run needs of pulumi.
+/// What the script does: it notes the call, hangs in one if it shall, round by round, and else does what little a run needs of pulumi.
 const PULUMI: &str = r#"#!/bin/sh
 call="$1"
 case "$1" in stack|config) call="$1 $2" ;; esac
@@ -36,7 +40,7 @@ for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
   trap 'echo "error: interrupted here" >&2; exit 1' INT
   touch "$DIR/hangs"
-  while [ -e "$DIR/hang" ]; do sleep 0.02; done
+  while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
 [ "$call" != "stack output" ] || echo '{"n":1}'
 "#;
@@ -46,18 +50,26 @@ const TASK: &str = "tasks/AROA1:t1/";
 /// The content of an object that can be neither read nor written.
 const UNAVAILABLE: &[u8] = b"503";
 
-type Objects = Arc<Mutex<BTreeMap<String, Vec<u8>>>>;
+/// What a test waits for comes within this time, however busy the machine is.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+#[derive(Default)]
+struct Served {
+    objects: BTreeMap<String, Vec<u8>>,
+    /// Each request that was answered, and how: `GET in/spec 404`.
+    requests: Vec<String>,
+}
 
 struct Aws {
     dir: PathBuf,
-    objects: Objects,
+    served: Arc<Mutex<Served>>,
     settings: Settings,
     tell: watch::Sender<bool>,
 }
 
 impl Drop for Aws {
     fn drop(&mut self) {
-        let _: std::io::Result<()> = fs::remove_dir_all(&self.dir);
+        let _: io::Result<()> = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -70,11 +82,16 @@ impl Aws {
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(dir.join("hang"), "").unwrap();
         fs::write(dir.join("events"), "").unwrap();
-        let objects = Objects::default();
+        let served = Arc::<Mutex<Served>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let served = Arc::clone(&objects);
-        thread::spawn(move || listener.incoming().for_each(|stream| serve(stream.unwrap(), &served)));
+        let serving = Arc::clone(&served);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                // The runner may have left.
+                let _: io::Result<()> = serve(stream.unwrap(), &serving);
+            }
+        });
         let variable = |name: &str, value: &str| (name.into(), value.into());
         let settings = Settings {
             bucket: BucketEndpoint { url: url.clone(), region: "eu-west-1".into(), bucket: "bucket".into() },
@@ -91,11 +108,11 @@ impl Aws {
             runner: env!("CARGO_BIN_EXE_runner").into(),
             now,
         };
-        Self { dir, objects, settings, tell: watch::Sender::new(false) }
+        Self { dir, served, settings, tell: watch::Sender::new(false) }
     }
 
     fn put(&self, name: &str, content: Vec<u8>) {
-        self.objects.lock().unwrap().insert(format!("{TASK}{name}"), content);
+        self.served.lock().unwrap().objects.insert(format!("{TASK}{name}"), content);
     }
 
     /// Gives the task an `up` of a small tree.
@@ -113,12 +130,13 @@ impl Aws {
     }
 
     async fn run(&self) -> Result<(), Error> {
-        runner::run(&self.settings, self.tell.subscribe()).await
+        let ended = timeout(2 * PATIENCE, runner::run(&self.settings, self.tell.subscribe())).await;
+        ended.unwrap_or_else(|_| panic!("the run does not end: {}", self.state()))
     }
 
     fn document<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
-        let objects = self.objects.lock().unwrap();
-        objects.get(&format!("{TASK}{name}")).map(|bytes| from_json("document", bytes).unwrap())
+        let content = self.served.lock().unwrap().objects.get(&format!("{TASK}{name}")).cloned();
+        content.map(|bytes| from_json("document", &bytes).unwrap())
     }
 
     fn result(&self) -> RunResult {
@@ -132,21 +150,49 @@ impl Aws {
         }
     }
 
-    fn calls(&self) -> Vec<String> {
-        fs::read_to_string(self.dir.join("calls")).unwrap_or_default().lines().map(str::to_owned).collect()
+    /// The lines of what the script wrote.
+    fn lines(&self, name: &str) -> Vec<String> {
+        fs::read_to_string(self.dir.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
-    async fn until(&self, holds: impl Fn(&Self) -> bool) {
+    fn calls(&self) -> Vec<String> {
+        self.lines("calls")
+    }
+
+    fn rounds(&self) -> usize {
+        self.lines("rounds").len()
+    }
+
+    /// All that was seen of the run, for a test that fails.
+    fn state(&self) -> String {
+        let requests = self.served.lock().unwrap().requests.clone();
+        format!(
+            "requests {requests:#?}, calls {:?}, rounds {}, told to stop {}",
+            self.calls(),
+            self.rounds(),
+            *self.tell.borrow()
+        )
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
         while !holds(self) {
+            assert!(Instant::now() < deadline, "waited for {what}: {}", self.state());
             sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Waits until a request was so answered, so often.
+    async fn answered(&self, request: &str, times: usize) {
+        let count = |aws: &Self| aws.served.lock().unwrap().requests.iter().filter(|answered| *answered == request).count();
+        self.until(&format!("{times} times {request}"), |aws| count(aws) >= times).await;
     }
 
     /// Has pulumi hang in a call, and tells the task to stop then.
     async fn stop_in(&self, call: &str) {
         fs::write(self.dir.join("hang"), call).unwrap();
         let stopping = async {
-            self.until(|aws| aws.dir.join("hangs").exists()).await;
+            self.until(&format!("pulumi to hang in {call}"), |aws| aws.dir.join("hangs").exists()).await;
             self.tell.send_replace(true);
         };
         let (ended, ()) = tokio::join!(self.run(), stopping);
@@ -198,38 +244,37 @@ fn spec(manifest_sha256: &str) -> RunSpec {
 }
 
 /// Answers one request, as ECS or as S3.
-fn serve(mut stream: TcpStream, objects: &Objects) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut lines = reader.by_ref().lines().map(Result::unwrap).take_while(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    let headers: BTreeMap<String, String> =
-        lines.filter_map(|line| Some((line.split_once(": ")?.0.to_lowercase(), line.split_once(": ")?.1.into()))).collect();
+fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let lines = reader.by_ref().lines().take_while(|line| line.as_ref().map_or(true, |line| !line.is_empty()));
+    let lines: Vec<String> = lines.collect::<io::Result<_>>()?;
+    let Some((first, headers)) = lines.split_first() else { return Ok(()) };
+    let headers: BTreeMap<String, &str> =
+        headers.iter().filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value)).collect();
     let mut body = vec![0; headers.get("content-length").map_or(0, |length| length.parse().unwrap())];
-    reader.read_exact(&mut body).unwrap();
+    reader.read_exact(&mut body)?;
     let (method, path) = first.split_once(' ').unwrap_or_default();
     let path = path.split(' ').next().unwrap_or_default().replace("%3A", ":");
-    let mut objects = objects.lock().unwrap();
-    let (status, answer) = match (method, path.as_str()) {
-        (_, "/metadata/task") => (200, br#"{"TaskARN":"arn:aws:ecs:eu-west-1:1:task/c/t1"}"#.to_vec()),
-        (_, "/credentials") => {
+    let key = path.trim_start_matches("/bucket/");
+    let Served { objects, requests } = &mut *served.lock().unwrap();
+    let (status, answer) = match (method, objects.get(key)) {
+        (_, _) if key == "/metadata/task" => (200, br#"{"TaskARN":"arn:aws:ecs:eu-west-1:1:task/c/t1"}"#.to_vec()),
+        (_, _) if key == "/credentials" => {
             let keys = r#"{"AccessKeyId":"a","SecretAccessKey":"s","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
             (200, keys.as_bytes().to_vec())
         }
-        (_, path) if objects.get(path.trim_start_matches("/bucket/")).is_some_and(|content| content == UNAVAILABLE) => {
-            (503, vec![])
-        }
-        ("PUT", path) => {
-            objects.insert(path.trim_start_matches("/bucket/").into(), body);
+        (_, Some(content)) if content == UNAVAILABLE => (503, vec![]),
+        ("PUT", _) => {
+            objects.insert(key.into(), body);
             (200, vec![])
         }
-        (_, path) => match objects.get(path.trim_start_matches("/bucket/")) {
-            Some(content) => (200, content.clone()),
-            None => (404, vec![]),
-        },
+        (_, Some(content)) => (200, content.clone()),
+        (_, None) => (404, vec![]),
     };
+    requests.push(format!("{method} {} {status}", key.trim_start_matches(TASK)));
     let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
-    // The runner may have left.
-    let _: std::io::Result<()> = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&answer));
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(&answer)
 }
 
 #[tokio::test]
@@ -248,12 +293,12 @@ async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
 async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
     let aws = Aws::new("none");
     let stopping = async {
-        sleep(Duration::from_millis(200)).await;
+        aws.answered("GET in/spec 404", 2).await;
         aws.tell.send_replace(true);
     };
     let (ended, ()) = tokio::join!(aws.run(), stopping);
     assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
-    assert!(aws.objects.lock().unwrap().is_empty(), "nothing is written");
+    assert!(aws.served.lock().unwrap().objects.is_empty(), "nothing is written");
 }
 
 #[tokio::test]
@@ -263,7 +308,7 @@ async fn a_stop_while_the_identity_or_the_tree_is_awaited_is_told() {
         aws.launch(|spec| spec.identity = name == "identity");
         aws.put(&format!("in/{name}"), UNAVAILABLE.into());
         let stopping = async {
-            sleep(Duration::from_millis(300)).await;
+            aws.answered(&format!("GET in/{name} 503"), 2).await;
             aws.tell.send_replace(true);
         };
         let (ended, ()) = tokio::join!(aws.run(), stopping);
@@ -299,8 +344,9 @@ async fn a_stop_after_the_operation_does_not_take_its_outputs() {
     let aws = Aws::new("outputs");
     aws.launch(|_| {});
     let released = async {
-        aws.until(|aws| *aws.tell.borrow()).await;
-        sleep(Duration::from_millis(200)).await;
+        aws.until("the stop", |aws| *aws.tell.borrow()).await;
+        let before = aws.rounds();
+        aws.until("rounds after the stop", |aws| aws.rounds() >= before + 10).await;
         fs::remove_file(aws.dir.join("hang")).unwrap();
     };
     tokio::join!(aws.stop_in("stack output"), released);
@@ -315,10 +361,9 @@ async fn a_stop_while_the_result_is_stored_does_not_lose_it() {
     aws.launch(|_| {});
     aws.put("out/result", UNAVAILABLE.into());
     let stopping = async {
-        aws.until(|aws| aws.calls().iter().filter(|call| *call == "stack output").count() == 2).await;
-        sleep(Duration::from_millis(500)).await;
+        aws.answered("PUT out/result 503", 1).await;
         aws.tell.send_replace(true);
-        aws.objects.lock().unwrap().remove(&format!("{TASK}out/result"));
+        aws.served.lock().unwrap().objects.remove(&format!("{TASK}out/result"));
     };
     let (ended, ()) = tokio::join!(aws.run(), stopping);
     ended.unwrap();
@@ -328,21 +373,27 @@ async fn a_stop_while_the_result_is_stored_does_not_lose_it() {
 #[tokio::test]
 async fn a_run_that_reaches_a_limit_is_interrupted_and_tells_its_current_step() {
     let begun = r#"{"resourcePreEvent":{"metadata":{"op":"create","urn":"urn:slow","new":{"custom":true}}}}"#;
-    let (silence, whole) = ((Some(2), None), (None, Some(2)));
-    for (name, reason, (silence_seconds, max_seconds)) in [("silence", "Silent", silence), ("whole", "TimedOut", whole)] {
+    // Long enough to get as far as that step on a busy machine.
+    let (silence, whole) = (
+        (4, RunLimits { silence_seconds: Some(4), max_seconds: None }),
+        (8, RunLimits { silence_seconds: None, max_seconds: Some(8) }),
+    );
+    let runs = [("silence", "Silent", silence), ("whole", "TimedOut", whole)].map(async |(name, reason, (seconds, limits))| {
         let aws = Aws::new(name);
         fs::write(aws.dir.join("events"), format!("{begun}\n")).unwrap();
         fs::write(aws.dir.join("hang"), "up").unwrap();
-        aws.launch(|spec| spec.limits = RunLimits { silence_seconds, max_seconds });
-        let told = async {
-            aws.until(|aws| aws.document::<Progress>("out/progress").is_some_and(|progress| progress.phase == Phase::Run)).await;
-        };
+        aws.launch(|spec| spec.limits = limits);
+        let told = aws.until("progress of the operation", |aws| {
+            aws.document::<Progress>("out/progress").is_some_and(|progress| progress.phase == Phase::Run)
+        });
         let (ended, ()) = tokio::join!(aws.run(), told);
         ended.unwrap();
         let (phase, found, message) = aws.failure();
         assert_eq!((phase, found.as_str()), (Phase::Run, reason), "{message}");
-        assert!(message.contains("2 seconds") && message.contains("the last step was create urn:slow"), "{message}");
-    }
+        let words = [format!("{seconds} seconds"), "the last step was create urn:slow".into()];
+        assert!(words.iter().all(|words| message.contains(words)), "{message}");
+    });
+    join_all(runs).await;
 }
 
 #[tokio::test]
