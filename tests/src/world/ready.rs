@@ -18,7 +18,17 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Calls `look` until it succeeds. After `limit` the error is `look`'s last one.
 ///
 /// A look that takes longer than 5 s counts as failed.
-pub async fn until<T, F: Future<Output = Result<T>>>(what: &str, limit: Duration, mut look: impl FnMut() -> F) -> Result<T> {
+pub async fn until<T, F: Future<Output = Result<T>>>(what: &str, limit: Duration, look: impl FnMut() -> F) -> Result<T> {
+    until_every(BETWEEN_LOOKS, what, limit, look).await
+}
+
+/// The same with that pause between looks: a short one for what is soon over, a long one for looks that cost much.
+pub async fn until_every<T, F: Future<Output = Result<T>>>(
+    pause: Duration,
+    what: &str,
+    limit: Duration,
+    mut look: impl FnMut() -> F,
+) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
         let error = match timeout(LOOK, look()).await {
@@ -29,7 +39,7 @@ pub async fn until<T, F: Future<Output = Result<T>>>(what: &str, limit: Duration
         if Instant::now() >= deadline {
             return Err(error).with_context(|| format!("{what}: not seen within {} s", limit.as_secs()));
         }
-        sleep(BETWEEN_LOOKS).await;
+        sleep(pause).await;
     }
 }
 

@@ -11,7 +11,6 @@ use driftless_tests::{
 use futures::future::try_join_all;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use tokio::time::sleep;
 
 use crate::world::{Alone, alone, aws, nothing_was_given_up, pid, quiet};
 
@@ -70,7 +69,10 @@ async fn end_at(team: &Namespace<'_>, step: Step, end: End) -> Result<()> {
         Ok(task)
     })
     .await?;
-    arrives(team.world, step, task.rsplit('/').next().unwrap_or_default()).await.with_context(|| name.clone())?;
+    if let Err(error) = arrives(team.world, step, task.rsplit('/').next().unwrap_or_default()).await {
+        let status = team.stack(&name).await?.status;
+        return Err(error.context(format!("{name}: {status:#?}")));
+    }
     match end {
         End::Killed => kill_process(pid(team.world, task.rsplit('/').next().unwrap_or_default())?, Signal::KILL)?,
         End::Stopped => {
@@ -99,23 +101,26 @@ async fn arrives(world: &Handle, step: Step, task: &str) -> Result<()> {
         }
         // Some calls take a tenth of a second.
         Step::Pulumi(called) => {
-            while !calls(pid(world, task)?, called) {
-                sleep(Duration::from_millis(10)).await;
-            }
-            Ok(())
+            ready::until_every(Duration::from_millis(10), &format!("pulumi {called} is called"), RUN, async || {
+                let calls = calls(pid(world, task)?);
+                ensure!(calls.iter().flatten().any(|other| other == called), "{calls:?}");
+                Ok(())
+            })
+            .await
         }
     }
 }
 
-/// Whether a runner has called a pulumi with that word which has not ended.
-fn calls(runner: Pid, word: &str) -> bool {
+/// The words of each pulumi that a runner has called and that has not ended.
+fn calls(runner: Pid) -> Vec<Vec<String>> {
     let runner = runner.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap_or_default();
-    children.split_whitespace().any(|child| {
+    let words = |child| {
         let command = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        let mut words = command.split(|byte| *byte == 0);
-        words.next().is_some_and(|program| program.ends_with(b"pulumi")) && words.any(|other| other == word.as_bytes())
-    })
+        let mut words = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+        words.next().is_some_and(|program| program.ends_with("pulumi")).then(|| words.collect())
+    };
+    children.split_whitespace().filter_map(words).collect()
 }
 
 async fn all_ready(team: &Namespace<'_>) -> Result<()> {

@@ -141,7 +141,17 @@ async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()
         "type": "SourceVerified", "status": "True", "reason": "Succeeded", "message": "verified signature of commit",
         "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": source.metadata.generation,
     });
-    team.patch_status(FLUX, "GitRepository", "app", &json!({ "conditions": [verified] })).await?;
+    // Once more if its controller, which was at work when it was suspended, writes after us.
+    ready::until("the source counts as verified", RUN, async || {
+        let source = team.objects(FLUX, "GitRepository")?.get("app").await?;
+        if source.data["status"]["conditions"] != json!([verified]) {
+            team.patch_status(FLUX, "GitRepository", "app", &json!({ "conditions": [verified] })).await?;
+        }
+        let stack = team.stack("app").await?;
+        ensure!(is_ready(&stack), "{:#?} of {:#}", stack.status, source.data["status"]);
+        Ok(())
+    })
+    .await?;
     team.ready_after("app", 1).await.map(drop)
 }
 

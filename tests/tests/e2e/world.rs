@@ -25,6 +25,9 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Held for reading by tests that live side by side, for writing by one that turns something off.
 static TURN: RwLock<()> = RwLock::const_new(());
 
+/// How long the world may take to start. Each of its parts has a deadline of its own, which says more.
+const READY: Duration = Duration::from_mins(10);
+
 /// `Err` if the world did not start.
 static WORLD: LazyLock<Result<(), String>> = LazyLock::new(|| {
     let (ready, started) = mpsc::channel();
@@ -43,7 +46,7 @@ static WORLD: LazyLock<Result<(), String>> = LazyLock::new(|| {
         }
         thread::park();
     });
-    started.recv().unwrap_or_else(|error| Err(error.to_string()))
+    started.recv_timeout(READY).unwrap_or_else(|error| Err(format!("the world did not become ready: {error}")))
 });
 
 async fn open() -> Result<Handle> {

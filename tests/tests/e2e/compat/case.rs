@@ -9,14 +9,19 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use driftless_api::{Stack, Update};
-use driftless_tests::scenario::{Namespace, condition, is_ready};
+use driftless_tests::{
+    scenario::{Namespace, condition, is_ready},
+    world::ready,
+};
 use kube::{
     Api, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+
+use super::history::{History, kstatus};
 
 /// How long a step may take. A failed run is tried again after 90 s at most, and others run beside it.
 const STEP: Duration = Duration::from_mins(4);
@@ -68,9 +73,10 @@ pub struct Step {
 pub struct Expect {
     /// The Stack is Ready and nothing runs.
     pub ready: bool,
-    /// Reason and message of the condition `Stalled`.
+    /// Reason and message of the condition `Stalled`. What is only so for some seconds may be over when somebody looks: any version of
+    /// the Stack since all was done may have it, if `stack` is true of the same one. All else is as it is said to be now.
     pub stalled: Option<(String, String)>,
-    /// Reason and message of the condition `Reconciling`.
+    /// Reason and message of the condition `Reconciling`, in the same way.
     pub reconciling: Option<(String, String)>,
     /// Our finalizer is not on the Stack any more.
     released: bool,
@@ -108,25 +114,30 @@ impl Case {
     }
 
     /// All steps, one after the other.
-    pub async fn run(&self, team: &Namespace<'_>) -> Result<()> {
+    pub async fn run(&self, team: &Namespace<'_>, history: &History) -> Result<()> {
         for (number, step) in self.steps.iter().enumerate() {
             let number = number + 1;
             self.act(team, step).await.with_context(|| format!("step {number}"))?;
-            self.until(team, &step.expect, STEP).await.with_context(|| format!("after step {number}"))?;
+            let done = history.now(self.object()).await?;
+            let since = || history.since(self.object(), done);
+            self.until(team, &step.expect, STEP, since).await.with_context(|| format!("after step {number}"))?;
         }
         Ok(())
     }
 
-    /// Looks until it is as expected.
-    pub async fn until(&self, team: &Namespace<'_>, expect: &Expect, limit: Duration) -> Result<()> {
-        let deadline = Instant::now() + limit;
-        while let Err(error) = self.look(team, expect).await? {
-            if Instant::now() >= deadline {
-                return Err(error.context(self.state(team).await));
-            }
-            sleep(BETWEEN_LOOKS).await;
+    /// Looks until it is as expected, now or, of what passes, in one of the versions of the Stack that count.
+    pub async fn until(
+        &self,
+        team: &Namespace<'_>,
+        expect: &Expect,
+        limit: Duration,
+        versions: impl Fn() -> Vec<Stack>,
+    ) -> Result<()> {
+        let look = async || self.look(team, expect, &versions()).await;
+        match ready::until_every(BETWEEN_LOOKS, "what is expected", limit, look).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(self.state(team).await)),
         }
-        Ok(())
     }
 
     async fn act(&self, team: &Namespace<'_>, step: &Step) -> Result<()> {
@@ -201,24 +212,20 @@ impl Case {
         Ok(())
     }
 
-    /// Whether it is as expected now. The outer error is what may never be seen.
-    async fn look(&self, team: &Namespace<'_>, expect: &Expect) -> Result<Result<()>> {
+    /// Whether it is as expected.
+    async fn look(&self, team: &Namespace<'_>, expect: &Expect, versions: &[Stack]) -> Result<()> {
         let stack = Api::<Stack>::namespaced(team.world.client.clone(), &team.name).get_opt(self.object()).await?;
         if let Some(stack) = &stack {
             kstatus(stack)?;
-        }
-        Ok(self.compare(team, expect, stack.as_ref()).await)
-    }
-
-    async fn compare(&self, team: &Namespace<'_>, expect: &Expect, stack: Option<&Stack>) -> Result<()> {
-        if let Some(stack) = stack {
             ensure!(!expect.gone, "it is still there");
             ensure!(
                 !expect.released || !stack.finalizers().iter().any(|finalizer| finalizer == FINALIZER),
                 "it has our finalizer"
             );
-            expect.conditions(stack)?;
-            fields(&serde_json::to_value(stack)?, &expect.stack)?;
+            if !expect.passes() || !versions.iter().any(|version| expect.is_of(version).is_ok()) {
+                let was = || format!("{:?} before", versions.iter().filter_map(condition).collect::<BTreeSet<_>>());
+                expect.is_of(stack).with_context(was)?;
+            }
         } else {
             ensure!(expect.gone || expect.released || expect.is_of_others(), "there is no Stack");
         }
@@ -277,7 +284,13 @@ impl Expect {
         !self.ready && self.stalled.is_none() && self.reconciling.is_none() && self.stack.is_empty()
     }
 
-    fn conditions(&self, stack: &Stack) -> Result<()> {
+    /// It says something that need not last.
+    fn passes(&self) -> bool {
+        self.stalled.is_some() || self.reconciling.is_some()
+    }
+
+    /// What it says of the Stack itself is true of a version of it.
+    fn is_of(&self, stack: &Stack) -> Result<()> {
         if self.ready {
             let running = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
             ensure!(is_ready(stack) && running.is_none(), "it is not Ready");
@@ -291,7 +304,7 @@ impl Expect {
             ensure!(same, "{found:?}, not {:?}", (type_, reason, message));
             ensure!(is_observed(stack), "its generation is not observed");
         }
-        Ok(())
+        fields(&serde_json::to_value(stack)?, &self.stack)
     }
 }
 
@@ -352,30 +365,6 @@ fn write(file: &str, content: Option<&str>) -> io::Result<()> {
             other => other,
         },
     }
-}
-
-/// At most one of `Reconciling` and `Stalled` is there, `Ready` always is, and each says what PKO's says.
-fn kstatus(stack: &Stack) -> Result<()> {
-    let Some(status) = stack.status.as_ref().filter(|status| !status.conditions.is_empty()) else { return Ok(()) };
-    let found: BTreeMap<_, _> = status
-        .conditions
-        .iter()
-        .map(|found| (found.type_.as_str(), (found.status.as_str(), found.reason.as_str(), found.message.as_str())))
-        .collect();
-    let types: BTreeSet<_> = found.keys().copied().collect();
-    let ready = match types.into_iter().collect::<Vec<_>>()[..] {
-        ["Ready"] => ("True", "ProcessingCompleted", "the stack has been processed and is up to date"),
-        ["Ready", "Reconciling"] => ("False", "NotReadyInProgress", "reconciliation is in progress"),
-        ["Ready", "Stalled"] => ("False", "NotReadyStalled", "reconciliation is stalled"),
-        _ => bail!("conditions {found:?}"),
-    };
-    let others_are_true = found.iter().all(|(type_, (status, ..))| *type_ == "Ready" || *status == "True");
-    ensure!(
-        found.get("Ready") == Some(&ready) && others_are_true && found.len() == status.conditions.len(),
-        "conditions {:?}",
-        status.conditions
-    );
-    Ok(())
 }
 
 fn is_observed(stack: &Stack) -> bool {

@@ -1,6 +1,7 @@
 //! What the Pulumi Kubernetes Operator does, row by row: the cases in `cases`, and the page that tells of them.
 
 mod case;
+mod history;
 mod page;
 
 use std::{path::Path, time::Duration};
@@ -23,6 +24,7 @@ use serde_json::json;
 use crate::world::{alone, s3, shared};
 
 use case::Case;
+use history::History;
 
 const REFUSED: &str = include_str!("cases/refused.yaml");
 const RUNS: &str = include_str!("cases/runs.yaml");
@@ -132,18 +134,22 @@ async fn group(
     let (world, _turn) = shared().await?;
     let team = self::namespace(&world, namespace).await?;
     let cases = cases(&team, text)?;
-    let ran = run(&team, &cases, side_by_side.min(cases.len())).await;
-    let ran = match ran {
-        Ok(()) => then(&team, &cases).await,
-        failed => failed,
+    let history = History::begin(Api::namespaced(world.client.clone(), &team.name)).await?;
+    let all = async {
+        run(&team, &cases, &history, side_by_side.min(cases.len())).await?;
+        then(&team, &cases).await
+    };
+    let ran = tokio::select! {
+        ran = all => ran,
+        failed = history.record() => Err(failed),
     };
     clear(&team).await?;
     ran
 }
 
 /// Runs cases, so many side by side, and tells of all that failed.
-async fn run(team: &Namespace<'_>, cases: &[Case], side_by_side: usize) -> Result<()> {
-    let results = stream::iter(cases).map(async |case| (case, case.run(team).await)).buffer_unordered(side_by_side);
+async fn run(team: &Namespace<'_>, cases: &[Case], history: &History, side_by_side: usize) -> Result<()> {
+    let results = stream::iter(cases).map(async |case| (case, case.run(team, history).await)).buffer_unordered(side_by_side);
     let failed = results.filter_map(async |(case, result)| Some(format!("{}: {:?}", case.name, result.err()?)));
     report(&failed.collect::<Vec<_>>().await, cases.len())
 }
@@ -163,7 +169,7 @@ async fn settled(team: &Namespace<'_>, cases: &[Case], updates: Option<usize>) -
         } else if last.expect.stalled.is_some() {
             stalled.push(case.object());
         }
-        if let Err(error) = case.until(team, &last.expect, STILL).await {
+        if let Err(error) = case.until(team, &last.expect, STILL, Vec::new).await {
             failed.push(format!("{}, when all is done: {error:?}", case.name));
         }
         let found = team.updates(case.object()).await?.len();
