@@ -1,5 +1,6 @@
 //! The claim of a Pulumi stack: a Lease in the system's own namespace, held by an Update's uid.
 
+use driftless_api::names;
 use driftless_aws::Queues;
 use driftless_contract::{ObjectKey, RunHint, RunId, VERSION};
 use driftless_kubernetes::{Cluster, Error};
@@ -14,7 +15,7 @@ pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
     namespace: &str,
     run: &RunId,
 ) -> Result<(), Stop> {
-    let annotations = [("driftless.dev/update".to_owned(), format!("{}/{}", run.update.namespace, run.update.name))];
+    let annotations = [(names::UPDATE.to_owned(), format!("{}/{}", run.update.namespace, run.update.name))];
     let lease = Lease {
         metadata: ObjectMeta {
             name: Some(run.claim.clone()),
@@ -50,11 +51,11 @@ pub(crate) async fn is_ours<C: Cluster, O, Q: Queues, T>(
         return Ok(true);
     }
     let annotations = lease.metadata.annotations.unwrap_or_default();
-    let by = annotations.get("driftless.dev/update").map_or("another Update", String::as_str);
+    let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
         // Its run may be over or its Update gone, and nobody else may know of the claim any more.
         let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
         ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
     }
-    Err(Stop::wait("StackClaimed", format!("the Pulumi stack is in use by {by}")))
+    Err(Stop::wait(names::STACK_CLAIMED, format!("the Pulumi stack is in use by {by}")))
 }

@@ -2,7 +2,7 @@
 
 use driftless_api::{
     CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, SECRETS_MOUNT, Tree, Update, Workspace,
-    WorkspaceSpec, WorkspaceStack, names,
+    WorkspaceSpec, WorkspaceStack, finalizer, names,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
@@ -95,7 +95,7 @@ async fn named<C: Cluster>(cluster: &C, update: &Update, namespace: String) -> R
 
 /// Whether an Update that a user made has its snapshot and our finalizer.
 pub(crate) fn is_kept(update: &Update) -> bool {
-    update.spec.driftless.is_some() && update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER)
+    update.spec.driftless.is_some() && finalizer::is_on(update)
 }
 
 /// What a run of a Workspace can have for a source.

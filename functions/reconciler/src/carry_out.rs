@@ -1,6 +1,6 @@
 //! Does what a plan says, commits first.
 
-use driftless_api::{Stack, Update, Workspace, names};
+use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, keys};
 use driftless_core::{Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
@@ -57,7 +57,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     let mut effects = plan.effects.iter().peekable();
     if effects.next_if(|effect| matches!(effect, Effect::AddFinalizer)).is_some() {
-        stack.finalizers_mut().push(names::FINALIZER.to_owned());
+        finalizer::add(&mut stack);
         stack = ports.cluster.replace(&stack).await?;
     }
     if plan.status != snapshot.stack.status {
@@ -89,7 +89,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
                 for key in [keys::inputs(cluster, &uid), keys::sealed(cluster, &uid)] {
                     ports.objects.delete(&key).await?;
                 }
-                stack.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
+                finalizer::remove(&mut stack);
                 stack = ports.cluster.replace(&stack).await?;
             }
         }
@@ -195,9 +195,8 @@ pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     mut update: Update,
 ) -> Result<(), Error> {
-    let before = update.finalizers().len();
-    update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
-    if update.finalizers().len() != before {
+    if finalizer::is_on(&update) {
+        finalizer::remove(&mut update);
         update = ports.cluster.replace(&update).await?;
     }
     if update.namespace().as_deref() == Some(ports.settings.system_namespace) {

@@ -8,7 +8,7 @@
 mod carry_out;
 mod load;
 
-use driftless_api::{Source, Stack, StackReference, Update, names};
+use driftless_api::{Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, ObjectKey, REVISION_LOOKS, keys};
 use driftless_core::{Retention, decide};
@@ -166,7 +166,7 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
         return Ok(());
     };
     let stack = update.stack(ports.settings.system_namespace);
-    let released = !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
+    let released = !finalizer::is_on(&update);
     let over = update.is_complete() && (released || has_ended(ports, &hint.object.cluster, &update, stack.is_some()).await?);
     // One that no Stack has to learn of is released by the recorder.
     if !over || stack.is_none() && !released {

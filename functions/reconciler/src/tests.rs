@@ -1,3 +1,4 @@
+use driftless_api::names;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::SignedDuration;
 use serde_json::{Value, json};

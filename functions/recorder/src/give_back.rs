@@ -2,18 +2,15 @@
 
 use std::{collections::BTreeSet, iter};
 
-use driftless_api::Update;
+use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{LaunchHint, ObjectKey, Outcome, RunHint, RunId, Verdict, keys, to_json};
-use driftless_core::{Admissions, Operation};
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_contract::{LaunchHint, ObjectKey, Outcome, RunHint, RunId, Verdict, keys};
+use driftless_core::Operation;
+use driftless_kubernetes::{Cluster, Error as KubernetesError, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings};
-
-/// Chooses those that wait for a claim. The status may be anybody's word: it leads to a look and to nothing else.
-const WAITS_FOR_CLAIM: &str = "status.driftless.waitingReason=StackClaimed";
 
 /// Of those that wait for a claim as many are told at once. The others look again by themselves.
 const WOKEN: usize = 50;
@@ -85,8 +82,10 @@ async fn claimants<C: Cluster, O, Q, T>(
     // A Stack whose namespace is terminating has its Update in the system's.
     let namespaces = BTreeSet::from([stack.map_or_else(|| run.namespace.clone(), |stack| stack.namespace), system.clone()]);
     let mut waiting = Vec::new();
+    // The status may be anybody's word: it leads to a look and to nothing else.
+    let selector = format!("status.driftless.waitingReason={}", names::STACK_CLAIMED);
     for namespace in &namespaces {
-        match ports.cluster.list::<Update>(Some(namespace), Some(WAITS_FOR_CLAIM)).await {
+        match ports.cluster.list::<Update>(Some(namespace), Some(&selector)).await {
             Ok(updates) => waiting.extend(updates.into_iter().filter(|update| !update.is_complete())),
             Err(error) => tracing::warn!(namespace, %error, "who waits for a claim is not told; it looks again by itself"),
         }
@@ -106,25 +105,12 @@ async fn give_place_back<C: Cluster, O, Q, T>(
     run: &RunId,
 ) -> Result<Vec<ObjectKey>, Error> {
     for tries_left in (0..TRIES).rev() {
-        let lease = ports.cluster.get::<Lease>(&settings.system_namespace, keys::ADMISSIONS).await?;
-        let Some(mut lease) = lease else { break };
-        let Some(written) = lease.annotations().get(keys::ADMISSIONS_ANNOTATION) else { break };
-        let admissions = match serde_json::from_str::<Admissions>(written) {
-            Ok(mut admissions) => {
-                if !admissions.release(&run.uid) {
-                    break;
-                }
-                admissions
-            }
-            Err(error) => {
-                let (lease, annotation) = (keys::ADMISSIONS, keys::ADMISSIONS_ANNOTATION);
-                tracing::warn!(lease, annotation, %error, "cannot be read and is emptied: for now more runs may go on than should");
-                Admissions::default()
-            }
-        };
-        lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&admissions));
-        match ports.cluster.replace(&lease).await {
-            Ok(_) => {
+        let Some((lease, mut admissions)) = admissions::read(ports.cluster, &settings.system_namespace).await? else { break };
+        if !admissions.release(&run.uid) {
+            break;
+        }
+        match admissions::write(ports.cluster, lease, &admissions).await {
+            Ok(()) => {
                 let next = admissions.queue().into_iter().take(CALLED);
                 return Ok(next.map(|(_, waiter)| beside(&run.update, &waiter.namespace, &waiter.name)).collect());
             }

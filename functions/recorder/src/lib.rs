@@ -9,7 +9,7 @@ mod tell;
 
 use std::collections::BTreeMap;
 
-use driftless_api::{StackReference, Update, names};
+use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
@@ -30,6 +30,9 @@ const DIGEST_LENGTH: usize = 64;
 
 /// As many resources that failed are told of.
 const MAX_FAILURES: usize = 10;
+
+/// Nor is a document of a task longer, in bytes: neither what the functions have for memory nor what a Secret holds is much more.
+const MAX_TOLD: u64 = 4 << 20;
 
 /// What the recorder works with, for one cluster.
 #[derive(Debug)]
@@ -219,20 +222,11 @@ async fn reported<C, O: Objects, Q, T>(
     owner: &Owner,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
-    let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else { return Ok(None) };
+    let Some(document) = told(ports.objects, task, "result").await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
-    let result = from_json("result", &document).unwrap_or_else(|error| RunResult {
-        version: VERSION,
-        verdict: Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: format!("the task reported {error}") },
-        outputs: None,
-        project: None,
-        permalink: None,
-        changes: BTreeMap::new(),
-        pending_operations: Vec::new(),
-        failures: Vec::new(),
-        inputs: None,
-        started_at: owner.at,
-        ended_at: now,
+    let result = from_json("result", &document).unwrap_or_else(|error| {
+        let message = format!("the task reported {error}");
+        RunResult::new(Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message }, owner.at, now)
     });
     Ok(Some(Outcome {
         version: VERSION,
@@ -252,6 +246,11 @@ async fn reported<C, O: Objects, Q, T>(
     }))
 }
 
+/// What a task wrote; no more than [`MAX_TOLD`] bytes of it.
+async fn told<O: Objects>(objects: &O, task: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
+    Ok(objects.get_range(&format!("{task}out/{name}"), 0, MAX_TOLD).await?)
+}
+
 fn sha256(document: &[u8]) -> String {
     base16ct::lower::encode_string(&Sha256::digest(document))
 }
@@ -264,7 +263,7 @@ async fn keep_lock<C, O: Objects, Q, T>(
     run: &RunId,
     gone: Option<Timestamp>,
 ) -> Result<(), Error> {
-    let Some(document) = ports.objects.get(&format!("{task}out/lock")).await? else { return Ok(()) };
+    let Some(document) = told(ports.objects, task, "lock").await? else { return Ok(()) };
     let lock: Lock = match from_json("lock", &document) {
         Ok(lock) => lock,
         Err(error) => {
@@ -325,9 +324,9 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
         ports.queues.hint(&Hint::new(stack), 0).await?;
-    } else if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+    } else if finalizer::is_on(&update) {
         // No Stack has to learn of it.
-        update.finalizers_mut().retain(|finalizer| finalizer != names::FINALIZER);
+        finalizer::remove(&mut update);
         ports.cluster.replace(&update).await?;
     }
     Ok(())

@@ -11,7 +11,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, sha256};
+use crate::{Error, Ports, sha256, told};
 
 /// What stands for a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -33,7 +33,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) {
         return Ok(None);
     }
-    let Some(document) = ports.objects.get(&format!("{task}out/result")).await? else {
+    let Some(document) = told(ports.objects, task, "result").await? else {
         // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
         let named = update.status.as_ref().and_then(|status| status.outputs.clone());
         return Ok(if update.is_complete() { named } else { Some(name(update)) });

@@ -7,7 +7,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Error, Ports};
+use crate::{Error, Ports, told};
 
 /// What ran in the task may have written its progress: a step is not longer than this, in bytes.
 const MAX_STEP: usize = 1024;
@@ -21,12 +21,11 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     mut update: Update,
     task: &str,
 ) -> Result<(), Error> {
-    let key = format!("{task}out/progress");
-    let Some(document) = ports.objects.get(&key).await? else { return Ok(()) };
+    let Some(document) = told(ports.objects, task, "progress").await? else { return Ok(()) };
     let progress: Progress = match from_json("progress", &document) {
         Ok(progress) => progress,
         Err(error) => {
-            tracing::warn!(key, %error, "the progress of a task is not shown");
+            tracing::warn!(task, %error, "the progress of a task is not shown");
             return Ok(());
         }
     };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, names};
+use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
 use driftless_aws::{BATCH, Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, Stack as CoreStack, due, its_turn};
@@ -58,8 +58,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     }
     for update in cluster.list::<Update>(None, None).await? {
         let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-        let released = !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
-        if !(update.is_complete() && released) && age > UNFINISHED_AFTER || update.expired(now) {
+        if (!update.is_complete() || finalizer::is_on(&update)) && age > UNFINISHED_AFTER || update.expired(now) {
             hints.push(Hint::new(key(name, &update)));
         }
     }
@@ -257,7 +256,7 @@ mod tests {
         let world = World::new(0, Faults::NONE);
         let complete = json!({ "conditions": is_true("Complete", world.now()) });
         let ttl = |ttl: &str| json!({ "ttlAfterCompleted": ttl });
-        let finalizer = || json!({ "finalizers": [names::FINALIZER] });
+        let finalizer = || json!({ "finalizers": [driftless_api::names::FINALIZER] });
         for (name, metadata, spec, status) in [
             ("unfinished", json!({}), ttl("1m"), json!({})),
             ("unreleased", finalizer(), ttl("1m"), complete.clone()),

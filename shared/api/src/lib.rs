@@ -9,6 +9,7 @@
 
 mod convert;
 pub mod crds;
+pub mod finalizer;
 mod flux;
 mod json;
 mod merge;

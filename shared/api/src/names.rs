@@ -27,6 +27,12 @@ pub const NEVER: &str = "never";
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";
 
+/// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
+pub const UPDATE: &str = "driftless.dev/update";
+
+/// The `waitingReason` of an Update that waits for the claim of its Pulumi stack.
+pub const STACK_CLAIMED: &str = "StackClaimed";
+
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 

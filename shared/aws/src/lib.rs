@@ -54,7 +54,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Objects {
     /// The object's content, if it is there.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
-    /// `size` bytes of the object from `offset` on, if it is there and that long.
+    /// Up to `size` bytes of the object from `offset` on, if it is there and longer than `offset`.
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
     /// When the object was last written, if it is there.
     fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;
@@ -109,13 +109,28 @@ pub enum TaskState {
     Missing,
 }
 
+/// What ECS made of a launch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// The task that it started, now or before.
+    Task {
+        /// Its ARN.
+        arn: String,
+    },
+    /// No task, and there will be none for this client token.
+    Refused {
+        /// ECS's words, of capacity or a quota mostly.
+        why: String,
+    },
+}
+
 /// Fargate.
 pub trait Tasks {
     /// The full ARN of a task definition for this shape, registered if there is none yet. A shape without an image is
     /// [`Error::Permanent`].
     fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
-    /// Starts the task of a launch record, or finds the one that it started before. The ARN.
-    fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<String>>;
+    /// Starts the task of a launch record, or finds the one that it started before.
+    fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;
     /// Asks for a task's state.
     fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
     /// The page with the log of a task's main container; empty if this function has no settings for tasks.

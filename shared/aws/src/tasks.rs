@@ -14,7 +14,7 @@ use aws_sdk_ecs::{
 use driftless_contract::{Launch, keys, to_json};
 use driftless_core::{InitContainer, TaskShape};
 
-use crate::{Error, Result, TaskState, Tasks, sdk::failure};
+use crate::{Error, Result, Started, TaskState, Tasks, sdk::failure};
 
 /// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
@@ -113,29 +113,30 @@ impl Tasks for Ecs {
         }
     }
 
-    async fn run(&self, launch: &Launch) -> Result<String> {
+    async fn run(&self, launch: &Launch) -> Result<Started> {
         let call = "ecs:RunTask";
         let settings = self.settings()?;
         let vpc = AwsVpcConfiguration::builder().set_subnets(Some(settings.subnets.clone()));
         let vpc =
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
         let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
-        let request = request.client_token(&launch.client_token).started_by(&launch.run.uid).launch_type(LaunchType::Fargate);
+        let request = request.client_token(launch.client_token()).started_by(&launch.run.uid).launch_type(LaunchType::Fargate);
         let request = request.network_configuration(NetworkConfiguration::builder().awsvpc_configuration(vpc).build());
         match request.send().await {
             Ok(answer) => {
                 if let Some(arn) = answer.tasks().first().and_then(Task::task_arn) {
-                    return Ok(arn.into());
+                    return Ok(Started::Task { arn: arn.into() });
                 }
-                // Capacity, mostly; every reason that ECS gives with status 200 may pass.
                 let reasons = answer.failures().iter().flat_map(|failure| [failure.reason(), failure.detail()]).flatten();
-                Err(transient(call, reasons.collect::<Vec<_>>().join(": ")))
+                Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
             }
             Err(error) => match error.as_service_error() {
                 // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
                 Some(RunTaskError::ConflictException(conflict)) => {
-                    let task = conflict.resource_ids().first();
-                    task.cloned().ok_or_else(|| transient(call, "the client token is taken, by no task that ECS names"))
+                    let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
+                    Ok(task.unwrap_or_else(|| Started::Refused {
+                        why: "the client token is taken, by no task that ECS names".into(),
+                    }))
                 }
                 _ => Err(failure(call, &error)),
             },

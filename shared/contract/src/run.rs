@@ -29,7 +29,7 @@ pub struct RunId {
 }
 
 /// Everything that starts the task: `runs/…/launch`. A retry replays it, so that the same `clientToken` comes with the same
-/// parameters. No secrets.
+/// parameters; what may change is [`Launch::attempt`]. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Launch {
@@ -37,8 +37,10 @@ pub struct Launch {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// `RunTask`'s `clientToken`: the Update's uid and the launch attempt.
-    pub client_token: String,
+    /// How often ECS answered that it starts no task: for want of capacity, or because of a quota. To the same `clientToken` it would
+    /// answer that for a day.
+    #[serde(default)]
+    pub attempt: u32,
     /// The task definition's full ARN: a newer revision of the family would be another parameter.
     pub task_definition: String,
     /// The project; for a run of which nobody reports. Absent if its file cannot be read.
@@ -49,6 +51,14 @@ pub struct Launch {
     pub inputs: Option<String>,
     /// When the launch was decided.
     pub at: Timestamp,
+}
+
+impl Launch {
+    /// `RunTask`'s `clientToken`: the Update's uid and the attempt.
+    #[must_use]
+    pub fn client_token(&self) -> String {
+        format!("{}-{}", self.run.uid, self.attempt)
+    }
 }
 
 /// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the launcher whenever it is asked to look. A change
@@ -390,6 +400,26 @@ pub struct RunResult {
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
+}
+
+impl RunResult {
+    /// How a run ended of which nothing else is known.
+    #[must_use]
+    pub fn new(verdict: Verdict, started_at: Timestamp, ended_at: Timestamp) -> Self {
+        Self {
+            version: crate::VERSION,
+            verdict,
+            outputs: None,
+            project: None,
+            permalink: None,
+            changes: BTreeMap::new(),
+            pending_operations: Vec::new(),
+            failures: Vec::new(),
+            inputs: None,
+            started_at,
+            ended_at,
+        }
+    }
 }
 
 /// An output of the stack.

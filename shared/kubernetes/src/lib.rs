@@ -1,5 +1,6 @@
 //! Kubernetes as the functions see it. The port is a trait beside its one real implementation; the simulation has the other.
 
+pub mod admissions;
 mod client;
 mod failure;
 

@@ -43,11 +43,13 @@ pub struct Faults {
     pub duplicate: u32,
     /// A message is never delivered.
     pub drop: u32,
+    /// ECS starts no task, and says so to the same client token again.
+    pub full: u32,
 }
 
 impl Faults {
     /// Nothing goes wrong.
-    pub const NONE: Self = Self { crash: 0, transient: 0, lost_answer: 0, duplicate: 0, drop: 0 };
+    pub const NONE: Self = Self { crash: 0, transient: 0, lost_answer: 0, duplicate: 0, drop: 0, full: 0 };
 }
 
 /// All ports at once. A clone is another handle on the same world.
@@ -70,6 +72,8 @@ struct State {
     sent: Vec<Message>,
     deduplications: BTreeMap<String, Timestamp>,
     tasks: BTreeMap<String, tasks::Task>,
+    /// Client tokens that started no task.
+    refused: BTreeSet<String>,
     cluster: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,
     terminating: BTreeSet<String>,
@@ -92,6 +96,7 @@ impl World {
             sent: Vec::new(),
             deduplications: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            refused: BTreeSet::new(),
             cluster: BTreeMap::new(),
             written: VecDeque::new(),
             terminating: BTreeSet::new(),

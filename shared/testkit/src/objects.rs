@@ -39,8 +39,8 @@ impl Objects for World {
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
         let content = Objects::get(self, key).await?;
-        let range = usize::try_from(offset).ok().zip(usize::try_from(offset + size).ok());
-        Ok(content.zip(range).and_then(|(content, (begin, end))| content.get(begin..end).map(<[u8]>::to_vec)))
+        let [begin, size] = [offset, size].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        Ok(content.filter(|content| begin < content.len()).map(|content| content.into_iter().skip(begin).take(size).collect()))
     }
 
     async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {

@@ -1,4 +1,4 @@
-use driftless_aws::{Result, TaskState, Tasks};
+use driftless_aws::{Result, Started, TaskState, Tasks};
 use driftless_contract::{Launch, RunId, RunMessage, keys, to_json};
 use driftless_core::TaskShape;
 use jiff::{SignedDuration, Timestamp};
@@ -59,18 +59,21 @@ impl Tasks for World {
         self.call(|_| arn).await.ok_or_else(|| lost("ecs:DescribeTaskDefinition"))
     }
 
-    async fn run(&self, launch: &Launch) -> Result<String> {
+    async fn run(&self, launch: &Launch) -> Result<Started> {
         let run = self.call(|state| {
-            let now = state.now;
-            let holds = |task: &Task| task.client_token == launch.client_token && !task.is_forgotten(now);
+            let (now, client_token) = (state.now, launch.client_token());
+            let holds = |task: &Task| task.client_token == client_token && !task.is_forgotten(now);
             if let Some((arn, _)) = state.tasks.iter().find(|(_, task)| holds(task)) {
-                return arn.clone();
+                return Started::Task { arn: arn.clone() };
+            }
+            if state.refused.contains(&client_token) || state.chance(state.faults.full) {
+                state.refused.insert(client_token);
+                return Started::Refused { why: "Capacity is unavailable at this time".into() };
             }
             let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
-            let task =
-                Task { run: launch.run.clone(), client_token: launch.client_token.clone(), stopping: false, stopped: None };
+            let task = Task { run: launch.run.clone(), client_token, stopping: false, stopped: None };
             state.tasks.insert(arn.clone(), task);
-            arn
+            Started::Task { arn }
         });
         run.await.ok_or_else(|| lost("ecs:RunTask"))
     }

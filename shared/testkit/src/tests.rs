@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use driftless_aws::{Objects, Queues as _, TaskState, Tasks};
+use driftless_aws::{Objects, Queues as _, Started, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, RunId, VERSION};
 use driftless_kubernetes::{Cluster, Error};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -132,16 +132,12 @@ fn a_delayed_message_comes_when_it_is_due_and_a_fifo_group_keeps_its_order() {
 fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
     let world = quiet();
     let run = RunId { update: object("Update", "u"), uid: "uid".into(), claim: "claim".into() };
-    let launch = Launch {
-        version: VERSION,
-        run,
-        client_token: "uid-0".into(),
-        task_definition: "d".into(),
-        project: None,
-        inputs: None,
-        at: world.now(),
+    let launch =
+        Launch { version: VERSION, run, attempt: 0, task_definition: "d".into(), project: None, inputs: None, at: world.now() };
+    let start = || match world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() {
+        Started::Task { arn } => arn,
+        Started::Refused { why } => panic!("{why}"),
     };
-    let start = || world.drive(Tasks::run(&world, &launch)).unwrap().unwrap();
     let state = |arn: &str| world.drive(Tasks::state(&world, arn)).unwrap().unwrap();
     let first = start();
     assert_eq!(start(), first);

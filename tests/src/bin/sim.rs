@@ -17,7 +17,7 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names or admissions.
+    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions or attempts.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.

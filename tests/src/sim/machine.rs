@@ -101,7 +101,7 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn new(seed: u64, breakage: Option<Breakage>, events: usize) -> Self {
         let odds = Odds::draw(&mut Dice::new(seed, 1));
-        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, ..Faults::NONE };
+        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
         let world = World::new(seed, faults);
         let begin = world.now();
         let (script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
@@ -495,7 +495,10 @@ impl Machine {
 
 /// How many runs may go on at once: a third of the seeds have limits.
 fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
-    if dice.chance(667) && breakage != Some(Breakage::Admissions) {
+    if breakage == Some(Breakage::Admissions) {
+        return Limits { runs: Some(1), runs_per_namespace: None };
+    }
+    if dice.chance(667) {
         return Limits::default();
     }
     Limits { runs: Some(1 + dice.index(2)), runs_per_namespace: Some(1 + dice.index(2)) }

@@ -47,12 +47,22 @@ pub enum Breakage {
     Names,
     /// The API server writes what runs are admitted whatever version was read.
     Admissions,
+    /// Every launch asks ECS with the first client token, also after ECS refused it.
+    Attempts,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Claims, Self::Owner, Self::Outcome, Self::Versions, Self::Redelivery, Self::Names, Self::Admissions];
+    pub const ALL: [Self; 8] = [
+        Self::Claims,
+        Self::Owner,
+        Self::Outcome,
+        Self::Versions,
+        Self::Redelivery,
+        Self::Names,
+        Self::Admissions,
+        Self::Attempts,
+    ];
 }
 
 impl FromStr for Breakage {
@@ -204,6 +214,8 @@ struct Odds {
     fail: u32,
     /// A task is killed.
     kill: u32,
+    /// ECS starts no task for want of capacity.
+    full: u32,
 }
 
 impl Odds {
@@ -226,6 +238,7 @@ impl Odds {
             forget: draw(300),
             fail: draw(300),
             kill: draw(300),
+            full: draw(500),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, io::Write as _, rc::Rc};
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, names};
+use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names};
 use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
 use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
 use driftless_kubernetes::{Cluster, Object};
@@ -360,7 +360,7 @@ fn create_update(world: &World, name: &str, stack: usize, operation: &str) {
 /// that its source has no more.
 pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
     let going = update.metadata.deletion_timestamp.is_some();
-    if update.is_complete() && !going && !update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+    if update.is_complete() && !going && !finalizer::is_on(update) {
         return None;
     }
     let workspace = get::<Workspace>(world, update.spec.workspace_name.as_deref().unwrap_or_default());

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_aws::{Objects, Queues, Started, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
 use driftless_core::TaskShape;
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object};
@@ -225,10 +225,12 @@ impl Tasks for Wire {
         self.call(|| "task definition".into(), self.world.definition(shape)).await
     }
 
-    async fn run(&self, launch: &Launch) -> driftless_aws::Result<String> {
+    async fn run(&self, launch: &Launch) -> driftless_aws::Result<Started> {
         let mut launch = launch.clone();
-        if self.forgets() {
-            launch.client_token = format!("{} forgotten {}", launch.client_token, self.world.random(u32::MAX));
+        if self.is_broken(Breakage::Attempts) {
+            launch.attempt = 0;
+        } else if self.forgets() {
+            launch.attempt = self.world.random(u32::MAX);
         }
         self.call(|| format!("run task for {}", launch.run.update), Tasks::run(&self.world, &launch)).await
     }

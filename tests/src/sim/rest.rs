@@ -1,6 +1,6 @@
 //! What has to be true of a plan, and when all is at rest.
 
-use driftless_api::{Stack, Update, names};
+use driftless_api::{Stack, Update, finalizer};
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object};
@@ -111,7 +111,7 @@ impl Machine {
             if !update.is_complete() || !self.world.objects().contains_key(&outcome) {
                 return Err(format!("5: Update {name} is left without an outcome"));
             }
-            if update.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER) {
+            if finalizer::is_on(&update) {
                 return Err(format!("4: Update {name} keeps its finalizer"));
             }
             if stack.is_some_and(|stack| !stacks.contains(&stack.name)) {

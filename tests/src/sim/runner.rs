@@ -161,17 +161,11 @@ fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: 
     let outputs = matches!(verdict, Verdict::Succeeded {})
         .then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
     let result = RunResult {
-        version: VERSION,
-        verdict,
         outputs,
         project: Some(project_of(&spec.stack)),
-        permalink: None,
         changes: [("create".to_owned(), 1)].into(),
-        pending_operations: Vec::new(),
-        failures: Vec::new(),
         inputs: spec.inputs.clone(),
-        started_at: began,
-        ended_at: world.now(),
+        ..RunResult::new(verdict, began, world.now())
     };
     put(world, &format!("{folder}out/result"), to_json(&result));
 }

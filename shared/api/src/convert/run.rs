@@ -12,7 +12,7 @@ use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack,
     StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack, duration,
-    merge, names,
+    finalizer, merge, names,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -325,8 +325,9 @@ impl Update {
         let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
         let complete = conditions.iter().find(|condition| condition.type_ == "Complete" && condition.status == "True");
         let kept = complete.map(|condition| now.duration_since(condition.last_transition_time.0));
-        let released = !self.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER);
-        released && self.metadata.deletion_timestamp.is_none() && kept.zip(ttl).is_some_and(|(kept, ttl)| kept >= ttl)
+        !finalizer::is_on(self)
+            && self.metadata.deletion_timestamp.is_none()
+            && kept.zip(ttl).is_some_and(|(kept, ttl)| kept >= ttl)
     }
 
     /// Says what it waits for. `false` if it says so already.

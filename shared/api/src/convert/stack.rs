@@ -2,7 +2,9 @@ use driftless_core as core;
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::{Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, names};
+use crate::{
+    Artifact, GitAuth, Program, ResourceRef, Source, Stack, StackSpec, WorkspaceReclaimPolicy, duration, finalizer, names,
+};
 
 impl From<&Stack> for core::Stack {
     fn from(stack: &Stack) -> Self {
@@ -12,7 +14,7 @@ impl From<&Stack> for core::Stack {
             uid: stack.uid().unwrap_or_default(),
             generation: stack.metadata.generation.unwrap_or_default(),
             deleting: stack.metadata.deletion_timestamp.is_some(),
-            finalizer: stack.finalizers().iter().any(|finalizer| finalizer == names::FINALIZER),
+            finalizer: finalizer::is_on(stack),
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             spec: spec(stack),

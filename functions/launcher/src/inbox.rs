@@ -1,0 +1,138 @@
+//! What a task is given: the inbox of its folder.
+
+use driftless_api::Update;
+use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_contract::{LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys, to_json};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, Settings, Stop, identity, spec, status::show_running};
+
+/// Gives the owner what it is to do. The spec comes last: a task that has it has all. `false` if the run is over.
+pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    prepared: &spec::Prepared,
+    task: &str,
+    now: Timestamp,
+) -> Result<bool, Stop> {
+    let identity = match &prepared.account {
+        Ok(account) => match identity::tokens(ports.cluster, account).await {
+            Err(KubernetesError::NamespaceTerminating { message, .. }) if prepared.spec.operation == Operation::Destroy => {
+                Err(message)
+            }
+            Err(KubernetesError::Permanent { message, .. }) if prepared.is_last => Err(message),
+            tokens => Ok(tokens.map_err(identity::refused)?),
+        },
+        Err(words) => Err(words.clone()),
+    };
+    let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
+    let run = TaskRun { version: VERSION, run: prepared.run.clone() };
+    ports.objects.put(&format!("{inbox}run"), to_json(&run).into_bytes()).await?;
+    if let Some(tree) = &prepared.tree {
+        ports.objects.put(&format!("{inbox}manifest"), tree.manifest.clone()).await?;
+        ports.objects.copy(&format!("{}pack", tree.folder), &format!("{inbox}pack")).await?;
+    }
+    if let Some(key) = &prepared.seal {
+        let RunSpec { env, config, .. } = &prepared.spec;
+        let sealed = SealedInputs { version: VERSION, env: env.clone(), config: config.clone() };
+        ports.objects.put_sealed(key, to_json(&sealed).into_bytes()).await?;
+    }
+    if let Ok(identity) = &identity {
+        ports.objects.put(&format!("{inbox}identity"), to_json(identity).into_bytes()).await?;
+    }
+    let spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
+    ports.objects.put(&format!("{inbox}spec"), to_json(&spec).into_bytes()).await?;
+    if let Err(words) = identity {
+        let note = format!(
+            "the run has neither a token for the cluster nor one for an AWS role: {words}. What can only be reached with them cannot be \
+             destroyed"
+        );
+        ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, now).await;
+    }
+    Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &inbox).await?)
+}
+
+/// Deletes the secrets of a task's inbox if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether
+/// it was.
+async fn take_back<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    update: &ObjectKey,
+    uid: &str,
+    inbox: &str,
+) -> Result<bool, Error> {
+    let over = ports.objects.exists(&format!("{}outcome", keys::run(&update.cluster, uid))).await?;
+    if over {
+        for secret in ["spec", "identity"] {
+            ports.objects.delete(&format!("{inbox}{secret}")).await?;
+        }
+    }
+    Ok(over)
+}
+
+/// Looks after a run that a task owns.
+pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    task: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let folder = keys::task(&settings.task_role_id, keys::task_id(task));
+    if ports.objects.exists(&format!("{folder}out/result")).await? {
+        return Ok(());
+    }
+    let done = if ports.objects.exists(&format!("{folder}in/spec")).await? {
+        renew(ports, settings, hint, update, task, now).await
+    } else {
+        fill_again(ports, settings, hint, update, task, now).await
+    };
+    match done {
+        Ok(()) => show_running(ports, settings, hint, update, task, now).await,
+        Err(Stop::Fail(error)) => Err(error),
+        // The task gives up by itself when nothing comes, and is recorded as such.
+        Err(Stop::Wait(reason, message)) => {
+            tracing::warn!(update = %hint.update, reason, message, "cannot give the task what it needs");
+            Ok(())
+        }
+    }
+}
+
+/// Gives the owner what it is to do if a launch ended between the ticket and that.
+async fn fill_again<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    task: &str,
+    now: Timestamp,
+) -> Result<(), Stop> {
+    let prepared = spec::prepare(ports, settings, hint, update, now).await?;
+    fill(ports, settings, update, &prepared, task, now).await.map(drop)
+}
+
+/// Gives a task new tokens before the ones that it has expire.
+async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    task: &str,
+    now: Timestamp,
+) -> Result<(), Stop> {
+    let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
+    let written = ports.objects.modified(&format!("{inbox}identity")).await?;
+    let is_old = written.is_some_and(|at| now.duration_since(at) >= identity::RENEW_AFTER);
+    if !is_old || ports.tasks.state(task).await? != TaskState::Alive {
+        return Ok(());
+    }
+    let snapshot = spec::snapshot(ports.cluster, settings, update).await?;
+    let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace).await?;
+    let tokens = identity::tokens(ports.cluster, &account).await.map_err(identity::refused)?;
+    ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;
+    take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &inbox).await?;
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! What an Update's status says of its launch.
+
+use driftless_api::Update;
+use driftless_aws::{Queues, Tasks};
+use driftless_contract::{Hint, LaunchHint, MAX_HOPS, ObjectKey};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, Settings};
+
+/// Tries to write a status over a version that somebody else changes.
+const STATUS_TRIES: usize = 3;
+
+/// Says on an Update which task runs it, if it does not say so: a launch may have ended just before.
+pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    task: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let log = ports.tasks.log_url(task);
+    set_status(ports, settings, hint, update, |update| {
+        let shown = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_deref());
+        (shown != Some(task) || update.is_complete()) && update.set_running(task, &log, now)
+    })
+    .await
+}
+
+/// Changes the status of an Update whose outcome was not recorded when it was read, and tells its Stack if it changed. It is a view for
+/// people: one that cannot be written in a few tries is left to the next look.
+pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    change: impl Fn(&mut Update) -> bool,
+) -> Result<(), Error> {
+    let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
+    let mut update = update.clone();
+    for again in 0..STATUS_TRIES {
+        // It may have been recorded meanwhile.
+        if again > 0 && update.is_complete() || !change(&mut update) {
+            return Ok(());
+        }
+        match ports.cluster.replace_status(&update).await {
+            Ok(_) => return tell_stack(ports, settings, hint, &update).await,
+            Err(KubernetesError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(fresh) = ports.cluster.get::<Update>(&namespace, &name).await? else { return Ok(()) };
+        update = fresh;
+    }
+    Ok(())
+}
+
+/// The Stack shows what its run waits for.
+async fn tell_stack<C, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+) -> Result<(), Error> {
+    if let Some(stack) = update.stack(&settings.system_namespace).filter(|_| hint.hops < MAX_HOPS) {
+        let object = hint.update.sibling("pulumi.com/v1", "Stack", &stack.name);
+        let object = ObjectKey { namespace: stack.namespace, ..object };
+        ports.queues.hint(&Hint { hops: hint.hops + 1, ..Hint::new(object) }, 0).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! The one list of the runs that go on and those that wait: an annotation of a Lease in the system's own namespace.
+
+use driftless_contract::{keys, to_json};
+use driftless_core::Admissions;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{ResourceExt as _, core::ObjectMeta};
+
+use crate::{Cluster, Result};
+
+/// The list and the Lease that it is in, if there is one. A list that cannot be read counts as empty: for a time more runs may go on than
+/// should, which is better than none.
+///
+/// # Errors
+/// Those of the call.
+pub async fn read<C: Cluster>(cluster: &C, system_namespace: &str) -> Result<Option<(Lease, Admissions)>> {
+    let Some(lease) = cluster.get::<Lease>(system_namespace, keys::ADMISSIONS).await? else { return Ok(None) };
+    let written = lease.annotations().get(keys::ADMISSIONS_ANNOTATION).map(|written| serde_json::from_str(written));
+    let all = written.transpose().unwrap_or_else(|error| {
+        let (lease, annotation) = (keys::ADMISSIONS, keys::ADMISSIONS_ANNOTATION);
+        tracing::warn!(lease, annotation, %error, "cannot be read and counts as empty: for now more runs may go on than should");
+        None
+    });
+    Ok(Some((lease, all.unwrap_or_default())))
+}
+
+/// A Lease for the list where there is none.
+#[must_use]
+pub fn new(system_namespace: &str) -> Lease {
+    let (name, namespace) = (Some(keys::ADMISSIONS.into()), Some(system_namespace.into()));
+    Lease { metadata: ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec: None }
+}
+
+/// Writes the list over the version that was read.
+///
+/// # Errors
+/// [`crate::Error::Conflict`] if somebody else changed it meanwhile, and those of the call.
+pub async fn write<C: Cluster>(cluster: &C, mut lease: Lease, all: &Admissions) -> Result<()> {
+    lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(all));
+    let written =
+        if lease.metadata.resource_version.is_some() { cluster.replace(&lease).await } else { cluster.create(&lease).await };
+    written.map(drop)
+}
