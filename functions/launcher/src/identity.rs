@@ -3,17 +3,13 @@
 use driftless_api::WorkspaceSpec;
 use driftless_contract::{ClusterAccess, Identity, VERSION, WebIdentity};
 use driftless_kubernetes::{Cluster, Endpoint, Error};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::ResourceExt as _;
 use secrecy::ExposeSecret as _;
 
 use crate::Stop;
 
-/// For how long tokens are asked for.
-const TOKEN_SECONDS: u32 = 3600;
-/// Tokens that are older than this are replaced: half their life.
-pub(crate) const RENEW_AFTER: SignedDuration = SignedDuration::from_secs(TOKEN_SECONDS as i64 / 2);
 /// EKS's annotations of a `ServiceAccount` that may take a role.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
 const AUDIENCE: &str = "eks.amazonaws.com/audience";
@@ -48,13 +44,18 @@ pub(crate) async fn account<C: Cluster>(cluster: &C, namespace: &str, workspace:
     Ok(Account { namespace: namespace.into(), name: name.into(), role })
 }
 
-/// New tokens of a `ServiceAccount`.
-pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account) -> Result<Identity, Error> {
+/// Whether tokens that were made then are to be replaced: at half their life.
+pub(crate) fn is_old(token_seconds: u32, made: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(made) >= SignedDuration::from_secs(i64::from(token_seconds)) / 2
+}
+
+/// New tokens of a `ServiceAccount`, asked for for so many seconds.
+pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: u32) -> Result<Identity, Error> {
     let Account { namespace, name, role } = account;
-    let (token, mut expires_at) = cluster.service_account_token(namespace, name, None, TOKEN_SECONDS).await?;
+    let (token, mut expires_at) = cluster.service_account_token(namespace, name, None, seconds).await?;
     let mut web_identity = None;
     if let Some((role_arn, audience)) = role {
-        let (token, expires) = cluster.service_account_token(namespace, name, Some(audience), TOKEN_SECONDS).await?;
+        let (token, expires) = cluster.service_account_token(namespace, name, Some(audience), seconds).await?;
         expires_at = expires_at.min(expires);
         web_identity = Some(WebIdentity { role_arn: role_arn.clone(), token: token.expose_secret().into() });
     }
@@ -117,14 +118,14 @@ mod tests {
         let world = World::new(0, Faults::NONE);
         let role = "arn:aws:iam::123456789012:role/ci/deploy";
         let deploy = account_with(&world, &json!({ ROLE: role })).unwrap();
-        let identity = world.drive(tokens(&world, &deploy)).unwrap().ok().unwrap();
+        let identity = world.drive(tokens(&world, &deploy, 3600)).unwrap().ok().unwrap();
         assert!(identity.cluster.token.ends_with("of n/deploy for kubernetes"), "{}", identity.cluster.token);
         assert_eq!((identity.cluster.server.as_str(), identity.cluster.namespace.as_str()), ("https://kubernetes.example", "n"));
-        assert_eq!(identity.expires_at, world.now() + RENEW_AFTER * 2);
+        assert_eq!(identity.expires_at, world.now() + SignedDuration::from_hours(1));
         let web = identity.web_identity.unwrap();
         assert!(web.role_arn == role && web.token.ends_with("of n/deploy for sts.amazonaws.com"));
         let account = account_with(&world, &json!({ ROLE: role, AUDIENCE: "mine" })).unwrap();
-        let web = world.drive(tokens(&world, &account)).unwrap().ok().unwrap().web_identity.unwrap();
+        let web = world.drive(tokens(&world, &account, 3600)).unwrap().ok().unwrap().web_identity.unwrap();
         assert!(web.token.ends_with("for mine"));
         for name in [None, Some("")] {
             let account = read(&world, name).unwrap();

@@ -19,7 +19,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     now: Timestamp,
 ) -> Result<bool, Stop> {
     let identity = match &prepared.account {
-        Ok(account) => match identity::tokens(ports.cluster, account).await {
+        Ok(account) => match identity::tokens(ports.cluster, account, settings.token_seconds).await {
             Err(KubernetesError::NamespaceTerminating { message, .. }) if prepared.spec.operation == Operation::Destroy => {
                 Err(message)
             }
@@ -125,13 +125,13 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 ) -> Result<(), Stop> {
     let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
     let written = ports.objects.modified(&format!("{inbox}identity")).await?;
-    let is_old = written.is_some_and(|at| now.duration_since(at) >= identity::RENEW_AFTER);
+    let is_old = written.is_some_and(|at| identity::is_old(settings.token_seconds, at, now));
     if !is_old || ports.tasks.state(task).await? != TaskState::Alive {
         return Ok(());
     }
     let snapshot = spec::snapshot(ports.cluster, settings, update).await?;
     let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace).await?;
-    let tokens = identity::tokens(ports.cluster, &account).await.map_err(identity::refused)?;
+    let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
     ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;
     take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &inbox).await?;
     Ok(())

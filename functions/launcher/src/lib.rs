@@ -58,6 +58,8 @@ pub struct Settings {
     pub limits: Limits,
     /// How long a run may take that has no word of its own for it.
     pub run_limits: RunLimits,
+    /// For how long a run's tokens are asked for; they are replaced at half their life.
+    pub token_seconds: u32,
     /// 32 random bytes: the key of all digests of inputs, if there is none yet.
     pub fresh_key: SecretSlice<u8>,
 }

@@ -25,6 +25,7 @@ async fn main() -> Result<(), Error> {
         default_image: env::required("DEFAULT_IMAGE")?,
         limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },
         run_limits: RunLimits { silence_seconds: limit("SILENCE_SECONDS")?, max_seconds: limit("MAX_RUN_SECONDS")? },
+        token_seconds: env::parsed("TOKEN_SECONDS")?,
         fresh_key: fresh_key.into(),
     };
     let bucket = env::required("BUCKET")?;

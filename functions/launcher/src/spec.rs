@@ -171,6 +171,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
     let lock: Option<Lock> =
         ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.map(|document| from_json("lock", &document)).transpose()?;
+    let resources = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
+    let resources = resources.and_then(|document| from_json("resources", &document).ok());
     let run = RunId { update: key.clone(), uid: update.uid().unwrap_or_default(), claim };
     let spec = RunSpec {
         version: VERSION,
@@ -199,6 +201,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         log_level: workspace.pulumi_log_level.and_then(|level| u32::try_from(level).ok()).filter(|level| *level > 0),
         inputs: digest,
         stale_lock: lock,
+        resources,
     };
     let seal = (ours.seal == Some(true) && !values.is_empty()).then(|| keys::sealed(&key.cluster, &uid));
     Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })

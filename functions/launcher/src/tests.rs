@@ -20,6 +20,7 @@ pub(crate) fn settings() -> Settings {
         default_image: "pulumi".into(),
         limits: Limits::default(),
         run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
+        token_seconds: 3600,
         fresh_key: vec![7; 32].into(),
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, iter};
 
 use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{LaunchHint, ObjectKey, Outcome, RunHint, RunId, Verdict, keys};
+use driftless_contract::{LaunchHint, ObjectKey, Outcome, RunHint, RunId, Verdict, keys, to_json};
 use driftless_core::Operation;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,6 +19,9 @@ const LAST_AFTER_SECONDS: u16 = 5;
 
 /// For a place that is free so many are told: the first may be gone.
 const CALLED: usize = 2;
+
+/// What pulumi did to resources that are there afterwards.
+const LEFT: [&str; 7] = ["same", "create", "update", "replace", "import", "read", "refresh"];
 
 /// Others change the admissions at the same time.
 const TRIES: u32 = 4;
@@ -61,6 +64,8 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     }
     if matches!(outcome.verdict, Verdict::Succeeded {}) {
         ports.objects.delete(&keys::lock(&update.cluster, claim)).await?;
+        let left: u64 = LEFT.iter().filter_map(|operation| outcome.changes.get(*operation)).sum();
+        ports.objects.put(&keys::resources(&update.cluster, claim), to_json(&left).into_bytes()).await?;
     }
     let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
     let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);

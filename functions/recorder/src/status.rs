@@ -35,6 +35,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
         done: progress.done.into(),
         failed: progress.failed.into(),
         phase: Some(format!("{:?}", progress.phase).to_lowercase()),
+        planned: progress.planned.into(),
         started: progress.started.into(),
         time: Some(whole(progress.at)),
     };

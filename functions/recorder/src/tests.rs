@@ -64,7 +64,7 @@ fn report(world: &World, result: &RunResult) {
 
 fn progress(world: &World, done: u32) {
     let (at, current) = (world.now() + SignedDuration::from_millis(300), Some("update urn:a".into()));
-    let progress = Progress { version: VERSION, at, phase: Phase::Run, started: 9, done, failed: 1, current };
+    let progress = Progress { version: VERSION, at, phase: Phase::Run, planned: 20, started: 9, done, failed: 1, current };
     put(world, &format!("{TASK}out/progress"), &to_json(&progress));
 }
 
@@ -139,9 +139,9 @@ fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
     progress(&world, 3);
     look(&world);
     let shown = json!({
-        "current": "update urn:a", "done": 3, "failed": 1, "phase": "run", "started": 9, "time": world.now().to_string(),
+        "current": "update urn:a", "done": 3, "failed": 1, "phase": "run", "planned": 20, "started": 9, "time": world.now().to_string(),
     });
-    assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&shown, &json!("3/9")));
+    assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&shown, &json!("3/20")));
     let _: Vec<_> = world.written();
     look(&world);
     assert!(world.written().is_empty(), "nothing changed");

@@ -203,6 +203,7 @@ mod tests {
             log_level: None,
             inputs: None,
             stale_lock: None,
+            resources: None,
         }
     }
 

@@ -216,8 +216,9 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> I
             _ = beat.tick() => {}
             () = gauge.operating.notified() => beat.reset(),
         }
-        let Steps { started, done, failed, current } = gauge.steps.borrow().clone();
-        let progress = Progress { version: VERSION, at: now(), phase: gauge.phase.get(), started, done, failed, current };
+        let Steps { planned, started, done, failed, current } = gauge.steps.borrow().clone();
+        let progress =
+            Progress { version: VERSION, at: now(), phase: gauge.phase.get(), planned, started, done, failed, current };
         if let Err(error) = folder.put("out/progress", to_json(&progress), false).await {
             pulumi::say(&format!("driftless: cannot write the progress: {error}"));
         }

@@ -56,6 +56,7 @@ pub(crate) struct Gauge {
 /// See [`driftless_contract::Progress`].
 #[derive(Clone, Default)]
 pub(crate) struct Steps {
+    pub planned: u32,
     pub started: u32,
     pub done: u32,
     pub failed: u32,
@@ -380,7 +381,8 @@ impl<'a> Session<'a> {
         }
         let current = events.current().map(|step| self.pulumi.mask.apply(&step));
         let Events { started, done, failed, .. } = *events;
-        self.gauge.steps.replace(Steps { started, done, failed, current });
+        let planned = started.max(self.spec.resources.unwrap_or(0));
+        self.gauge.steps.replace(Steps { planned, started, done, failed, current });
     }
 
     /// The stack's outputs. One that has a secret anywhere in it is secret as a whole.

@@ -240,6 +240,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         log_level: None,
         inputs: None,
         stale_lock: None,
+        resources: None,
     }
 }
 

@@ -183,7 +183,7 @@ pub struct DriftlessUpdateStatus {
     pub waiting_reason: Option<String>,
 }
 
-/// How far a run is. Pulumi learns of resources while the program runs: there may be more than have begun.
+/// How far a run is. Pulumi learns of resources while the program runs, so that what is planned may grow.
 #[skip_serializing_none]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -196,6 +196,8 @@ pub struct UpdateProgress {
     pub failed: i64,
     /// `fetch`, `install`, `init` or `run`.
     pub phase: Option<String>,
+    /// Resource steps to be taken, as far as is known: one for each resource that the last run left, or as many as have begun.
+    pub planned: i64,
     /// Resource steps that have begun.
     pub started: i64,
     /// When this was so.

@@ -112,6 +112,12 @@ pub fn lock(cluster: &str, claim: &str) -> String {
     format!("locks/{cluster}/{claim}")
 }
 
+/// How many resources the last run of a Pulumi stack that succeeded left, by claim: a number. For the progress of the next.
+#[must_use]
+pub fn resources(cluster: &str, claim: &str) -> String {
+    format!("resources/{cluster}/{claim}")
+}
+
 /// The last part of a task's ARN.
 #[must_use]
 pub fn task_id(arn: &str) -> &str {

@@ -166,6 +166,9 @@ pub struct RunSpec {
     /// A lock that a dead run of this stack left behind: to be removed if it is still there, and only it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
+    /// The resources that the last run left; absent if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<u32>,
 }
 
 /// What a run works on.
@@ -330,6 +333,9 @@ pub struct Progress {
     pub at: Timestamp,
     /// What the runner is doing.
     pub phase: Phase,
+    /// Resource steps to be taken as far as is known: one for each resource that the last run left, or as many as have begun.
+    #[serde(default)]
+    pub planned: u32,
     /// Resource steps begun.
     pub started: u32,
     /// Resource steps ended, also those that failed.

@@ -393,6 +393,7 @@ impl Machine {
                     default_image: "pulumi".into(),
                     limits: self.limits,
                     run_limits: RunLimits::default(),
+                    token_seconds: 3600,
                     fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire.who.clone(), Some(message), async move {

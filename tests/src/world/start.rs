@@ -24,6 +24,8 @@ pub const INSTANCES: usize = 2;
 pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) };
 /// Above what any healthy run of a test needs.
 const SILENCE_SECONDS: &str = "40";
+/// As little as the API server takes, to see tokens replaced.
+const TOKEN_SECONDS: &str = "600";
 /// A kind of source beside Flux's own. Its CRD is not there.
 const SOURCE_KIND: &str = "world.example/Widget";
 /// A lost event costs this long at most here. In an installation it is ten minutes.
@@ -151,6 +153,7 @@ fn settings(
         ("MaxRuns", &runs),
         ("MaxRunsPerNamespace", &runs_of_one),
         ("SilenceSeconds", SILENCE_SECONDS),
+        ("TokenSeconds", TOKEN_SECONDS),
         ("SourceKinds", SOURCE_KIND),
         ("AllowLocalGit", "true"),
         ("GitKnownHosts", &private.known_hosts),

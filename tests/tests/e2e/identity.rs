@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_tests::scenario::{Namespace, Source, condition, is_ready};
+use driftless_tests::{
+    scenario::{Namespace, RUN, Source, condition, is_ready},
+    world::ready,
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -103,4 +106,47 @@ fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
         calls.into_iter().filter(|call| call["operation"] == "AssumeRoleWithWebIdentity").map(|call| call["input"].clone());
     let subject = format!("system:serviceaccount:{}:", team.name);
     Ok(asked.filter(|input| input["subject"].as_str().is_some_and(|found| found.starts_with(&subject))).collect())
+}
+
+#[tokio::test]
+async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
+    // Tokens live for ten minutes here, which is the least that the API server gives, and are replaced after five. Each step is shorter
+    // than the silence after which a run is interrupted.
+    const STEPS: usize = 11;
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("outlives").await?;
+    team.apply(&MAY_MAKE.replace("deployer", "default")).await?;
+    let path = team.file("step")?;
+    let step = |n: usize| {
+        let after = if n == 0 { "first".into() } else { format!("s{}", n - 1) };
+        let properties = format!("{{ path: '{path}{n}', content: x, delaySeconds: 30 }}");
+        format!(
+            "  s{n}: {{ type: 'world:index:Object', properties: {properties}, options: {{ dependsOn: ['${{{after}}}'] }} }}\n"
+        )
+    };
+    let makes = |name: &str, options: &str| {
+        format!("  {name}: {{ type: 'world:index:Identity', properties: {{ configMap: {name} }}{options} }}\n")
+    };
+    let last = makes("last", &format!(", options: {{ dependsOn: ['${{s{}}}'] }}", STEPS - 1));
+    let steps: String = (0..STEPS).map(step).collect();
+    team.apply_program("app", &format!("resources:\n{}{steps}{last}", makes("first", ""))).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    for name in ["first", "last"] {
+        ready::until(&format!("ConfigMap {name}"), RUN * 2, async || {
+            ensure!(config_map(&team, name).await?.is_some(), "{:#?}", team.stack("app").await?.status);
+            Ok(())
+        })
+        .await?;
+    }
+    team.ready_after("app", 1).await?;
+    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("audit.jsonl"))?;
+    let calls = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
+    let is = |call: &&Value| call["objectRef"]["namespace"] == *team.name && call["verb"] == "create";
+    let of = |resource: &'static str| calls.iter().filter(is).filter(move |call| call["objectRef"]["resource"] == resource);
+    let by = |call: &&Value| call["user"]["username"] == "system:serviceaccount:outlives:default";
+    let token = |call: &'_ Value| call["user"]["extra"]["authentication.kubernetes.io/credential-id"].clone();
+    let tokens: Vec<_> = of("configmaps").filter(by).map(token).collect();
+    ensure!(matches!(&tokens[..], [first, last] if first.is_array() && first != last), "{tokens:?}");
+    assert_eq!(of("serviceaccounts").filter(|call| call["objectRef"]["subresource"] == "token").count(), 2);
+    team.clear().await
 }

@@ -345,7 +345,8 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
             format!("  r{n}: {{ type: 'world:index:Object', properties: {{ {properties} }} }}\n")
         })
         .collect();
-    team.apply_program("app", &format!("resources:\n{}", resources.concat())).await?;
+    let program = format!("resources:\n{}", resources.concat());
+    team.apply_program("app", &program).await?;
     let template = "  updateTemplate: { spec: { parallel: 8 } }\n";
     team.apply_stack("app", Source::Program("app"), template).await?;
     let shown = ready::until("the progress shows", RUN, async || {
@@ -357,12 +358,25 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
     })
     .await?;
     let (update, progress) = shown;
-    ensure!(progress.started >= progress.done && progress.phase.as_deref() == Some("run"), "{progress:?}");
+    ensure!(progress.started >= progress.done && progress.planned == progress.started, "nothing is known before: {progress:?}");
+    ensure!(progress.phase.as_deref() == Some("run"), "{progress:?}");
     ensure!(progress.current.as_deref().is_some_and(|current| current.starts_with("create urn:")), "{progress:?}");
     assert_eq!(ours(&update).summary, Some(format!("{}/{}", progress.done, progress.started)));
     team.ready_after("app", 1).await?;
     let update = &team.updates("app").await?[0];
     assert_eq!(ours(update).summary.as_deref(), Some("+301"), "with the stack itself");
     assert_eq!(ours(update).progress, None);
+
+    // The next run knows how many there are.
+    team.apply_program("app", &program.replacen("content: x", "content: y", RESOURCES / 4)).await?;
+    ready::until("what is planned shows", RUN, async || {
+        let update = team.updates("app").await?.into_iter().find(|update| !update.is_complete()).context("no Update")?;
+        let (progress, summary) = (ours(&update).progress.context("no progress yet")?, ours(&update).summary);
+        ensure!(progress.planned == 301 && summary == Some(format!("{}/301", progress.done)), "{progress:?}, {summary:?}");
+        Ok(())
+    })
+    .await?;
+    team.ready_after("app", 2).await?;
+    assert_eq!(ours(&team.updates("app").await?[1]).summary.as_deref(), Some("~75"));
     team.clear().await
 }

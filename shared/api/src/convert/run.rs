@@ -367,7 +367,7 @@ impl Update {
         if ours.task.is_none() || ours.progress.as_ref() == Some(&progress) {
             return false;
         }
-        ours.summary = Some(format!("{}/{}", progress.done, progress.started));
+        ours.summary = Some(format!("{}/{}", progress.done, progress.planned));
         ours.progress = Some(progress);
         true
     }

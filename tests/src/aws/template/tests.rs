@@ -124,6 +124,22 @@ fn the_bucket_refuses_whoever_comes_without_tls() {
 }
 
 #[test]
+fn the_limits_of_runs_are_documented_as_they_are() {
+    let template: serde_json::Value = serde_saphyr::from_str(TEMPLATE).unwrap();
+    let docs = include_str!("../../../../docs/runs.md").split("\n## ").find(|section| section.starts_with("Limits")).unwrap();
+    let rows: Vec<_> = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ")).collect();
+    assert_eq!(rows.len(), 5);
+    for (name, rest) in rows {
+        let default = match template["Parameters"][name]["Default"].as_i64() {
+            Some(0) => "none".to_owned(),
+            Some(default) => default.to_string(),
+            None => panic!("{name} is no parameter with a number for default"),
+        };
+        assert_eq!(rest.split(" |").next(), Some(default.as_str()), "{name}");
+    }
+}
+
+#[test]
 fn what_is_not_known_or_does_not_resolve_is_named() {
     for (from, to, words) in [
         ("AWS::ECS::Cluster", "AWS::ECS::Service", "Cluster: AWS::ECS::Service is not known here"),

@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 46] = [
+const ENV: [(&str, &str); 47] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -169,6 +169,7 @@ const ENV: [(&str, &str); 46] = [
     ("MAX_RUNS_PER_NAMESPACE", "0"),
     ("SILENCE_SECONDS", "7200"),
     ("MAX_RUN_SECONDS", "0"),
+    ("TOKEN_SECONDS", "3600"),
     ("LOG_GROUP", "g"),
     ("SEAL_KEY", "k"),
     ("WEBHOOK_KEYS", "{\"c\":\"k\"}"),
