@@ -7,7 +7,7 @@ use driftless_api::{
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
     Config, ConfigValue, Env, FetchRequest, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
-    RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
+    Resources, RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
 };
 use driftless_core::TaskShape;
 use driftless_kubernetes::Cluster;
@@ -171,8 +171,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
     let lock: Option<Lock> =
         ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.map(|document| from_json("lock", &document)).transpose()?;
-    let resources = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
-    let resources = resources.and_then(|document| from_json("resources", &document).ok());
+    let left = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
+    let left: Option<Resources> = left.map(|document| from_json("resources", &document)).transpose()?;
     let run = RunId { update: key.clone(), uid: update.uid().unwrap_or_default(), claim };
     let spec = RunSpec {
         version: VERSION,
@@ -201,7 +201,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         log_level: workspace.pulumi_log_level.and_then(|level| u32::try_from(level).ok()).filter(|level| *level > 0),
         inputs: digest,
         stale_lock: lock,
-        resources,
+        resources: left.map(|left| left.count),
     };
     let seal = (ours.seal == Some(true) && !values.is_empty()).then(|| keys::sealed(&key.cluster, &uid));
     Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })

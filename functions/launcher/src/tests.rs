@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use driftless_api::names;
-use driftless_contract::{Identity, ObjectKey, Operation, RunMessage, RunSpec};
+use driftless_contract::{Identity, ObjectKey, Operation, Resources, RunMessage, RunSpec};
 use driftless_core::Admissions;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -227,6 +227,24 @@ fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
     world.set_faults(Faults::NONE);
     looked(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
+}
+
+#[test]
+fn a_run_is_told_how_many_resources_the_last_one_left() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).resources, None);
+
+    let claim = spec(&world).run.claim;
+    let left = to_json(&Resources { version: VERSION, count: 6 });
+    let world = quiet();
+    world.drive(world.put(&keys::resources(CLUSTER, &claim), left.into())).unwrap().unwrap();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).resources, Some(6));
 }
 
 /// A Stack and its Update, with that status.

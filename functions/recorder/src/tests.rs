@@ -1,5 +1,5 @@
 use driftless_api::names;
-use driftless_contract::{OutputValue, Progress, ResourceFailure};
+use driftless_contract::{OutputValue, Progress, ResourceFailure, Resources};
 use driftless_core::{Admissions, Applicant};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use serde_json::{Value, json};
@@ -171,6 +171,17 @@ fn the_status_says_what_changed_and_how_long_it_took() {
         look(&world);
         assert_eq!((&ours(&world)["duration"], &ours(&world)["summary"]), (&json!("1m12s"), &summary));
     }
+}
+
+#[test]
+fn how_many_resources_a_run_left_is_told_to_the_next() {
+    let world = world(&of_stack(), &json!({}));
+    let changes = [("same", 3), ("create", 2), ("replace", 1), ("delete", 7), ("delete-replaced", 1)];
+    let changes = changes.map(|(operation, count)| (operation.to_owned(), count)).into();
+    report(&world, &RunResult { changes, ..succeeded(&world) });
+    look(&world);
+    let left = &world.objects()[&keys::resources(CLUSTER, CLAIM)];
+    assert_eq!(from_json::<Resources>("resources", left).unwrap().count, 6);
 }
 
 #[test]

@@ -193,6 +193,7 @@ impl<'a> Session<'a> {
 
         self.gauge.phase.set(Phase::Run);
         self.gauge.began.set((self.now)());
+        self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
         self.operation(told).await?;
         // Also in a run that is to stop by now: what is done is done, and is told.

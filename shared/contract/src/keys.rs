@@ -112,7 +112,7 @@ pub fn lock(cluster: &str, claim: &str) -> String {
     format!("locks/{cluster}/{claim}")
 }
 
-/// How many resources the last run of a Pulumi stack that succeeded left, by claim: a number. For the progress of the next.
+/// [`crate::Resources`], by claim.
 #[must_use]
 pub fn resources(cluster: &str, claim: &str) -> String {
     format!("resources/{cluster}/{claim}")

@@ -15,8 +15,8 @@ pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress,
-    ProjectFile, ProjectInfo, ResourceFailure, RunId, RunLimits, RunResult, RunSource, RunSpec, SealedInputs, TaskRun, Verdict,
-    WebIdentity,
+    ProjectFile, ProjectInfo, ResourceFailure, Resources, RunId, RunLimits, RunResult, RunSource, RunSpec, SealedInputs, TaskRun,
+    Verdict, WebIdentity,
 };
 
 /// The version that every message and document carries.

@@ -348,6 +348,16 @@ pub struct Progress {
     pub current: Option<String>,
 }
 
+/// How many resources the last run of a Pulumi stack that succeeded left: `resources/…`. For the progress of the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Resources {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// As pulumi counts them, with the stack itself.
+    pub count: u32,
+}
+
 /// What went wrong with a resource, in its provider's words; secrets masked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

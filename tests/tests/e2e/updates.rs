@@ -368,7 +368,7 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
     assert_eq!(ours(update).progress, None);
 
     // The next run knows how many there are.
-    team.apply_program("app", &program.replacen("content: x", "content: y", RESOURCES / 4)).await?;
+    team.apply_program("app", &program.replacen("content: x", "content: z", RESOURCES / 4)).await?;
     ready::until("what is planned shows", RUN, async || {
         let update = team.updates("app").await?.into_iter().find(|update| !update.is_complete()).context("no Update")?;
         let (progress, summary) = (ours(&update).progress.context("no progress yet")?, ours(&update).summary);
