@@ -172,7 +172,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let lock: Option<Lock> =
         ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.map(|document| from_json("lock", &document)).transpose()?;
     let left = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
-    let left: Option<Resources> = left.map(|document| from_json("resources", &document)).transpose()?;
+    // For the progress alone: one that another release wrote is as good as none.
+    let left: Option<Resources> = left.and_then(|document| from_json("resources", &document).ok());
     let run = RunId { update: key.clone(), uid: update.uid().unwrap_or_default(), claim };
     let spec = RunSpec {
         version: VERSION,

@@ -71,7 +71,7 @@ pub struct StackSpec {
     /// Deprecated, see `envRefs`. `ConfigMap`s whose keys become environment variables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub envs: Vec<String>,
-    /// Accepted and not used, as in PKO.
+    /// Fail if a refresh before the run would change anything. PKO accepts it and does nothing.
     pub expect_no_refresh_changes: Option<bool>,
     /// The source is a Flux object.
     pub flux_source: Option<FluxSource>,
@@ -96,7 +96,7 @@ pub struct StackSpec {
     pub resync_frequency_seconds: Option<i64>,
     /// The most seconds between retries, if greater than zero; a day by default.
     pub retry_max_backoff_duration_seconds: Option<i64>,
-    /// Accepted and not used, as in PKO.
+    /// Try again while somebody else holds the stack's lock. PKO accepts it and does nothing.
     pub retry_on_update_conflict: Option<bool>,
     /// Run the program when destroying.
     pub run_program: Option<bool>,
