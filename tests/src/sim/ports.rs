@@ -71,7 +71,12 @@ impl Cluster for Wire {
     }
 
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
-        self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
+        let mut object: Option<K> =
+            self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await?;
+        if self.is_broken(Breakage::Admissions) && name == keys::ADMISSIONS {
+            object.iter_mut().for_each(|object| object.meta_mut().annotations = None);
+        }
+        Ok(object)
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
@@ -95,11 +100,7 @@ impl Cluster for Wire {
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
-            object.meta_mut().resource_version = None;
-        }
-        self.call(|| named("replace", &object), self.world.replace(&object)).await
+        self.call(|| named("replace", object), self.world.replace(object)).await
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {

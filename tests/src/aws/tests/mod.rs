@@ -34,9 +34,9 @@ impl TestWorld {
         let _ = fs::remove_dir_all(project.join("infra"));
         fs::create_dir_all(project.join("target")).unwrap();
         fs::create_dir_all(project.join("infra")).unwrap();
-        if !project.join("target/tools").exists() {
-            symlink(repository.join("target/tools"), project.join("target/tools")).unwrap();
-        }
+        // One of an earlier place of the checkout leads nowhere.
+        let _ = fs::remove_file(project.join("target/tools"));
+        symlink(repository.join("target/tools"), project.join("target/tools")).unwrap();
         let script = |path: &Path, text: &str| {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
