@@ -74,7 +74,9 @@ impl Cluster for Wire {
         let mut object: Option<K> =
             self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await?;
         if self.is_broken(Breakage::Admissions) && name == keys::ADMISSIONS {
-            object.iter_mut().for_each(|object| object.meta_mut().annotations = None);
+            for lease in &mut object {
+                lease.meta_mut().annotations = None;
+            }
         }
         Ok(object)
     }
