@@ -73,10 +73,8 @@ impl Cluster for Wire {
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
         let mut object: Option<K> =
             self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await?;
-        if self.is_broken(Breakage::Admissions) && name == keys::ADMISSIONS {
-            for lease in &mut object {
-                lease.meta_mut().annotations = None;
-            }
+        if let Some(lease) = object.as_mut().filter(|_| self.is_broken(Breakage::Admissions) && name == keys::ADMISSIONS) {
+            lease.meta_mut().annotations = None;
         }
         Ok(object)
     }
