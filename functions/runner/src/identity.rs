@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// New tokens come well before the old ones expire.
-const LOOK_EVERY: Duration = Duration::from_mins(2);
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Why there are no new tokens.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl ProgramIdentity {
             tokio::time::sleep(LOOK_EVERY).await;
             let renewed = async { self.renew(&folder.get("in/identity").await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
-                say(&format!("driftless: cannot renew the program's tokens, the next try is in 2 minutes: {error}"));
+                say(&format!("driftless: cannot renew the program's tokens, the next try is in half a minute: {error}"));
             }
             if let Some(words) = self.expired(now()) {
                 say(&words);

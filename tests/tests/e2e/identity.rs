@@ -110,9 +110,10 @@ fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
 
 #[tokio::test]
 async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
-    // Tokens live for ten minutes here, which is the least that the API server gives, and are replaced after five. Each step is shorter
-    // than the silence after which a run is interrupted.
-    const STEPS: usize = 11;
+    // Tokens live for ten minutes here, which is the least that the API server gives, and are replaced after five: by the next sweep, a
+    // minute later at most, and the runner sees it within half a minute. Each step is shorter than the silence after which a run is
+    // interrupted.
+    const STEPS: usize = 15;
     let (world, _turn) = shared().await?;
     let team = world.namespace("outlives").await?;
     team.apply(&MAY_MAKE.replace("deployer", "default")).await?;
