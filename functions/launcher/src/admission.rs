@@ -3,7 +3,7 @@
 use driftless_api::Update;
 use driftless_aws::Queues;
 use driftless_contract::{ObjectKey, Operation, RunHint, VERSION};
-use driftless_core::{Admissions, Applicant};
+use driftless_core::Applicant;
 use driftless_kubernetes::{Cluster, admissions};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -26,9 +26,7 @@ pub(crate) async fn enter<C: Cluster, O, Q: Queues, T>(
         since: update.creation_timestamp().map_or(now, |created| created.0),
         seen: now,
     };
-    let system = &settings.system_namespace;
-    let found = admissions::read(ports.cluster, system).await?;
-    let (lease, mut all) = found.unwrap_or_else(|| (admissions::new(system), Admissions::default()));
+    let (lease, mut all) = admissions::read(ports.cluster, &settings.system_namespace).await?;
     let before = all.clone();
     let admitted = all.admit(settings.limits, &run.uid, applicant);
     if all != before {

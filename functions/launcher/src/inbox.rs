@@ -85,12 +85,16 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if ports.objects.exists(&format!("{folder}out/result")).await? {
         return Ok(());
     }
-    let done = if ports.objects.exists(&format!("{folder}in/spec")).await? {
-        renew(ports, settings, hint, update, task, now).await
-    } else {
-        fill_again(ports, settings, hint, update, task, now).await
+    let has_spec = ports.objects.exists(&format!("{folder}in/spec")).await?;
+    let done = async {
+        if has_spec {
+            return renew(ports, settings, hint, update, task, now).await;
+        }
+        // A launch ended between the ticket and this.
+        let prepared = spec::prepare(ports, settings, hint, update, now).await?;
+        fill(ports, settings, update, &prepared, task, now).await.map(drop)
     };
-    match done {
+    match done.await {
         Ok(()) => show_running(ports, settings, hint, update, task, now).await,
         Err(Stop::Fail(error)) => Err(error),
         // The task gives up by itself when nothing comes, and is recorded as such.
@@ -99,19 +103,6 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             Ok(())
         }
     }
-}
-
-/// Gives the owner what it is to do if a launch ended between the ticket and that.
-async fn fill_again<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    hint: &LaunchHint,
-    update: &Update,
-    task: &str,
-    now: Timestamp,
-) -> Result<(), Stop> {
-    let prepared = spec::prepare(ports, settings, hint, update, now).await?;
-    fill(ports, settings, update, &prepared, task, now).await.map(drop)
 }
 
 /// Gives a task new tokens before the ones that it has expire.

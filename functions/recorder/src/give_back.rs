@@ -112,7 +112,7 @@ async fn give_place_back<C: Cluster, O, Q, T>(
     run: &RunId,
 ) -> Result<Vec<ObjectKey>, Error> {
     for tries_left in (0..TRIES).rev() {
-        let Some((lease, mut admissions)) = admissions::read(ports.cluster, &settings.system_namespace).await? else { break };
+        let (lease, mut admissions) = admissions::read(ports.cluster, &settings.system_namespace).await?;
         if !admissions.release(&run.uid) {
             break;
         }

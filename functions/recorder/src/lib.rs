@@ -31,7 +31,7 @@ const DIGEST_LENGTH: usize = 64;
 /// As many resources that failed are told of.
 const MAX_FAILURES: usize = 10;
 
-/// Nor is a document of a task longer, in bytes: neither what the functions have for memory nor what a Secret holds is much more.
+/// As much of a document that a task wrote is read, in bytes. A Secret with its outputs could hold a quarter of it.
 const MAX_TOLD: u64 = 4 << 20;
 
 /// What the recorder works with, for one cluster.
@@ -225,7 +225,11 @@ async fn reported<C, O: Objects, Q, T>(
     let Some(document) = told(ports.objects, task, "result").await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
     let result = from_json("result", &document).unwrap_or_else(|error| {
-        let message = format!("the task reported {error}");
+        let message = if document.len() as u64 == MAX_TOLD {
+            format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_TOLD >> 20)
+        } else {
+            format!("the task reported {error}")
+        };
         RunResult::new(Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message }, owner.at, now)
     });
     Ok(Some(Outcome {

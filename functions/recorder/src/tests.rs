@@ -174,6 +174,15 @@ fn the_status_says_what_changed_and_how_long_it_took() {
 }
 
 #[test]
+fn a_result_that_is_too_long_to_be_read_is_a_failure_that_says_so() {
+    let world = world(&of_stack(), &json!({}));
+    put(&world, &format!("{TASK}out/result"), &"x".repeat((5 << 20) + 1));
+    look(&world);
+    let failed = update(&world)["status"]["conditions"].to_string();
+    assert!(failed.contains("more than 4 MiB; let the program have smaller outputs"), "{failed}");
+}
+
+#[test]
 fn how_many_resources_a_run_left_is_told_to_the_next() {
     let world = world(&of_stack(), &json!({}));
     let changes = [("same", 3), ("create", 2), ("replace", 1), ("delete", 7), ("delete-replaced", 1)];

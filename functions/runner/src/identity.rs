@@ -75,7 +75,8 @@ impl ProgramIdentity {
             tokio::time::sleep(LOOK_EVERY).await;
             let renewed = async { self.renew(&folder.get("in/identity").await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
-                say(&format!("driftless: cannot renew the program's tokens, the next try is in half a minute: {error}"));
+                let next = LOOK_EVERY.as_secs();
+                say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
             }
             if let Some(words) = self.expired(now()) {
                 say(&words);

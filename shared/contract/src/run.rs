@@ -39,7 +39,6 @@ pub struct Launch {
     pub run: RunId,
     /// How often ECS answered that it starts no task: for want of capacity, or because of a quota. To the same `clientToken` it would
     /// answer that for a day.
-    #[serde(default)]
     pub attempt: u32,
     /// The task definition's full ARN: a newer revision of the family would be another parameter.
     pub task_definition: String,

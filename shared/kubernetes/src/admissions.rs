@@ -7,27 +7,23 @@ use kube::{ResourceExt as _, core::ObjectMeta};
 
 use crate::{Cluster, Result};
 
-/// The list and the Lease that it is in, if there is one. A list that cannot be read counts as empty: for a time more runs may go on than
-/// should, which is better than none.
+/// The list and the Lease that it is in; a new one if there is none. A list that cannot be read counts as empty: for a time more runs may
+/// go on than should, which is better than none.
 ///
 /// # Errors
 /// Those of the call.
-pub async fn read<C: Cluster>(cluster: &C, system_namespace: &str) -> Result<Option<(Lease, Admissions)>> {
-    let Some(lease) = cluster.get::<Lease>(system_namespace, keys::ADMISSIONS).await? else { return Ok(None) };
+pub async fn read<C: Cluster>(cluster: &C, system_namespace: &str) -> Result<(Lease, Admissions)> {
+    let lease = cluster.get::<Lease>(system_namespace, keys::ADMISSIONS).await?.unwrap_or_else(|| {
+        let (name, namespace) = (Some(keys::ADMISSIONS.into()), Some(system_namespace.into()));
+        Lease { metadata: ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec: None }
+    });
     let written = lease.annotations().get(keys::ADMISSIONS_ANNOTATION).map(|written| serde_json::from_str(written));
     let all = written.transpose().unwrap_or_else(|error| {
         let (lease, annotation) = (keys::ADMISSIONS, keys::ADMISSIONS_ANNOTATION);
         tracing::warn!(lease, annotation, %error, "cannot be read and counts as empty: for now more runs may go on than should");
         None
     });
-    Ok(Some((lease, all.unwrap_or_default())))
-}
-
-/// A Lease for the list where there is none.
-#[must_use]
-pub fn new(system_namespace: &str) -> Lease {
-    let (name, namespace) = (Some(keys::ADMISSIONS.into()), Some(system_namespace.into()));
-    Lease { metadata: ObjectMeta { name, namespace, ..ObjectMeta::default() }, spec: None }
+    Ok((lease, all.unwrap_or_default()))
 }
 
 /// Writes the list over the version that was read.

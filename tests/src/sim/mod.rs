@@ -45,7 +45,7 @@ pub enum Breakage {
     Redelivery,
     /// The API server shows the fetcher no Updates, so that nothing seems to name a tree.
     Names,
-    /// The API server shows the list of the runs that go on as an empty one.
+    /// The API server writes what runs are admitted whatever version was read.
     Admissions,
     /// Every launch asks ECS with the first client token, also after ECS refused it.
     Attempts,

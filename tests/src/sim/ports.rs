@@ -21,6 +21,8 @@ use super::{Breakage, Odds, ledger::Ledger, rest};
 
 /// ECS may not know a task that is younger than this.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
+/// So many steps a write takes that is made slow, to see what comes in between.
+const SLOW: u32 = 8;
 
 /// The ports as one invocation sees them. Before every call the others may go on; what the world does is told to the ledger.
 #[derive(Clone)]
@@ -71,12 +73,7 @@ impl Cluster for Wire {
     }
 
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
-        let mut object: Option<K> =
-            self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await?;
-        if let Some(lease) = object.as_mut().filter(|_| self.is_broken(Breakage::Admissions) && name == keys::ADMISSIONS) {
-            lease.meta_mut().annotations = None;
-        }
-        Ok(object)
+        self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
@@ -100,7 +97,15 @@ impl Cluster for Wire {
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        self.call(|| named("replace", object), self.world.replace(object)).await
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
+            object.meta_mut().resource_version = None;
+            // A slow API server: others read and write in between.
+            for _ in 0..SLOW {
+                self.call(|| "slow".into(), async { Ok::<_, KubernetesError>(()) }).await?;
+            }
+        }
+        self.call(|| named("replace", &object), self.world.replace(&object)).await
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
