@@ -4,7 +4,7 @@ use std::{
     mem,
 };
 
-use driftless_api::names::RECONCILIATION_REQUEST;
+use driftless_api::names;
 use kube::{core::DynamicObject, runtime::watcher::Event};
 use serde_json::Value;
 
@@ -53,14 +53,15 @@ fn place(object: &DynamicObject) -> Place {
 /// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
 fn hash(object: &DynamicObject) -> u64 {
     let metadata = &object.metadata;
-    let request = metadata.annotations.as_ref().and_then(|annotations| annotations.get(RECONCILIATION_REQUEST));
+    let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || name.starts_with(names::PREFIX);
+    let requests: Vec<_> = metadata.annotations.iter().flatten().filter(|(name, _)| is_request(name)).collect();
     let text = |path: &str| object.data.pointer(path).and_then(Value::as_str);
     let artifact = (text("/status/artifact/revision"), text("/status/artifact/digest"));
     let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
     let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
     let complete = complete.and_then(|condition| condition["status"].as_str());
     let mut hasher = DefaultHasher::new();
-    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), request, artifact, complete).hash(&mut hasher);
+    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), requests, artifact, complete).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -98,6 +99,7 @@ mod tests {
         for changes in [
             json!({ "metadata": { "generation": 2 } }),
             json!({ "metadata": { "annotations": { "pulumi.com/reconciliation-request": "now" } } }),
+            json!({ "metadata": { "annotations": { "driftless.dev/suspend": "true" } } }),
             json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
             json!({ "metadata": { "uid": "another" } }),
             json!({ "status": { "artifact": { "revision": "main@sha1:a", "digest": "sha256:b" } } }),

@@ -184,6 +184,10 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         tracing::info!(update = %key, "not launched: its Stack does not name it as its current Update");
         return Ok(());
     }
+    if standing == Standing::Suspended {
+        let message = "its Stack is suspended, and it has not begun: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
+        return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
+    }
     match launch(ports, settings, hint, &update, &folder, now).await {
         Ok(()) => Ok(()),
         Err(Stop::Fail(error)) => Err(error),
@@ -249,6 +253,8 @@ enum Standing {
     Current,
     /// Its Stack names it and asks for something else by now: once it cannot begin, it need not.
     Outdated,
+    /// Its Stack names it and is suspended.
+    Suspended,
     /// Its Stack does not name it.
     Foreign,
 }
@@ -263,6 +269,7 @@ async fn standing<C: Cluster, O, Q, T>(
     let named = stack.as_ref().and_then(|stack| stack.status.as_ref()?.current_update.as_ref()?.name.as_deref());
     let run = stack.as_ref().and_then(|stack| update.run_of(&stack.uid().unwrap_or_default(), &settings.system_namespace));
     Ok(match run.filter(|_| named == update.metadata.name.as_deref()) {
+        Some(_) if stack.as_ref().is_some_and(Stack::is_suspended) => Standing::Suspended,
         Some(run) if stack.and_then(|stack| stack.metadata.generation) == Some(run.generation) => Standing::Current,
         Some(_) => Standing::Outdated,
         None => Standing::Foreign,

@@ -293,6 +293,31 @@ fn an_update_that_cannot_begin_gives_way_to_what_its_stack_says_now() {
 }
 
 #[test]
+fn an_update_of_a_suspended_stack_that_has_not_begun_waits() {
+    for suspend in [
+        json!({ "metadata": { "annotations": { names::SUSPEND: "true" } } }),
+        json!({ "spec": { "driftless": { "suspend": true } } }),
+    ] {
+        let world = quiet();
+        of_stack(&world, "n", "up", &json!({}));
+        let stack = world.object(&key("Stack", "n", "s")).unwrap();
+        world.insert(driftless_api::merge(stack.clone(), &suspend));
+        looked(&world, &hint("u"));
+        assert_eq!(waits(&world, "u").0, "StackSuspended");
+        assert!(world.live_tasks().is_empty());
+        world.insert(stack);
+        looked(&world, &hint("u"));
+        assert_eq!(world.live_tasks().len(), 1);
+        // One that has begun goes on.
+        let resumed = world.object(&key("Stack", "n", "s")).unwrap();
+        world.insert(driftless_api::merge(resumed, &suspend));
+        looked(&world, &hint("u"));
+        assert!(world.live_tasks().iter().all(|task| !task.stopping));
+        assert_eq!(waits(&world, "u").0, "");
+    }
+}
+
+#[test]
 fn what_an_updates_status_says_stops_no_launch_of_ours() {
     let world = quiet();
     let forged = driftless_api::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));

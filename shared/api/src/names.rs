@@ -4,6 +4,9 @@
 /// The finalizer on every Stack and on every Update that a Stack owns.
 pub const FINALIZER: &str = "finalizer.stack.pulumi.com";
 
+/// What the names of all annotations and labels begin with that PKO does not have.
+pub const PREFIX: &str = "driftless.dev/";
+
 /// Annotation of a Stack: another value asks for another run.
 pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 
@@ -23,6 +26,9 @@ pub const SEAL: &str = "driftless.dev/seal";
 
 /// The value of [`SEAL`].
 pub const NEVER: &str = "never";
+
+/// Annotation of a Stack: with the value `true`, no run of it begins. One that is under way goes on.
+pub const SUSPEND: &str = "driftless.dev/suspend";
 
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";

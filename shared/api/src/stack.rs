@@ -33,6 +33,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reconciling", type_ = "string", json_path = r#".status.conditions[?(@.type=="Reconciling")].reason"#),
     printcolumn(name = "Stalled", type_ = "string", json_path = r#".status.conditions[?(@.type=="Stalled")].reason"#),
+    printcolumn(name = "Suspended", type_ = "boolean", json_path = ".status.driftless.suspended"),
     printcolumn(name = "Permalink", type_ = "string", json_path = ".status.lastUpdate.permalink")
 )]
 #[serde(rename_all = "camelCase")]
@@ -58,6 +59,8 @@ pub struct StackSpec {
     pub continue_resync_on_commit_match: Option<bool>,
     /// Destroy the stack's resources before the Stack goes.
     pub destroy_on_finalize: Option<bool>,
+    /// What the Pulumi Kubernetes Operator does not have.
+    pub driftless: Option<DriftlessStack>,
     /// Environment variables by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env_refs: BTreeMap<String, ResourceRef>,
@@ -129,6 +132,15 @@ pub struct StackSpec {
     #[schemars(schema_with = "template::workspace")]
     #[serde(default)]
     pub workspace_template: Option<Value>,
+}
+
+/// What the `spec` of a Stack has besides PKO's fields.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DriftlessStack {
+    /// No run of it begins. One that is under way goes on. The annotation `driftless.dev/suspend` does the same, and is no change of the
+    /// spec: a Stack that goes on has to run only if something else changed.
+    pub suspend: Option<bool>,
 }
 
 /// A key of a `ConfigMap` in the same namespace.
@@ -377,6 +389,8 @@ pub struct DriftlessStackStatus {
     pub ran: Option<bool>,
     /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
     pub scope: Option<String>,
+    /// No run of it begins before it is resumed.
+    pub suspended: Option<bool>,
     /// The first of the prerequisites that it waits for.
     pub waits_for: Option<String>,
 }

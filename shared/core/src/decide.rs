@@ -46,6 +46,7 @@ impl<'a> Look<'a> {
         stack.status.observed_generation = Some(stack.generation);
         stack.status.observed_reconcile_request.clone_from(&stack.reconcile_request);
         stack.status.waits_for = None;
+        stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
         Self { snapshot, stack, effects, booked: None, now }
     }
@@ -111,6 +112,9 @@ impl<'a> Look<'a> {
             self.effects.push(Effect::RemoveFinalizer);
             return Readiness::Ready;
         }
+        if self.stack.suspended {
+            return self.suspended();
+        }
         // PKO's way out of a source that is gone: what is in the state can be destroyed without it. A stored tree is better.
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
@@ -135,26 +139,35 @@ impl<'a> Look<'a> {
                 readiness
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
-            Resolved::At { revision, digest, polled } => match self.wants(revision) {
-                Sync::Synced => {
-                    let readiness = self.synced();
-                    let spec = &self.snapshot.stack.spec;
-                    // Neither git nor a Secret tells of its changes: they are asked every now and then.
-                    if let Some(polled) = polled {
-                        self.ask_again(polled + retry::poll_period(spec), Effect::Fetch(source.clone()));
-                    }
-                    if let Some(inputs) = self.snapshot.inputs {
-                        self.ask_again(inputs.read + retry::resync_period(spec), Effect::CompareInputs);
-                    }
-                    readiness
-                }
+            Resolved::At { revision, digest, polled } => {
                 // To destroy, what is known of the source is enough: it may be gone.
-                Sync::Run(_) if !self.stack.deleting && source::is_stale(polled, self.now) => {
-                    self.fetch(source, "its latest commit")
+                let stale = !self.stack.deleting && source::is_stale(polled, self.now);
+                let mut wanted = self.wants(revision);
+                if matches!(wanted, Sync::Run(Why::Commit(_))) && !stale && self.skip(revision) {
+                    // It may be time for a run nonetheless.
+                    wanted = self.wants(revision);
                 }
-                Sync::Run(why) => self.run(source, revision, digest, &why),
-            },
+                match wanted {
+                    Sync::Synced => self.settled(source, polled),
+                    Sync::Run(_) if stale => self.fetch(source, "its latest commit"),
+                    Sync::Run(why) => self.run(source, revision, digest, &why),
+                }
+            }
         }
+    }
+
+    /// Nothing is to be run now, and the source is there.
+    fn settled(&mut self, source: &SourceRef, polled: Option<Timestamp>) -> Readiness {
+        let readiness = self.synced();
+        let spec = &self.snapshot.stack.spec;
+        // Neither git nor a Secret tells of its changes: they are asked every now and then.
+        if let Some(polled) = polled {
+            self.ask_again(polled + retry::poll_period(spec), Effect::Fetch(source.clone()));
+        }
+        if let Some(inputs) = self.snapshot.inputs {
+            self.ask_again(inputs.read + retry::resync_period(spec), Effect::CompareInputs);
+        }
+        readiness
     }
 
     /// The spec cannot be run. An Event tells of it once.
@@ -165,6 +178,24 @@ impl<'a> Look<'a> {
             self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message });
         }
         readiness
+    }
+
+    /// Nothing begins, and nothing is looked for. It is Ready if it ran as its spec says.
+    fn suspended(&self) -> Readiness {
+        let Stack { generation, reconcile_request, deleting, status, .. } = &self.stack;
+        let has_run = !deleting
+            && status.last_update.as_ref().is_some_and(|last| {
+                last.state == LastUpdateState::Succeeded
+                    && last.generation == *generation
+                    && last.reconcile_request == *reconcile_request
+            });
+        if has_run {
+            return Readiness::Ready;
+        }
+        let what = if *deleting { "nothing is destroyed" } else { "no update begins" };
+        let message =
+            format!("{what} before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend");
+        Readiness::Reconciling { reason: reason::SUSPENDED, message }
     }
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
@@ -255,9 +286,6 @@ impl<'a> Look<'a> {
 
     fn run(&mut self, source: &SourceRef, revision: &str, digest: &str, why: &Why) -> Readiness {
         let spec = &self.snapshot.stack.spec;
-        if matches!(why, Why::Commit(_)) && self.skip(revision) {
-            return self.synced();
-        }
         if !self.stack.deleting
             && let Some(unmet) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {

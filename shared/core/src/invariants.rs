@@ -18,6 +18,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let position = |wanted: fn(&Effect) -> bool| plan.effects.iter().position(wanted);
 
     check(!(live && run.is_some()), "1: a run is created while another is under way");
+    check(!(stack.suspended && run.is_some()), "1: a run of a suspended Stack is created");
     check(plan.effects.iter().filter(|effect| matches!(effect, Effect::Run(_))).count() <= 1, "1: two runs are created at once");
     if let Some(run) = run {
         check(
@@ -65,7 +66,11 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
             if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::UPDATE_CONFLICT | reason::SOURCE_UNAVAILABLE));
         let ready = plan.status.readiness == Some(Readiness::Ready);
         check(
-            ready || waits_for_a_change || plan.status.current_update.is_some() || plan.status.next_look.is_some(),
+            ready
+                || waits_for_a_change
+                || stack.suspended
+                || plan.status.current_update.is_some()
+                || plan.status.next_look.is_some(),
             "7: it waits, and no look is booked",
         );
     }

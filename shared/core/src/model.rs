@@ -56,6 +56,8 @@ pub struct Stack {
     /// The annotation `driftless.dev/paths`, as it was written: the directories and files of the source that matter beside the
     /// project's own directory. `None`: all of it does.
     pub paths: Option<String>,
+    /// No run of it may begin.
+    pub suspended: bool,
     /// `spec`
     pub spec: StackSpec,
     /// `status`, as it was read.

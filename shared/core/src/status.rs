@@ -28,6 +28,8 @@ pub struct StackStatus {
     pub conflict: bool,
     /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.
     pub waits_for: Option<String>,
+    /// It was suspended when it was looked at.
+    pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.
     pub inputs: Option<String>,
     /// The digest of all that matters to the Stack in the tree that ran last with success, if the Stack said what that is.
@@ -75,6 +77,8 @@ pub mod reason {
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     /// Somebody else holds the stack's lock, or made an object of the Update's name.
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
+    /// Nothing begins before it is resumed.
+    pub const SUSPENDED: &str = "Suspended";
 }
 
 impl Readiness {

@@ -63,6 +63,43 @@ fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
 }
 
 #[test]
+fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.suspended = true;
+    let words = "before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
+    let first = plan(&snapshot);
+    assert_eq!((first.effects.as_slice(), first.look_at, first.status.suspended), (&[][..], None, true));
+    assert_eq!(condition(&first), format!("Reconciling/Suspended: no update begins {words}"));
+
+    // It is Ready as long as nobody asks for anything else, whatever its source has by now.
+    snapshot.stack.status.last_update = Some(last_update(Succeeded, 0, 1));
+    snapshot.source = Some(SourceState::NotFound);
+    assert_eq!(condition(&plan(&snapshot)), "Ready");
+    for (generation, request, state) in [(2, "", Succeeded), (1, "now", Succeeded), (1, "", Failed)] {
+        let mut asked = snapshot.clone();
+        (asked.stack.generation, asked.stack.reconcile_request) = (generation, request.into());
+        asked.stack.status.last_update = Some(last_update(state, 1, 1_000_000));
+        let plan = plan(&asked);
+        assert!(condition(&plan).starts_with("Reconciling/Suspended: "), "{generation} {request:?} {state:?}");
+        assert_eq!((plan.effects, plan.look_at), (vec![], None));
+    }
+
+    // A run that is under way ends and is recorded.
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
+    let ended = plan(&snapshot);
+    assert_eq!((condition(&ended).as_str(), created(&ended)), ("Ready", None));
+
+    // It is not destroyed, and goes only if there is nothing to destroy.
+    snapshot.run = RunState::None;
+    snapshot.stack.deleting = true;
+    assert_eq!(plan(&snapshot).effects, [Effect::RemoveFinalizer]);
+    snapshot.stack.spec.destroy_on_finalize = true;
+    assert_eq!(condition(&plan(&snapshot)), format!("Reconciling/Suspended: nothing is destroyed {words}"));
+    (snapshot.stack.suspended, snapshot.source) = (false, support::snapshot(stack()).source);
+    assert_eq!(created(&plan(&snapshot)).unwrap().operation, Operation::Destroy);
+}
+
+#[test]
 fn an_update_that_is_missing_is_created_anew_under_its_name() {
     let mut stack = stack();
     let first = plan(&snapshot(stack.clone()));

@@ -112,7 +112,8 @@ prop_compose! {
 prop_compose! {
     fn a_snapshot()(
         spec in a_spec(),
-        (generation, deleting, finalizer, reconcile_request) in (1_i64..4, any::<bool>(), any::<bool>(), request()),
+        (generation, deleting, finalizer, suspended, reconcile_request) in
+            (1_i64..4, any::<bool>(), any::<bool>(), prop::bool::weighted(0.2), request()),
         last_update in option::weighted(0.8, last()),
         (next_look, scope) in (option::of(time()), option::of(Just("scope".to_owned()))),
         (source, tree, run) in (a_source(), a_tree(), a_run_state()),
@@ -120,7 +121,7 @@ prop_compose! {
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
     ) -> Snapshot {
-        let mut stack = Stack { generation, deleting, finalizer, reconcile_request, spec, ..stack() };
+        let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, ..stack() };
         stack.status.last_update = last_update;
         stack.status.next_look = next_look;
         stack.status.scope = scope;
@@ -143,6 +144,10 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     // As Kubernetes keeps it.
     next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
+    // What a run that ended had read is what there is to compare with.
+    if let (RunState::Ended(..), Some(inputs)) = (&snapshot.run, &mut next.inputs) {
+        inputs.changed = false;
+    }
     next.run = match (created(plan), &snapshot.run) {
         (Some(new), _) => RunState::Live(
             Run {

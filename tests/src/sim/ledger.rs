@@ -245,7 +245,7 @@ impl Ledger {
             });
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
-        let sees = status.next_look.is_some() || status.current_update.is_some();
+        let sees = status.next_look.is_some() || status.current_update.is_some() || status.suspended;
         let in_vain =
             matches!(&status.readiness, Some(Readiness::Stalled { reason: reason::UPDATE_FAILED | reason::UPDATE_CONFLICT, .. }));
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {

@@ -61,6 +61,8 @@ pub(super) enum Action {
     CreateProgram,
     EditStack(usize),
     Request(usize),
+    /// With the annotation; or it goes on.
+    Suspend(usize, bool),
     DeleteStack(usize),
     /// The current one; with force, it is gone at once, whatever its finalizer is for.
     DeleteUpdateOf {
@@ -126,6 +128,11 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
     if dice.chance(125) {
         script.push((end - dice.seconds(180), Action::TerminateNamespace));
     }
+    if dice.chance(300) {
+        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), dice.index(stacks));
+        script.push((at, Action::Suspend(stack, true)));
+        script.push((end.min(at + dice.seconds(300)), Action::Suspend(stack, false)));
+    }
     (script, end)
 }
 
@@ -148,7 +155,7 @@ impl Outside {
     pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
         ledger.tell(|| format!("user: {action:?}"));
         // Nothing can be made any more, and what is there is going.
-        if self.terminated && !matches!(action, Action::DeleteUpdateOf { .. }) {
+        if self.terminated && !matches!(action, Action::DeleteUpdateOf { .. } | Action::Suspend(_, false)) {
             return None;
         }
         match action {
@@ -162,6 +169,14 @@ impl Outside {
                 let now = world.now().as_millisecond().to_string();
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
             }),
+            Action::Suspend(stack, suspend) => {
+                let key = stack_key(stack);
+                // Also one that is being deleted.
+                if let Some(mut object) = world.object(&key) {
+                    object["metadata"]["annotations"][names::SUSPEND] = json!(suspend.to_string());
+                    world.insert(object);
+                }
+            }
             Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
             Action::DeleteUpdateOf { stack, force } => {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
@@ -224,14 +239,14 @@ impl Outside {
             return Some(Hint::new(key.clone()));
         };
         let metadata = &object["metadata"];
-        let request = &metadata["annotations"][names::RECONCILIATION_REQUEST];
+        let requests = [names::RECONCILIATION_REQUEST, names::SUSPEND].map(|name| &metadata["annotations"][name]);
         let conditions = object["status"]["conditions"].as_array();
         let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
         let facet = (
             metadata["uid"].to_string(),
             metadata["generation"].as_i64(),
             !metadata["deletionTimestamp"].is_null(),
-            request.to_string(),
+            json!(requests).to_string(),
             object["status"]["artifact"]["revision"].clone(),
             complete.map_or(Value::Null, |condition| condition["status"].clone()),
         );

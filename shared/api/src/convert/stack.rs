@@ -17,9 +17,19 @@ impl From<&Stack> for core::Stack {
             finalizer: finalizer::is_on(stack),
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
+            suspended: stack.is_suspended(),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
+    }
+}
+
+impl Stack {
+    /// Whether no run of it may begin, by its annotation or its spec.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        let field = self.spec.driftless.as_ref().and_then(|ours| ours.suspend).unwrap_or(false);
+        field || self.annotations().get(names::SUSPEND).is_some_and(|value| value == "true")
     }
 }
 
@@ -31,9 +41,11 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let workspace = super::run::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
-    for (annotation, word) in [(names::INPUTS, names::IGNORE), (names::SEAL, names::NEVER)] {
-        if let Some(other) = stack.annotations().get(annotation).filter(|value| *value != word) {
-            spec.refused.get_or_insert_with(|| format!("annotation {annotation} is {other:?}; write {word:?}, or remove it"));
+    let words = [(names::INPUTS, &[names::IGNORE][..]), (names::SEAL, &[names::NEVER]), (names::SUSPEND, &["true", "false"])];
+    for (annotation, words) in words {
+        if let Some(other) = stack.annotations().get(annotation).filter(|value| !words.contains(&value.as_str())) {
+            let words = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
+            spec.refused.get_or_insert_with(|| format!("annotation {annotation} is {other:?}; write {words}, or remove it"));
         }
     }
     spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);

@@ -9,7 +9,7 @@ const RECONCILING: &str = "Reconciling";
 const STALLED: &str = "Stalled";
 
 /// Every reason that a decision gives, so that one that is read back is the same again.
-const REASONS: [&str; 8] = [
+const REASONS: [&str; 9] = [
     reason::STACK_PROCESSING,
     reason::RETRYING_AFTER_FAILURE,
     reason::PREVIEW_FAILED,
@@ -18,6 +18,7 @@ const REASONS: [&str; 8] = [
     reason::SOURCE_UNAVAILABLE,
     reason::UPDATE_FAILED,
     reason::UPDATE_CONFLICT,
+    reason::SUSPENDED,
 ];
 
 impl Stack {
@@ -41,6 +42,7 @@ impl Stack {
                 next_look: status.next_look.map(Time),
                 ran: status.ran,
                 scope: status.scope.clone(),
+                suspended: status.suspended.then_some(true),
                 waits_for: status.waits_for.clone(),
             })
             .filter(|ours| *ours != DriftlessStackStatus::default()),
@@ -134,6 +136,7 @@ impl From<&StackStatus> for core::StackStatus {
             ran: ours.ran,
             conflict: ours.conflict.unwrap_or_default(),
             waits_for: ours.waits_for.clone(),
+            suspended: ours.suspended.unwrap_or_default(),
             inputs: ours.inputs.clone(),
             scope: ours.scope.clone(),
             next_look: ours.next_look.as_ref().map(|Time(at)| *at),

@@ -27,6 +27,7 @@ pub fn stack() -> Stack {
         finalizer: true,
         reconcile_request: String::new(),
         paths: None,
+        suspended: false,
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
             sources: vec![SourceRef::Flux {
