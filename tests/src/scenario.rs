@@ -413,11 +413,11 @@ pub fn is_ready(stack: &Stack) -> bool {
         && status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The condition that is not Ready: type, reason and message.
+/// The condition that says why it is not Ready: type, reason and message.
 #[must_use]
 pub fn condition(stack: &Stack) -> Option<(String, String, String)> {
     let conditions = &stack.status.as_ref()?.conditions;
-    let condition = conditions.iter().find(|condition| condition.type_ != "Ready")?;
+    let condition = conditions.iter().find(|condition| ["Reconciling", "Stalled"].contains(&condition.type_.as_str()))?;
     Some((condition.type_.clone(), condition.reason.clone(), condition.message.clone()))
 }
 

@@ -1,26 +1,31 @@
 //! The claim of a Pulumi stack: a Lease in the system's own namespace, held by an Update's uid.
 
 use driftless_api::names;
-use driftless_aws::Queues;
-use driftless_contract::{ObjectKey, RunHint, RunId, VERSION};
+use driftless_aws::{Objects, Queues, Tasks};
+use driftless_contract::{ObjectKey, RunHint, RunId, VERSION, keys};
 use driftless_kubernetes::{Cluster, Error};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::core::ObjectMeta;
 
-use crate::{Ports, Stop};
+use jiff::Timestamp;
+
+use crate::{Ports, Stop, close, owner};
 
 /// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
-pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
+pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     namespace: &str,
     run: &RunId,
+    is_check: bool,
+    now: Timestamp,
 ) -> Result<(), Stop> {
-    let annotations = [(names::UPDATE.to_owned(), format!("{}/{}", run.update.namespace, run.update.name))];
+    let holder = (names::UPDATE.to_owned(), format!("{}/{}", run.update.namespace, run.update.name));
+    let check = is_check.then(|| (names::DRIFT_CHECK.to_owned(), "true".to_owned()));
     let lease = Lease {
         metadata: ObjectMeta {
             name: Some(run.claim.clone()),
             namespace: Some(namespace.to_owned()),
-            annotations: Some(annotations.into()),
+            annotations: Some([holder].into_iter().chain(check).collect()),
             ..ObjectMeta::default()
         },
         spec: Some(LeaseSpec { holder_identity: Some(run.uid.clone()), ..LeaseSpec::default() }),
@@ -29,7 +34,7 @@ pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
         Ok(_) => Ok(()),
         // Given back between the two: the next look takes it.
         Err(error @ Error::Conflict { .. }) => {
-            if is_ours(ports, namespace, run).await? {
+            if is_ours(ports, namespace, run, is_check, now).await? {
                 Ok(())
             } else {
                 Err(error.into())
@@ -39,11 +44,13 @@ pub(crate) async fn take<C: Cluster, O, Q: Queues, T>(
     }
 }
 
-/// `true` if the run holds its claim, `false` if nobody does; else who is waited for.
-pub(crate) async fn is_ours<C: Cluster, O, Q: Queues, T>(
+/// `true` if the run holds its claim, `false` if nobody does; else who is waited for. Somebody who looks for drift gives way to one who does not.
+pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     namespace: &str,
     run: &RunId,
+    is_check: bool,
+    now: Timestamp,
 ) -> Result<bool, Stop> {
     let Some(lease) = ports.cluster.get::<Lease>(namespace, &run.claim).await? else { return Ok(false) };
     let uid = lease.spec.and_then(|spec| spec.holder_identity);
@@ -51,6 +58,17 @@ pub(crate) async fn is_ours<C: Cluster, O, Q: Queues, T>(
         return Ok(true);
     }
     let annotations = lease.metadata.annotations.unwrap_or_default();
+    if let Some(uid) = &uid
+        && !is_check
+        && annotations.contains_key(names::DRIFT_CHECK)
+    {
+        let folder = keys::run(&run.update.cluster, uid);
+        if !close(ports, &folder, now).await?
+            && let Some(task) = owner(ports, &folder).await?.and_then(|owner| owner.task)
+        {
+            ports.tasks.stop(&task, "another Update of its stack is to begin").await?;
+        }
+    }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
         // Its run may be over or its Update gone, and nobody else may know of the claim any more.

@@ -178,7 +178,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     // One that another operator made for a Stack and did not end is nobody's now.
     let inherited = update.spec.driftless.is_none() && update.stack(&settings.system_namespace).is_some();
     if update.metadata.deletion_timestamp.is_some() || inherited || standing == Standing::Foreign && age > ABANDONED_AFTER {
-        return close(ports, hint, &update, &folder, now).await;
+        return give_up(ports, hint, &update, &folder, now).await;
     }
     if standing == Standing::Foreign {
         tracing::info!(update = %key, "not launched: its Stack does not name it as its current Update");
@@ -194,7 +194,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Wait(reason, message)) => {
             tracing::info!(update = %key, reason, message, "waiting");
             if standing == Standing::Outdated {
-                return close(ports, hint, &update, &folder, now).await;
+                return give_up(ports, hint, &update, &folder, now).await;
             }
             let message = format!("{message}; looked at again within a minute");
             set_status(ports, settings, hint, &update, |update| update.set_waiting(reason, &message, now)).await?;
@@ -214,17 +214,22 @@ async fn tell_recorder<C, O, Q: Queues, T>(
     Ok(())
 }
 
-/// Gives a run up that no task owns: whoever comes later starts nothing.
-async fn close<C, O: Objects, Q: Queues, T>(
+/// Gives a run up that no task owns, and has that recorded.
+async fn give_up<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     hint: &LaunchHint,
     update: &Update,
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let closed = Owner { version: VERSION, task: None, at: now };
-    ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?;
+    close(ports, folder, now).await?;
     tell_recorder(ports, hint, update).await
+}
+
+/// Closes a run that no task owns: whoever comes later starts nothing. `false` if it has an owner.
+async fn close<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str, now: Timestamp) -> Result<bool, Error> {
+    let closed = Owner { version: VERSION, task: None, at: now };
+    Ok(ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?)
 }
 
 async fn owner<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Owner>, Error> {
@@ -266,9 +271,9 @@ async fn standing<C: Cluster, O, Q, T>(
 ) -> Result<Standing, Error> {
     let Some(owner) = update.stack(&settings.system_namespace) else { return Ok(Standing::Current) };
     let stack = ports.cluster.get::<Stack>(&owner.namespace, &owner.name).await?;
-    let named = stack.as_ref().and_then(|stack| stack.status.as_ref()?.current_update.as_ref()?.name.as_deref());
+    let named = stack.as_ref().is_some_and(|stack| stack.names(&update.name_any()));
     let run = stack.as_ref().and_then(|stack| update.run_of(&stack.uid().unwrap_or_default(), &settings.system_namespace));
-    Ok(match run.filter(|_| named == update.metadata.name.as_deref()) {
+    Ok(match run.filter(|_| named) {
         Some(_) if stack.as_ref().is_some_and(Stack::is_suspended) => Standing::Suspended,
         Some(run) if stack.and_then(|stack| stack.metadata.generation) == Some(run.generation) => Standing::Current,
         Some(_) => Standing::Outdated,
@@ -294,18 +299,19 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let record = record(ports, settings, &prepared, folder, now).await?;
     if record.run != prepared.run {
         tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
-        return Ok(close(ports, hint, update, folder, now).await?);
+        return Ok(give_up(ports, hint, update, folder, now).await?);
     }
     if owner(ports, folder).await?.is_some() {
         return Ok(tell_recorder(ports, hint, update).await?);
     }
+    let is_check = prepared.spec.preview_only;
     if settings.limits.any() {
         // Neither is given back here, as another look at the same Update may go on with it. So the place comes first: one that waits for
         // a place holds nobody up at the stack, and one that waits for its claim takes up no place.
-        claim::is_ours(ports, &settings.system_namespace, &record.run).await?;
+        claim::is_ours(ports, &settings.system_namespace, &record.run, is_check, now).await?;
         admission::enter(ports, settings, update, &prepared, now).await?;
     }
-    claim::take(ports, &settings.system_namespace, &record.run).await?;
+    claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
     let task = match start(ports, &record, folder).await {
         Err(Stop::Wait(..)) if owner(ports, folder).await?.is_some() => {
             // Another launch was quicker, and its run may be over: then the recorder gives back what this one just took.

@@ -193,6 +193,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         expect_no_changes: update.spec.expect_no_changes.unwrap_or(false),
         refresh: update.spec.refresh.unwrap_or(false),
         expect_no_refresh_changes: ours.expect_no_refresh_changes.unwrap_or(false),
+        preview_only: ours.preview_only.unwrap_or(false),
         targets: update.spec.target.clone(),
         target_dependents: update.spec.target_dependents.unwrap_or(false),
         replace: update.spec.replace.clone(),

@@ -318,6 +318,48 @@ fn an_update_of_a_suspended_stack_that_has_not_begun_waits() {
 }
 
 #[test]
+fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
+    let check = |world: &World| {
+        of_stack(world, "n", "refresh", &json!({}));
+        let mut update = world.object(&key("Update", "n", "u")).unwrap();
+        update["spec"]["driftless"]["previewOnly"] = json!(true);
+        world.insert(update);
+        let drift = json!({ "status": { "currentUpdate": null, "driftless": { "drift": { "currentCheck": "u" } } } });
+        world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &drift));
+        workspace(world, &project());
+        by_hand(world, "up", &json!({ "stackName": "dev" }));
+    };
+    // It runs: its task is told to stop.
+    let world = quiet();
+    check(&world);
+    looked(&world, &hint("u"));
+    assert!(spec(&world).preview_only);
+    looked(&world, &hint("up"));
+    assert_eq!(waits(&world, "up").0, names::STACK_CLAIMED);
+    assert!(matches!(&world.live_tasks()[..], [task] if task.stopping));
+    assert!(tells_recorder_of(&received(&world), "u"));
+
+    // It waits for capacity: it never begins.
+    let world = quiet();
+    check(&world);
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    world.set_faults(Faults::NONE);
+    looked(&world, &hint("up"));
+    looked(&world, &hint("u"));
+    assert!(world.live_tasks().is_empty());
+    assert!(tells_recorder_of(&received(&world), "u"));
+
+    // The other way round it waits.
+    let world = quiet();
+    check(&world);
+    looked(&world, &hint("up"));
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, names::STACK_CLAIMED);
+    assert!(matches!(&world.live_tasks()[..], [task] if !task.stopping));
+}
+
+#[test]
 fn what_an_updates_status_says_stops_no_launch_of_ours() {
     let world = quiet();
     let forged = driftless_api::merge(complete(), &json!({ "driftless": { "task": "arn:aws:ecs:r:1:task/c/neighbour" } }));

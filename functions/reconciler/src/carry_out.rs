@@ -73,6 +73,10 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
                 let namespace = create(ports, &stack, update).await?;
                 launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
             }
+            Effect::CheckDrift(update) => {
+                let namespace = create_update(ports.cluster, Update::of_check(&stack, update)).await?;
+                launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+            }
             Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
             Effect::WakeDependents => {

@@ -179,8 +179,7 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
             ports.queues.hint(&next, 0).await?;
         }
         let stack = ports.cluster.get::<Stack>(namespace, name).await?;
-        let current = stack.and_then(|stack| stack.status?.current_update?.name);
-        if current.as_ref() == Some(&hint.object.name) {
+        if stack.is_some_and(|stack| stack.names(&hint.object.name)) {
             return Ok(());
         }
     }

@@ -37,7 +37,9 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         namespace: core.namespace.clone(),
         name: String::new(),
     };
-    let run = run(ports, cluster, &core).await?;
+    let current = core.status.current_update.as_ref().map(|current| current.name.as_str());
+    let run = run(ports, cluster, &core, current).await?;
+    let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref()).await?;
     let inputs = inputs(ports, cluster, &core, &run).await?;
     let (source, tree) = match core.spec.sources.as_slice() {
         // A run that is under way needs nothing of its source.
@@ -49,7 +51,7 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         _ => (None, ABSENT),
     };
     let (prerequisites, requires) = prerequisites(ports, &core, now).await?;
-    Ok(Snapshot { stack: core, source, tree, run, prerequisites, requires, inputs })
+    Ok(Snapshot { stack: core, source, tree, run, check, prerequisites, requires, inputs })
 }
 
 /// The Stacks that a Stack requires, and if it waits for one of them, which Stacks those require, and so on.
@@ -104,12 +106,13 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     cluster: &str,
     stack: &CoreStack,
+    name: Option<&str>,
 ) -> Result<RunState, Error> {
-    let Some(current) = &stack.status.current_update else { return Ok(RunState::None) };
+    let Some(name) = name else { return Ok(RunState::None) };
     let system_namespace = ports.settings.system_namespace;
-    let mut update = ports.cluster.get::<Update>(&stack.namespace, &current.name).await?;
+    let mut update = ports.cluster.get::<Update>(&stack.namespace, name).await?;
     if update.is_none() && stack.deleting {
-        update = ports.cluster.get(system_namespace, &current.name).await?;
+        update = ports.cluster.get(system_namespace, name).await?;
     }
     let Some(update) = update else { return Ok(RunState::Missing) };
     let Some(run) = update.run_of(&stack.uid, system_namespace) else {
@@ -124,15 +127,26 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         return Ok(RunState::Live(run, waiting));
     };
     let outcome: Outcome = from_json("outcome", &document)?;
-    let (succeeded, conflict, message) = match outcome.verdict {
-        Verdict::Succeeded {} => (true, false, String::new()),
-        Verdict::Failed { reason, message, .. } => (false, reason == "UpdateConflict", message),
-        Verdict::Aborted { message } => (false, false, message),
+    let (succeeded, reason, message) = match outcome.verdict {
+        Verdict::Succeeded {} => (true, String::new(), String::new()),
+        Verdict::Failed { reason, message, .. } => (false, reason, message),
+        Verdict::Aborted { message } => (false, String::new(), message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, started_at, .. } = outcome;
-    let started = started_at.is_some();
-    Ok(RunState::Ended(run, RunOutcome { started, succeeded, message, conflict, outputs, project, permalink, inputs }))
+    let Outcome { outputs, permalink, inputs, started_at, drift, .. } = outcome;
+    let outcome = RunOutcome {
+        started: started_at.is_some(),
+        succeeded,
+        message,
+        conflict: reason == "UpdateConflict",
+        interrupted: reason == "Interrupted",
+        drift,
+        outputs,
+        project,
+        permalink,
+        inputs,
+    };
+    Ok(RunState::Ended(run, outcome))
 }
 
 async fn source<C: Cluster, O: Objects, Q: Queues>(

@@ -189,6 +189,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         changes: BTreeMap::new(),
         pending_operations: Vec::new(),
         failures: Vec::new(),
+        drift: None,
         inputs: inputs.clone(),
         started_at: owner.task.is_some().then_some(owner.at),
         ended_at: now,
@@ -243,6 +244,7 @@ async fn reported<C, O: Objects, Q, T>(
         changes: result.changes,
         pending_operations: result.pending_operations,
         failures: result.failures.into_iter().take(MAX_FAILURES).collect(),
+        drift: result.drift,
         // What ran in the task may have written it, and it goes into a status.
         inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         started_at: Some(result.started_at),

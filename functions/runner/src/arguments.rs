@@ -194,6 +194,7 @@ mod tests {
             expect_no_changes: true,
             refresh: true,
             expect_no_refresh_changes: false,
+            preview_only: false,
             targets: vec!["urn:a".into()],
             target_dependents: true,
             replace: vec!["urn:b".into()],

@@ -235,6 +235,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
     };
     let Told { outputs, project, permalink, changes, pending_operations, failures, inputs } = told;
     RunResult {
+        drift: None,
         version: VERSION,
         verdict,
         outputs,

@@ -231,6 +231,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         expect_no_changes: false,
         refresh: false,
         expect_no_refresh_changes: false,
+        preview_only: false,
         targets: vec![],
         target_dependents: false,
         replace: vec![],

@@ -30,6 +30,24 @@ pub const NEVER: &str = "never";
 /// Annotation of a Stack: with the value `true`, no run of it begins. One that is under way goes on.
 pub const SUSPEND: &str = "driftless.dev/suspend";
 
+/// Annotation of a Stack: when drift is looked for, as an interval such as `6h` or five cron fields such as `0 3 * * *`.
+pub const DRIFT_SCHEDULE: &str = "driftless.dev/drift-schedule";
+
+/// Annotation of a Stack: the IANA time zone of a [`DRIFT_SCHEDULE`] of cron fields; UTC without it.
+pub const DRIFT_TIME_ZONE: &str = "driftless.dev/drift-time-zone";
+
+/// Annotation of a Stack: with the value `true`, drift is not looked for, and what is known of it stays.
+pub const DRIFT_SUSPEND: &str = "driftless.dev/drift-suspend";
+
+/// Annotation of a Stack: the Update whose drift is to be put back, if no other looked since; or [`ALWAYS`].
+pub const REMEDIATE: &str = "driftless.dev/remediate";
+
+/// The value of [`REMEDIATE`] that has all drift put back that is found.
+pub const ALWAYS: &str = "always";
+
+/// Label of an Update that looks for drift, with the value `true`.
+pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
+
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";
 

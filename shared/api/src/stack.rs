@@ -33,6 +33,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
     printcolumn(name = "Ready", type_ = "string", json_path = r#".status.conditions[?(@.type=="Ready")].status"#),
     printcolumn(name = "Reconciling", type_ = "string", json_path = r#".status.conditions[?(@.type=="Reconciling")].reason"#),
     printcolumn(name = "Stalled", type_ = "string", json_path = r#".status.conditions[?(@.type=="Stalled")].reason"#),
+    printcolumn(name = "Drifted", type_ = "string", json_path = r#".status.conditions[?(@.type=="Drifted")].status"#),
     printcolumn(name = "Suspended", type_ = "boolean", json_path = ".status.driftless.suspended"),
     printcolumn(name = "Permalink", type_ = "string", json_path = ".status.lastUpdate.permalink")
 )]
@@ -380,6 +381,8 @@ pub struct LastUpdate {
 pub struct DriftlessStackStatus {
     /// The last run failed because the stack is locked by somebody else.
     pub conflict: Option<bool>,
+    /// What is known of drift, besides the condition `Drifted`.
+    pub drift: Option<StackDrift>,
     /// A keyed digest of what the last run read from Secrets and `ConfigMap`s.
     pub inputs: Option<String>,
     /// When the Stack is looked at again, if no event comes before.
@@ -393,4 +396,36 @@ pub struct DriftlessStackStatus {
     pub suspended: Option<bool>,
     /// The first of the prerequisites that it waits for.
     pub waits_for: Option<String>,
+}
+
+/// What is known of a Stack's drift.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StackDrift {
+    /// How many resources are not as they were applied.
+    pub count: Option<u32>,
+    /// The Update that looks for drift now.
+    pub current_check: Option<String>,
+    /// The Update that looked for drift last.
+    pub last_check: Option<String>,
+    /// When that one was recorded.
+    #[serde(deserialize_with = "json::lenient")]
+    pub last_check_time: Option<Time>,
+    /// The first of the resources that are not as they were applied.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<DriftedResource>,
+}
+
+/// A resource that is not as it was applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DriftedResource {
+    /// What happened to it: `update` or `delete`.
+    pub change: String,
+    /// The paths of the properties that differ, such as `tags.owner`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub properties: Vec<String>,
+    /// The resource.
+    pub urn: String,
 }

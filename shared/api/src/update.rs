@@ -84,6 +84,8 @@ pub struct DriftlessUpdate {
     pub commit: Option<String>,
     /// Refresh before the operation, and fail if that changes anything.
     pub expect_no_refresh_changes: Option<bool>,
+    /// Of a refresh: change nothing, and tell of drift.
+    pub preview_only: Option<bool>,
     /// The annotation `pulumi.com/reconciliation-request` of the Stack that it answers.
     pub reconcile_request: Option<String>,
     /// Keep a sealed copy of what the run reads, for the destroy of the Stack.

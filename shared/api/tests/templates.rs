@@ -36,6 +36,7 @@ fn created(stack: &Stack) -> (Value, Value) {
         source: Some(artifact),
         tree: TreeState::Stored { project: driftless_core::Project::There, scope: None },
         run: RunState::None,
+        check: RunState::None,
         prerequisites: Vec::new(),
         requires: std::collections::BTreeMap::new(),
         inputs: None,

@@ -9,7 +9,7 @@ pub mod keys;
 mod message;
 mod run;
 
-pub use driftless_core::Operation;
+pub use driftless_core::{Drift, DriftedResource, Operation};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};

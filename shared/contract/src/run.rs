@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{ObjectKey, Operation};
+use crate::{Drift, ObjectKey, Operation};
 
 /// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,6 +137,9 @@ pub struct RunSpec {
     /// Refresh before the operation, and fail if that changes anything.
     #[serde(default)]
     pub expect_no_refresh_changes: bool,
+    /// Of a refresh: change nothing, and tell of drift.
+    #[serde(default)]
+    pub preview_only: bool,
     /// `--target`
     #[serde(default)]
     pub targets: Vec<String>,
@@ -408,6 +411,9 @@ pub struct RunResult {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
+    /// What drifted, the first hundred resources: of a run that only looks for it, and succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
@@ -430,6 +436,7 @@ impl RunResult {
             changes: BTreeMap::new(),
             pending_operations: Vec::new(),
             failures: Vec::new(),
+            drift: None,
             inputs: None,
             started_at,
             ended_at,
@@ -535,6 +542,9 @@ pub struct Outcome {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
+    /// What drifted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,

@@ -1,8 +1,9 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, Effect, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation, Plan, Project, Readiness,
-    RunState, Snapshot, SourceRef, Stack, StackStatus, Sync, TreeState, Why, Workspace,
+    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation,
+    Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackStatus, Sync, TreeState, Why, Workspace, check_name,
+    drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -26,6 +27,7 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
         return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
     }
     let mut look = Look::at(snapshot, now);
+    look.absorb_check();
     let readiness = look.absorb().unwrap_or_else(|| look.proceed());
     look.end(readiness)
 }
@@ -66,6 +68,34 @@ impl<'a> Look<'a> {
         // One that is booked for then or earlier will do: every look would book another otherwise.
         let fresh = self.now + SignedDuration::from_secs(seconds);
         self.snapshot.stack.status.next_look.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
+    }
+
+    /// Takes in what became of the Update that looks for drift. It holds nothing up.
+    fn absorb_check(&mut self) {
+        let drift = &mut self.stack.status.drift;
+        match &self.snapshot.check {
+            // One that was not created is created below, under the same name.
+            RunState::None | RunState::Missing => drift.current = None,
+            RunState::Foreign => {
+                let name = drift.current.take();
+                let why = format!("Update {:?} was not made for this Stack", name.as_deref().unwrap_or_default());
+                *drift =
+                    DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
+            }
+            RunState::Live(run, _) => {
+                self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
+            }
+            RunState::Ended(run, outcome) => {
+                let (after, event) = drift::observe_check(drift, &run.name, outcome, self.now);
+                *drift = after;
+                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
+                self.effects.extend(event);
+            }
+        }
+        // What is not looked for is not known.
+        if self.stack.drift.is_none() {
+            (drift.checked, drift.verdict) = (None, None);
+        }
     }
 
     /// Takes in what became of the current Update. The condition, if that is all that can be done now.
@@ -141,15 +171,19 @@ impl<'a> Look<'a> {
             Resolved::Unknown { subject } => self.fetch(source, subject),
             Resolved::At { revision, digest, polled } => {
                 // To destroy, what is known of the source is enough: it may be gone.
-                let stale = !self.stack.deleting && source::is_stale(polled, self.now);
+                let must_ask = !self.stack.deleting && source::is_stale(polled, self.now);
                 let mut wanted = self.wants(revision);
-                if matches!(wanted, Sync::Run(Why::Commit(_))) && !stale && self.skip(revision) {
+                if matches!(wanted, Sync::Run(Why::Commit(_))) && !must_ask && self.skip(revision) {
                     // It may be time for a run nonetheless.
                     wanted = self.wants(revision);
                 }
                 match wanted {
-                    Sync::Synced => self.settled(source, polled),
-                    Sync::Run(_) if stale => self.fetch(source, "its latest commit"),
+                    Sync::Synced => {
+                        let readiness = self.settled(source, polled);
+                        self.check_drift(source, revision, digest);
+                        readiness
+                    }
+                    Sync::Run(_) if must_ask => self.fetch(source, "its latest commit"),
                     Sync::Run(why) => self.run(source, revision, digest, &why),
                 }
             }
@@ -168,6 +202,39 @@ impl<'a> Look<'a> {
             self.ask_again(inputs.read + retry::resync_period(spec), Effect::CompareInputs);
         }
         readiness
+    }
+
+    /// Looks for drift if that is due, else books a look for when it is. The launcher has the tree fetched again if it must.
+    fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
+        let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
+        if due > self.now {
+            return self.look_by(due);
+        }
+        let name = check_name(&self.stack);
+        self.stack.status.drift.current = Some(name.clone());
+        let spec = &self.snapshot.stack.spec;
+        self.effects.push(Effect::CheckDrift(Box::new(NewUpdate {
+            current: CurrentUpdate {
+                name,
+                generation: self.stack.generation,
+                reconcile_request: self.stack.reconcile_request.clone(),
+                commit: revision.into(),
+            },
+            operation: Operation::Refresh,
+            message: "Drift check".into(),
+            targets: spec.targets.clone(),
+            target_dependents: false,
+            refresh: false,
+            expect_no_refresh_changes: false,
+            run_program: false,
+            tree: Some(NewTree {
+                source: source.clone(),
+                digest: digest.into(),
+                paths: paths(&self.snapshot.stack),
+                scope: None,
+            }),
+            workspace: workspace(spec),
+        })));
     }
 
     /// The spec cannot be run. An Event tells of it once.
@@ -227,7 +294,11 @@ impl<'a> Look<'a> {
                 self.in_seconds(SOURCE_RETRY_SECONDS)
             }
         };
-        self.booked = Some(self.booked.map_or(look, |booked| booked.min(look)));
+        self.look_by(look);
+    }
+
+    fn look_by(&mut self, at: Timestamp) {
+        self.booked = Some(self.booked.map_or(at, |booked| booked.min(at)));
     }
 
     /// Nothing is to be run now.
@@ -316,6 +387,8 @@ impl<'a> Look<'a> {
             (false, false) => Operation::Up,
         };
         let forward = operation != Operation::Destroy;
+        // Also one that is tried again, or is run for another reason: it starts from what is there.
+        let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
         let current = CurrentUpdate {
             name: update_name(&self.stack),
             generation: self.stack.generation,
@@ -331,8 +404,8 @@ impl<'a> Look<'a> {
             message: why.to_string(),
             targets: if forward { spec.targets.clone() } else { Vec::new() },
             target_dependents: forward && spec.target_dependents,
-            refresh: forward && spec.refresh,
-            expect_no_refresh_changes: forward && spec.expect_no_refresh_changes,
+            refresh: forward && (spec.refresh || remediates),
+            expect_no_refresh_changes: forward && spec.expect_no_refresh_changes && !remediates,
             run_program: !forward && spec.run_program,
             tree,
             workspace,

@@ -20,8 +20,11 @@ pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp
 #[must_use]
 pub fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
     let ticks = (period_seconds / tick_seconds.max(1)).max(1);
-    // FNV-1a: any hash that spreads uids and never changes will do.
-    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    let slot = i64::try_from(hash >> 1).unwrap_or(0) % ticks;
+    let slot = i64::try_from(spread(uid) >> 1).unwrap_or(0) % ticks;
     now.as_second() / tick_seconds.max(1) % ticks == slot
+}
+
+/// A number by which things are spread over time, by their uid or name. FNV-1a: any hash that spreads them and never changes will do.
+pub(crate) fn spread(uid: &str) -> u64 {
+    uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -11,6 +11,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     };
     let stack = &snapshot.stack;
     let live = matches!(snapshot.run, RunState::Live(..));
+    let ended = matches!(snapshot.run, RunState::Ended(..));
     let run: Option<&NewUpdate> = plan.effects.iter().find_map(|effect| match effect {
         Effect::Run(update) => Some(&**update),
         _ => None,
@@ -42,6 +43,27 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         check(stack.deleting == (run.operation == Operation::Destroy), "4: a destroy without deletion, or the reverse");
         check(stack.finalizer || position(|e| matches!(e, Effect::AddFinalizer)) == Some(0), "4: a run before the finalizer");
     }
+    let checks: Vec<_> = plan
+        .effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::CheckDrift(update) => Some(update),
+            _ => None,
+        })
+        .collect();
+    let checking = matches!(snapshot.check, RunState::Live(..));
+    for new in &checks {
+        check(!checking && checks.len() == 1, "1: two checks for drift at once");
+        check(
+            plan.status.drift.current.as_ref() == Some(&new.current.name),
+            "1: a check is created that the status does not name",
+        );
+        check(plan.status.current_update.is_none() && run.is_none(), "1: a check is created beside a run");
+        check(!stack.suspended && !stack.deleting, "1: a check of a Stack that is suspended or goes");
+        check(new.operation == Operation::Refresh, "1: a check that changes something");
+    }
+    let judged = matches!(snapshot.check, RunState::Ended(..) | RunState::Foreign) || ended || stack.drift.is_none();
+    check(judged || plan.status.drift.verdict == stack.status.drift.verdict, "5: drift changes without an outcome");
     if let Some(at) = position(|effect| matches!(effect, Effect::RemoveFinalizer)) {
         let last = plan.status.last_update.as_ref();
         let destroyed =
@@ -51,7 +73,6 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         check(destroyed || !asked, "4: the finalizer goes before destroy succeeded");
         check(at + 1 == plan.effects.len(), "4: something comes after the finalizer");
     }
-    let ended = matches!(snapshot.run, RunState::Ended(..));
     check(ended || same_run(snapshot, plan), "5: lastUpdate changes without an outcome");
     check(ended || plan.status.outputs == stack.status.outputs, "5: outputs change without an outcome");
     // Without our finalizer a Stack that is being deleted is nobody's any more.

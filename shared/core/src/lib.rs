@@ -8,6 +8,7 @@
 
 mod admission;
 mod decide;
+mod drift;
 mod due;
 mod finalize;
 mod invariants;
@@ -19,6 +20,7 @@ mod plan;
 mod prerequisites;
 mod retention;
 mod retry;
+mod schedule;
 mod shape;
 mod source;
 mod status;
@@ -28,17 +30,19 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use decide::decide;
+pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::violations;
 pub use model::*;
-pub use names::{hash, update_name};
+pub use names::{check_name, hash, update_name};
 pub use observe::observe;
 pub use paths::paths;
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use prerequisites::has_unmet;
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown};
+pub use schedule::Schedule;
 pub use shape::*;
-pub use status::{CurrentUpdate, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
+pub use status::{CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
 pub use synced::{Sync, Why, is_synced};
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::StackStatus;
+use crate::{Drift, DriftSettings, StackStatus};
 
 /// Everything that is true of a Stack as far as a decision needs it, read in one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub prerequisites: Vec<Option<Prerequisite>>,
     /// Which Stacks a Stack requires, by its name: all that can be reached from this one, where it waits for one of them.
     pub requires: BTreeMap<String, Vec<String>>,
+    /// The Update that `status.driftless.drift` names as the one that looks for drift now.
+    pub check: RunState,
     /// What is known of the Secrets and ConfigMaps that the last run read; `None` if nothing is, or a change of them does not matter.
     pub inputs: Option<Inputs>,
 }
@@ -58,6 +60,8 @@ pub struct Stack {
     pub paths: Option<String>,
     /// No run of it may begin.
     pub suspended: bool,
+    /// Whether drift is looked for.
+    pub drift: Option<DriftSettings>,
     /// `spec`
     pub spec: StackSpec,
     /// `status`, as it was read.
@@ -354,6 +358,8 @@ pub struct Run {
     pub operation: Operation,
     /// The digest of all that matters to the Stack in its tree, if the Stack said what that is.
     pub scope: Option<String>,
+    /// It takes what is there into the state first: what drifted is put back.
+    pub refresh: bool,
 }
 
 /// What pulumi does.
@@ -391,6 +397,7 @@ impl Operation {
 
 /// How a run ended, as recorded in S3.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are facts of their own")]
 pub struct RunOutcome {
     /// A task owned it: something may have been done.
     pub started: bool,
@@ -400,6 +407,10 @@ pub struct RunOutcome {
     pub message: String,
     /// It failed because the backend's lock was somebody else's.
     pub conflict: bool,
+    /// It was told to stop before it was done.
+    pub interrupted: bool,
+    /// What drifted; of a check that succeeded.
+    pub drift: Option<Drift>,
     /// Outputs, secret ones masked; `None` if the operation has none to tell.
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project's name and runtime.

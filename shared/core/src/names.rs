@@ -6,13 +6,26 @@ use crate::Stack;
 /// outputs Secret (`<update>-stack-outputs`) want more room.
 const MAX_STACK_PART: usize = 180;
 
+/// Stands for the predecessor of the first.
+const FIRST: &str = "first";
+
 /// The name of the Update that follows the last recorded run of a Stack. It depends on nothing but the Stack and that run: whatever
 /// changed meanwhile, and however many look at once, there is one successor.
 #[must_use]
 pub fn update_name(stack: &Stack) -> String {
-    let last = stack.status.last_update.as_ref().map_or("first", |last| &last.name);
+    name(stack, &[stack.status.last_update.as_ref().map_or(FIRST, |last| &last.name)])
+}
+
+/// The name of the Update that looks for drift next: likewise, by the check that was recorded last.
+#[must_use]
+pub fn check_name(stack: &Stack) -> String {
+    name(stack, &["drift", stack.status.drift.last.as_deref().unwrap_or(FIRST)])
+}
+
+fn name(stack: &Stack, after: &[&str]) -> String {
     let cut = stack.name.get(..MAX_STACK_PART).unwrap_or(&stack.name).trim_end_matches(['.', '-']);
-    format!("{cut}-{}", &hash(&[&stack.uid, last])[..12])
+    let parts: Vec<_> = [stack.uid.as_str()].into_iter().chain(after.iter().copied()).collect();
+    format!("{cut}-{}", &hash(&parts)[..12])
 }
 
 /// The first 40 hex digits of the SHA-256 of the parts, each ended by a NUL so that no two lists of parts are the same bytes.

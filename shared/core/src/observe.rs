@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus};
+use crate::{DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus};
 
 /// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
 #[must_use]
@@ -42,6 +42,9 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     }
     if outcome.succeeded {
         status.scope.clone_from(&run.scope);
+        if run.refresh && matches!(status.drift.verdict, Some(DriftVerdict::Found(_) | DriftVerdict::Unknown(_))) {
+            status.drift.verdict = Some(DriftVerdict::Remediated);
+        }
         if let Some(outputs) = &outcome.outputs {
             status.outputs = Some(outputs.clone());
         }

@@ -22,7 +22,9 @@ pub enum Effect {
     Fetch(SourceRef),
     /// Create or change the Workspace, create the Update, if it is not there, and tell the launcher to look at it.
     Run(Box<NewUpdate>),
-    /// Tell the launcher to look at the current Update.
+    /// Create the Update that looks for drift, if it is not there, and tell the launcher to look at it.
+    CheckDrift(Box<NewUpdate>),
+    /// Tell the launcher to look at the current Update, or at the one that looks for drift.
     Launch {
         /// The Update's namespace.
         namespace: String,

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::Operation;
+use crate::{Drift, Operation};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,6 +28,8 @@ pub struct StackStatus {
     pub conflict: bool,
     /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.
     pub waits_for: Option<String>,
+    /// What is known of drift.
+    pub drift: DriftStatus,
     /// It was suspended when it was looked at.
     pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.
@@ -36,6 +38,32 @@ pub struct StackStatus {
     pub scope: Option<String>,
     /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
     pub next_look: Option<Timestamp>,
+}
+
+/// What is known of a Stack's drift.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DriftStatus {
+    /// The Update that looks for it now.
+    pub current: Option<String>,
+    /// The Update that looked for it last.
+    pub last: Option<String>,
+    /// When that one was recorded.
+    pub checked: Option<Timestamp>,
+    /// What was found; `None` if nothing was found out yet.
+    pub verdict: Option<DriftVerdict>,
+}
+
+/// The condition `Drifted`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriftVerdict {
+    /// False: everything is as it was applied.
+    None,
+    /// False: an update that refreshed succeeded after drift was found.
+    Remediated,
+    /// True.
+    Found(Drift),
+    /// Unknown, for that reason.
+    Unknown(String),
 }
 
 /// The three arrangements of the conditions `Ready`, `Reconciling` and `Stalled` (kstatus).

@@ -1,7 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    Inputs, LastUpdateState, Operation, Stack,
+    Inputs, LastUpdateState, Operation, Stack, drift,
     retry::{self, Retry},
 };
 
@@ -33,6 +33,8 @@ pub enum Why {
     Resync(SignedDuration),
     /// A failure is tried again.
     Backoff(SignedDuration),
+    /// So many resources drifted, and are to be put back.
+    Drift(u32),
 }
 
 impl std::fmt::Display for Why {
@@ -45,6 +47,7 @@ impl std::fmt::Display for Why {
             Self::Commit(commit) => write!(f, "New commit detected: {commit:?}"),
             Self::Inputs => f.write_str("Change of a Secret or ConfigMap detected"),
             Self::Resync(period) => write!(f, "Resync time elapsed: {}", go_duration(*period)),
+            Self::Drift(count) => write!(f, "Drift detected: {count} resource(s)"),
             Self::Backoff(cooldown) => write!(f, "Backoff time elapsed: {}", go_duration(*cooldown)),
         }
     }
@@ -65,8 +68,14 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
 #[must_use]
 pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<Inputs>, now: Timestamp) -> Sync {
     match by_source_and_time(stack, commit, now) {
-        Sync::Synced if !stack.deleting && inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
-        sync => sync,
+        Sync::Synced if stack.deleting => Sync::Synced,
+        Sync::Synced if inputs.is_some_and(|inputs| inputs.changed) => Sync::Run(Why::Inputs),
+        Sync::Synced => {
+            let last = stack.status.last_update.as_ref().filter(|last| last.state == LastUpdateState::Succeeded);
+            let drift = last.and_then(|_| drift::to_remediate(stack));
+            drift.map_or(Sync::Synced, |drift| Sync::Run(Why::Drift(drift.count)))
+        }
+        sync @ Sync::Run(_) => sync,
     }
 }
 

@@ -43,9 +43,55 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn a_run()(generation in 1_i64..4, reconcile_request in request(), commit in commit(), operation in operation()) -> Run {
-        Run { namespace: "team".into(), name: "shop-111".into(), generation, reconcile_request, commit, operation, scope: Some("scope".into()) }
+    fn a_run()(
+        generation in 1_i64..4, reconcile_request in request(), commit in commit(), operation in operation(), refresh in any::<bool>(),
+    ) -> Run {
+        Run {
+            namespace: "team".into(), name: "shop-111".into(), generation, reconcile_request, commit, operation,
+            scope: Some("scope".into()), refresh,
+        }
     }
+}
+
+fn a_drift() -> impl Strategy<Value = Drift> {
+    (0_u32..3).prop_map(|count| Drift { count, resources: Vec::new() })
+}
+
+prop_compose! {
+    fn drift_settings()(
+        schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
+        remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
+    ) -> DriftSettings {
+        DriftSettings { schedule: schedule.map(|text| Schedule::parse(text, None).unwrap()), remediate }
+    }
+}
+
+prop_compose! {
+    fn drift_status()(
+        current in option::of(Just("check-2".to_owned())),
+        last in option::of(Just("check-1".to_owned())),
+        checked in option::of(time()),
+        verdict in option::of(prop_oneof![
+            Just(DriftVerdict::None), Just(DriftVerdict::Remediated), a_drift().prop_map(DriftVerdict::Found),
+            Just(DriftVerdict::Unknown("no".into())),
+        ]),
+    ) -> DriftStatus {
+        DriftStatus { current, last, checked, verdict }
+    }
+}
+
+fn a_check_state() -> impl Strategy<Value = RunState> {
+    let check = || a_run().prop_map(|run| Run { name: "check-2".into(), operation: Operation::Refresh, ..run });
+    prop_oneof![
+        1 => Just(RunState::Missing),
+        1 => Just(RunState::Foreign),
+        2 => check().prop_map(|run| RunState::Live(run, None)),
+        4 => (check(), any::<bool>(), any::<bool>(), any::<bool>(), option::of(a_drift())).prop_map(
+            |(run, started, succeeded, interrupted, drift)| {
+                RunState::Ended(run, RunOutcome { started, interrupted, drift, ..outcome(succeeded) })
+            }
+        ),
+    ]
 }
 
 fn a_run_state() -> impl Strategy<Value = RunState> {
@@ -120,8 +166,11 @@ prop_compose! {
         prerequisite in option::of((1_i64..3, option::of(last()))),
         (project, conflict, inputs, cycle) in
             (any::<bool>(), any::<bool>(), option::weighted(0.3, (any::<bool>(), time())), any::<bool>()),
+        (drift, drift_status, check) in (option::of(drift_settings()), drift_status(), a_check_state()),
     ) -> Snapshot {
-        let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, ..stack() };
+        let mut stack = Stack { generation, deleting, finalizer, suspended, reconcile_request, spec, drift, ..stack() };
+        let check = if drift_status.current.is_some() { check } else { RunState::None };
+        stack.status.drift = drift_status;
         stack.status.last_update = last_update;
         stack.status.next_look = next_look;
         stack.status.scope = scope;
@@ -133,7 +182,7 @@ prop_compose! {
         let prerequisites = stack.spec.prerequisites.iter().map(|_| found.clone()).collect();
         let requires = [("shop", "db"), ("db", if cycle { "shop" } else { "net" })].map(|(a, b)| (a.to_owned(), vec![b.to_owned()])).into();
         let inputs = inputs.map(|(changed, read)| Inputs { changed, read });
-        Snapshot { stack, source, tree, run, prerequisites, requires, inputs }
+        Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs }
     }
 }
 
@@ -158,11 +207,17 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
                 commit: new.current.commit.clone(),
                 operation: new.operation,
                 scope: new.tree.as_ref().and_then(|tree| tree.scope.clone()),
+                refresh: new.refresh,
             },
             None,
         ),
         (None, RunState::Ended(..) | RunState::Missing) => RunState::None,
         (None, run) => run.clone(),
+    };
+    next.check = match (&plan.status.drift.current, &snapshot.check) {
+        (Some(_), RunState::Live(..)) => snapshot.check.clone(),
+        (Some(name), _) => RunState::Live(Run { name: name.clone(), ..run(Operation::Refresh) }, None),
+        (None, _) => RunState::None,
     };
     next
 }
@@ -210,7 +265,7 @@ proptest! {
 #[test]
 fn the_checker_sees_each_rule_broken() {
     type Break = fn(&mut Snapshot, &mut Plan);
-    let breaks: [(&str, Break); 16] = [
+    let breaks: [(&str, Break); 17] = [
         ("1: a run is created while another is under way", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up), None)),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
@@ -236,6 +291,10 @@ fn the_checker_sees_each_rule_broken() {
             plan.status.last_update = Some(last_update(LastUpdateState::Succeeded, 0, 1));
         }),
         ("5: outputs change without an outcome", |_, plan| plan.status.outputs = Some([("n".to_owned(), 1.into())].into())),
+        ("5: drift changes without an outcome", |snapshot, plan| {
+            snapshot.stack.drift = Some(DriftSettings { schedule: None, remediate: None });
+            plan.status.drift.verdict = Some(DriftVerdict::None);
+        }),
         ("7: observedGeneration lags", |_, plan| plan.status.observed_generation = None),
         ("7: it waits, and no look is booked", |_, plan| {
             plan.effects.clear();

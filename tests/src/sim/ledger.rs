@@ -22,7 +22,7 @@ use std::{
 
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, ObjectKey, Operation, RunSource, RunSpec, keys};
-use driftless_core::{LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
+use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
 use driftless_testkit::CLUSTER;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -47,6 +47,8 @@ struct Run {
     place: usize,
     /// What the runner reported.
     succeeded: Option<bool>,
+    /// It looked for drift and changed nothing; what it found.
+    drift: Option<u32>,
 }
 
 /// What happened so far, as far as the checks need it.
@@ -156,8 +158,10 @@ impl Ledger {
         let state = known.and_then(|update| self.state(update, spec, pack));
         self.live.insert(pulumi_stack.into(), uid.clone());
         let (namespace, pulumi_stack, place) = (spec.run.update.namespace.clone(), pulumi_stack.into(), self.runs.len());
-        let operation = spec.operation;
-        self.runs.insert(uid, Run { state, stack, operation, update: name, namespace, pulumi_stack, place, succeeded: None });
+        let (operation, drift) = (spec.operation, spec.preview_only.then_some(0));
+        self.stats.checks += u64::from(spec.preview_only);
+        self.runs
+            .insert(uid, Run { state, stack, operation, update: name, namespace, pulumi_stack, place, succeeded: None, drift });
         self.check_limits();
     }
 
@@ -197,7 +201,14 @@ impl Ledger {
             ConfigValue::Json(value) => value.to_string(),
         });
         let stack_uid = stack_uid?;
+        if spec.preview_only {
+            return None;
+        }
         self.secrets.insert(stack_uid.clone(), secret.clone());
+        if spec.refresh {
+            // It is run for what is there and not for what is wanted.
+            return None;
+        }
         let state = Some((stack_uid, generation, request, commit, spec.operation, secret));
         let again =
             self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
@@ -211,10 +222,12 @@ impl Ledger {
     }
 
     /// The operation is over: reported, or killed.
-    pub(super) fn end_operation(&mut self, uid: &str, succeeded: Option<bool>) {
+    pub(super) fn end_operation(&mut self, uid: &str, reported: Option<(bool, u32)>) {
+        let succeeded = reported.map(|(succeeded, _)| succeeded);
         self.stats.failures += u64::from(succeeded != Some(true));
         let Some(run) = self.runs.get_mut(uid) else { return };
         run.succeeded = succeeded;
+        run.drift = run.drift.and(reported.map(|(_, drift)| drift));
         let (update, pulumi_stack) = (run.update.clone(), run.pulumi_stack.clone());
         if self.live.get(&pulumi_stack).is_some_and(|live| live == uid) {
             self.live.remove(&pulumi_stack);
@@ -251,6 +264,17 @@ impl Ledger {
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {
             format!("7: Stack {name} waits, and no look is booked: {status:?}")
         });
+        let judged =
+            self.runs.values().find(|run| Some(&run.update) == status.drift.last.as_ref() && run.succeeded == Some(true));
+        if let (Some(found), Some(verdict)) = (judged.and_then(|run| run.drift), &status.drift.verdict) {
+            let as_found = match verdict {
+                DriftVerdict::None => found == 0,
+                DriftVerdict::Found(drift) => drift.count == found,
+                DriftVerdict::Remediated => found > 0,
+                DriftVerdict::Unknown(_) => false,
+            };
+            self.check(as_found, || format!("5: {name} says {verdict:?}, and {:?} found {found}", status.drift.last));
+        }
         let Some(last) = last else {
             let before = self.last.get(&stack.uid).map(|last| last.name.clone());
             return self.check(before.is_none(), || format!("5: lastUpdate of Stack {name} is gone; it was {before:?}"));
@@ -274,7 +298,7 @@ impl Ledger {
     /// A Stack is gone.
     pub(super) fn stack_gone(&mut self, name: &str) {
         let Some((stack, true)) = self.stacks.remove(name) else { return };
-        let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack);
+        let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
         // What an Update did that was taken away by force is not for its Stack to know.
         let known = self.runs.iter().filter(|(uid, run)| of_stack(run) && !self.forgotten.contains(*uid));
         let ran = known.into_iter().any(|(_, run)| run.succeeded == Some(true));
@@ -295,7 +319,9 @@ impl Ledger {
     /// An Update was written. `is_stored` says whether there is a tree in a folder.
     pub(super) fn update_written(&mut self, update: &Update, is_stored: impl FnOnce(&str) -> bool) {
         let tree = tree_of(update).unwrap_or_default();
-        self.check(tree.is_empty() || is_stored(&tree), || {
+        // What only looks may have its tree fetched again.
+        let looks = update.spec.driftless.as_ref().is_some_and(|ours| ours.preview_only == Some(true));
+        self.check(looks || tree.is_empty() || is_stored(&tree), || {
             format!("3: Update {} names {tree}, which is not stored", update.name_any())
         });
         self.tell(|| {

@@ -92,6 +92,8 @@ pub struct Stats {
     pub operations: u64,
     /// Operations of Updates that were made by hand.
     pub by_hand: u64,
+    /// Operations that only looked for drift.
+    pub checks: u64,
     /// Operations that failed or were killed.
     pub failures: u64,
     /// Operations that were told to stop.
@@ -115,6 +117,7 @@ impl AddAssign for Stats {
         self.delays += other.delays;
         self.operations += other.operations;
         self.by_hand += other.by_hand;
+        self.checks += other.checks;
         self.failures += other.failures;
         self.stops += other.stops;
         self.terminations += other.terminations;

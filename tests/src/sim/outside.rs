@@ -63,6 +63,8 @@ pub(super) enum Action {
     Request(usize),
     /// With the annotation; or it goes on.
     Suspend(usize, bool),
+    /// Drift is looked for once a minute, and put back; or it is not looked for.
+    Watch(usize, bool),
     DeleteStack(usize),
     /// The current one; with force, it is gone at once, whatever its finalizer is for.
     DeleteUpdateOf {
@@ -133,6 +135,11 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at, Action::Suspend(stack, true)));
         script.push((end.min(at + dice.seconds(300)), Action::Suspend(stack, false)));
     }
+    if dice.chance(300) {
+        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), dice.index(stacks));
+        script.push((at, Action::Watch(stack, true)));
+        script.push((end, Action::Watch(stack, false)));
+    }
     (script, end)
 }
 
@@ -155,7 +162,9 @@ impl Outside {
     pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
         ledger.tell(|| format!("user: {action:?}"));
         // Nothing can be made any more, and what is there is going.
-        if self.terminated && !matches!(action, Action::DeleteUpdateOf { .. } | Action::Suspend(_, false)) {
+        if self.terminated
+            && !matches!(action, Action::DeleteUpdateOf { .. } | Action::Suspend(_, false) | Action::Watch(_, false))
+        {
             return None;
         }
         match action {
@@ -170,13 +179,12 @@ impl Outside {
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
             }),
             Action::Suspend(stack, suspend) => {
-                let key = stack_key(stack);
-                // Also one that is being deleted.
-                if let Some(mut object) = world.object(&key) {
-                    object["metadata"]["annotations"][names::SUSPEND] = json!(suspend.to_string());
-                    world.insert(object);
-                }
+                annotate(world, stack, &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))])
             }
+            Action::Watch(stack, true) => {
+                annotate(world, stack, &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))]);
+            }
+            Action::Watch(stack, false) => annotate(world, stack, &[(names::DRIFT_SCHEDULE, None)]),
             Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
             Action::DeleteUpdateOf { stack, force } => {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);
@@ -239,7 +247,8 @@ impl Outside {
             return Some(Hint::new(key.clone()));
         };
         let metadata = &object["metadata"];
-        let requests = [names::RECONCILIATION_REQUEST, names::SUSPEND].map(|name| &metadata["annotations"][name]);
+        let requests =
+            [names::RECONCILIATION_REQUEST, names::SUSPEND, names::DRIFT_SCHEDULE].map(|name| &metadata["annotations"][name]);
         let conditions = object["status"]["conditions"].as_array();
         let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
         let facet = (
@@ -330,6 +339,20 @@ fn key((api_version, kind, name): (&str, &str, &str)) -> ObjectKey {
 
 fn stack_key(stack: usize) -> ObjectKey {
     key(("pulumi.com/v1", "Stack", STACKS[stack].0))
+}
+
+/// Sets annotations of a Stack, also of one that is being deleted, or takes them off.
+fn annotate(world: &World, stack: usize, annotations: &[(&str, Option<&str>)]) {
+    let Some(mut object) = world.object(&stack_key(stack)) else { return };
+    for (name, value) in annotations {
+        let there = &mut object["metadata"]["annotations"];
+        match (value, there.as_object_mut()) {
+            (Some(value), _) => there[*name] = json!(value),
+            (None, Some(there)) => _ = there.remove(*name),
+            (None, None) => {}
+        }
+    }
+    world.insert(object);
 }
 
 fn create_stack(world: &World, stack: usize) {

@@ -2,7 +2,7 @@
 
 use driftless_api::Update;
 use driftless_aws::Objects;
-use driftless_contract::{Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_contract::{Drift, Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::World;
 use jiff::{SignedDuration, Timestamp};
@@ -35,7 +35,7 @@ pub(super) struct Runner {
 
 enum Step {
     Waiting { until: Timestamp },
-    Running { spec: Box<RunSpec>, began: Timestamp, end: End, hangs: bool, told: bool },
+    Running { spec: Box<RunSpec>, began: Timestamp, end: End, drift: u32, hangs: bool, told: bool },
     Stopping,
 }
 
@@ -104,9 +104,9 @@ impl Runner {
                 ledger.end_operation(&spec.run.uid, None);
                 Some("killed")
             }
-            Step::Running { spec, began, end: End::Reported(verdict), .. } => {
-                report(world, &self.folder(), verdict.clone(), spec, *began);
-                ledger.end_operation(&spec.run.uid, Some(matches!(verdict, Verdict::Succeeded {})));
+            Step::Running { spec, began, end: End::Reported(verdict), drift, .. } => {
+                report(world, &self.folder(), verdict.clone(), spec, *began, *drift);
+                ledger.end_operation(&spec.run.uid, Some((matches!(verdict, Verdict::Succeeded {}), *drift)));
                 self.step = Step::Stopping;
                 self.wake = if dice.chance(300) { now } else { now + dice.seconds(20) };
                 None
@@ -148,8 +148,8 @@ impl Runner {
             End::Reported(Verdict::Succeeded {})
         };
         self.wake = now + dice.seconds_or(90, 600);
-        let hangs = dice.chance(500);
-        self.step = Step::Running { spec: Box::new(spec), began: now, end, hangs, told: false };
+        let (hangs, drift) = (dice.chance(500), dice.below(3));
+        self.step = Step::Running { spec: Box::new(spec), began: now, end, drift, hangs, told: false };
     }
 }
 
@@ -157,13 +157,14 @@ fn failed(reason: &str) -> Verdict {
     Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() }
 }
 
-fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp) {
+fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp, drift: u32) {
     let outputs = matches!(verdict, Verdict::Succeeded {})
         .then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
     let result = RunResult {
         outputs,
         project: Some(project_of(&spec.stack)),
         changes: [("create".to_owned(), 1)].into(),
+        drift: spec.preview_only.then(|| Drift { count: drift, resources: Vec::new() }),
         inputs: spec.inputs.clone(),
         ..RunResult::new(verdict, began, world.now())
     };

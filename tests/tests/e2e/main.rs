@@ -3,6 +3,7 @@
 
 mod canary;
 mod compat;
+mod drift;
 mod failures;
 mod git;
 mod hostile;

@@ -25,6 +25,8 @@ type ObjectArgs struct {
 	SecretContent string `pulumi:"secretContent,optional" provider:"secret"`
 	// How long each create, update and delete takes.
 	DelaySeconds float64 `pulumi:"delaySeconds,optional"`
+	// How long each look at it takes.
+	ReadSeconds float64 `pulumi:"readSeconds,optional"`
 	// The path of a marker: while it exists, creates and updates fail.
 	FailWhenExists string `pulumi:"failWhenExists,optional"`
 }
@@ -53,7 +55,7 @@ func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, err
 	if !filepath.IsAbs(args.Path) {
 		return state, fmt.Errorf("path %q is not absolute", args.Path)
 	}
-	if err := args.delay(ctx); err != nil {
+	if err := wait(ctx, args.DelaySeconds); err != nil {
 		return state, err
 	}
 	if args.FailWhenExists != "" {
@@ -67,9 +69,9 @@ func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, err
 	return state, os.WriteFile(args.Path, []byte(body), 0o600)
 }
 
-func (args ObjectArgs) delay(ctx context.Context) error {
+func wait(ctx context.Context, seconds float64) error {
 	select {
-	case <-time.After(time.Duration(args.DelaySeconds * float64(time.Second))):
+	case <-time.After(time.Duration(seconds * float64(time.Second))):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -77,7 +79,10 @@ func (args ObjectArgs) delay(ctx context.Context) error {
 }
 
 // Read tells what the file holds now. A file that is gone is a resource that is gone.
-func (Object) Read(_ context.Context, req infer.ReadRequest[ObjectArgs, ObjectState]) (infer.ReadResponse[ObjectArgs, ObjectState], error) {
+func (Object) Read(ctx context.Context, req infer.ReadRequest[ObjectArgs, ObjectState]) (infer.ReadResponse[ObjectArgs, ObjectState], error) {
+	if err := wait(ctx, req.Inputs.ReadSeconds); err != nil {
+		return infer.ReadResponse[ObjectArgs, ObjectState]{}, err
+	}
 	body, err := os.ReadFile(req.ID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return infer.ReadResponse[ObjectArgs, ObjectState]{}, nil
@@ -104,7 +109,7 @@ func (Object) Diff(_ context.Context, req infer.DiffRequest[ObjectArgs, ObjectSt
 }
 
 func (Object) Delete(ctx context.Context, req infer.DeleteRequest[ObjectState]) (infer.DeleteResponse, error) {
-	if err := req.State.delay(ctx); err != nil {
+	if err := wait(ctx, req.State.DelaySeconds); err != nil {
 		return infer.DeleteResponse{}, err
 	}
 	err := os.Remove(req.State.Path)

@@ -217,50 +217,84 @@ fn labels(stack: &Stack) -> BTreeMap<String, String> {
     [(names::COMPONENT.to_owned(), names::COMPONENT_STACK.to_owned()), (names::STACK_NAME.to_owned(), value)].into()
 }
 
+/// What an Update of a Stack runs.
+fn snapshot(stack: &Stack, new: &NewUpdate) -> DriftlessUpdate {
+    DriftlessUpdate {
+        commit: Some(new.current.commit.clone()),
+        reconcile_request: Some(new.current.reconcile_request.clone()),
+        stack_generation: Some(new.current.generation),
+        tree: new.tree.as_ref().map(tree),
+        // What this generation of the Stack asks for, whatever becomes of the Workspace.
+        workspace: serde_json::to_value(templated(stack, &new.workspace).spec).ok(),
+        ..DriftlessUpdate::default()
+    }
+}
+
+/// What every Update of a Stack says.
+fn update_spec(new: &NewUpdate) -> UpdateSpec {
+    UpdateSpec {
+        message: Some(new.message.clone()),
+        operation: Some(new.operation.as_str().into()),
+        stack_name: Some(new.workspace.stack.clone()),
+        target: new.targets.clone(),
+        ttl_after_completed: Some("24h".into()),
+        ..UpdateSpec::default()
+    }
+}
+
+/// With the Stack's template over it. One that cannot be merged was refused before.
+fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
+    merged("spec.updateTemplate", spec, stack.spec.update_template.as_ref())
+        .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
+}
+
+/// An Update that a Stack owns.
+fn owned(stack: &Stack, name: &str, metadata: EmbeddedMetadata, spec: UpdateSpec) -> Update {
+    let mut update = Update::new(name, spec);
+    let owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
+    update.metadata = ObjectMeta {
+        namespace: stack.namespace(),
+        labels: Some(over(metadata.labels, labels(stack))),
+        annotations: Some(metadata.annotations).filter(|annotations| !annotations.is_empty()),
+        finalizers: Some(vec![names::FINALIZER.to_owned()]),
+        owner_references: Some(owner.into_iter().collect()),
+        ..update.metadata
+    };
+    update
+}
+
 impl Update {
     /// The Update of a Stack that runs what `new` says in a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
-        let tree = new.tree.as_ref().map(tree);
         let forward = new.operation != Operation::Destroy;
+        let seal = forward && stack.spec.destroy_on_finalize == Some(true) && !stack.annotations().contains_key(names::SEAL);
         let spec = UpdateSpec {
             driftless: Some(DriftlessUpdate {
-                commit: Some(new.current.commit.clone()),
                 expect_no_refresh_changes: new.expect_no_refresh_changes.then_some(true),
-                reconcile_request: Some(new.current.reconcile_request.clone()),
-                seal: (forward && stack.spec.destroy_on_finalize == Some(true) && !stack.annotations().contains_key(names::SEAL))
-                    .then_some(true),
-                stack: None,
-                stack_generation: Some(new.current.generation),
-                tree,
-                // The snapshot that this generation of the Stack asks for, whatever becomes of the Workspace.
-                workspace: serde_json::to_value(templated(stack, &new.workspace).spec).ok(),
+                seal: seal.then_some(true),
+                ..snapshot(stack, new)
             }),
-            message: Some(new.message.clone()),
-            operation: Some(new.operation.as_str().into()),
             refresh: forward.then_some(new.refresh),
             run_program: (!forward).then_some(new.run_program),
-            stack_name: Some(new.workspace.stack.clone()),
-            target: new.targets.clone(),
             target_dependents: forward.then_some(new.target_dependents),
-            ttl_after_completed: Some("24h".into()),
             workspace_name: Some(workspace.name_any()),
-            ..UpdateSpec::default()
+            ..update_spec(new)
         };
-        // One that cannot be merged was refused before.
-        let template = stack.spec.update_template.as_ref();
-        let (metadata, spec) =
-            merged("spec.updateTemplate", &spec, template).unwrap_or_else(|_| (EmbeddedMetadata::default(), spec));
-        let mut update = Self::new(&new.current.name, spec);
-        let stack_owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
-        update.metadata = ObjectMeta {
-            namespace: stack.namespace(),
-            labels: Some(over(metadata.labels, labels(stack))),
-            annotations: Some(metadata.annotations).filter(|annotations| !annotations.is_empty()),
-            finalizers: Some(vec![names::FINALIZER.to_owned()]),
-            owner_references: Some(workspace.controller_owner_ref(&()).into_iter().chain(stack_owner).collect()),
-            ..update.metadata
-        };
+        let (metadata, spec) = update_templated(stack, &spec);
+        let mut update = owned(stack, &new.current.name, metadata, spec);
+        update.owner_references_mut().splice(0..0, workspace.controller_owner_ref(&()));
+        update
+    }
+
+    /// The Update that looks for drift of a Stack. Of its template it has what is not the spec's: that is for runs that change something.
+    #[must_use]
+    pub fn of_check(stack: &Stack, new: &NewUpdate) -> Self {
+        let ours = DriftlessUpdate { preview_only: Some(true), ..snapshot(stack, new) };
+        let spec = UpdateSpec { driftless: Some(ours), workspace_name: Some(stack.name_any()), ..update_spec(new) };
+        let (metadata, _) = update_templated(stack, &spec);
+        let mut update = owned(stack, &new.current.name, metadata, spec);
+        update.labels_mut().insert(names::DRIFT_CHECK.to_owned(), "true".to_owned());
         update
     }
 
@@ -301,6 +335,7 @@ impl Update {
             commit: ours.commit.clone()?,
             operation: Operation::parse(self.spec.operation.as_deref()?)?,
             scope: ours.tree.as_ref().and_then(|tree| tree.scope.clone()),
+            refresh: self.spec.refresh == Some(true),
         })
     }
 

@@ -18,6 +18,7 @@ impl From<&Stack> for core::Stack {
             reconcile_request: stack.annotations().get(names::RECONCILIATION_REQUEST).cloned().unwrap_or_default(),
             paths: stack.annotations().get(names::PATHS).cloned(),
             suspended: stack.is_suspended(),
+            drift: drift(stack).unwrap_or_default(),
             spec: spec(stack),
             status: stack.status.as_ref().map(Into::into).unwrap_or_default(),
         }
@@ -33,6 +34,17 @@ impl Stack {
     }
 }
 
+impl Stack {
+    /// Whether it waits for the end of that Update: its current one, or the one that looks for drift.
+    #[must_use]
+    pub fn names(&self, update: &str) -> bool {
+        let status = self.status.as_ref();
+        let current = status.and_then(|status| status.current_update.as_ref()?.name.as_deref());
+        let check = status.and_then(|status| status.driftless.as_ref()?.drift.as_ref()?.current_check.as_deref());
+        [current, check].contains(&Some(update))
+    }
+}
+
 /// `continueResyncOnCommitMatch` without a period: each run costs a task.
 const DEFAULT_RESYNC_SECONDS: i64 = 600;
 
@@ -41,7 +53,12 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let workspace = super::run::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
-    let words = [(names::INPUTS, &[names::IGNORE][..]), (names::SEAL, &[names::NEVER]), (names::SUSPEND, &["true", "false"])];
+    let words = [
+        (names::INPUTS, &[names::IGNORE][..]),
+        (names::SEAL, &[names::NEVER]),
+        (names::SUSPEND, &["true", "false"]),
+        (names::DRIFT_SUSPEND, &["true", "false"]),
+    ];
     for (annotation, words) in words {
         if let Some(other) = stack.annotations().get(annotation).filter(|value| !words.contains(&value.as_str())) {
             let words = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" or ");
@@ -49,7 +66,25 @@ fn spec(stack: &Stack) -> core::StackSpec {
         }
     }
     spec.watches_inputs &= !stack.annotations().contains_key(names::INPUTS);
+    spec.refused = spec.refused.or_else(|| drift(stack).err());
     spec
+}
+
+/// Whether drift is looked for. They are annotations, as a change of the spec would be run.
+fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
+    let word = |name| stack.annotations().get(name).map(String::as_str);
+    let zone = word(names::DRIFT_TIME_ZONE);
+    let Some(text) = word(names::DRIFT_SCHEDULE) else { return Ok(None) };
+    let schedule = core::Schedule::parse(text, zone).map_err(|why| format!("annotation {} is {why}", names::DRIFT_SCHEDULE))?;
+    if let (core::Schedule::Every(_), Some(zone)) = (&schedule, zone) {
+        let remedy = "remove it, or write the schedule as five cron fields";
+        return Err(format!("annotation {} is {zone:?}, and an interval has no time zone; {remedy}", names::DRIFT_TIME_ZONE));
+    }
+    let remediate = word(names::REMEDIATE).map(|word| match word {
+        names::ALWAYS => core::Remediate::Always,
+        check => core::Remediate::Check(check.to_owned()),
+    });
+    Ok(Some(core::DriftSettings { schedule: Some(schedule).filter(|_| word(names::DRIFT_SUSPEND) != Some("true")), remediate }))
 }
 
 /// The spec without what its templates make of it.

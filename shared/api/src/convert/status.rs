@@ -1,12 +1,18 @@
-use driftless_core::{self as core, Operation, Readiness, reason};
+use driftless_core::{self as core, DriftVerdict, Operation, Readiness, reason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use crate::{CurrentUpdate, DriftlessStackStatus, LastUpdate, ProjectInfo, Stack, StackStatus};
+use crate::{
+    CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, ProjectInfo, Stack, StackDrift, StackStatus, names,
+};
 
 const READY: &str = "Ready";
 const RECONCILING: &str = "Reconciling";
 const STALLED: &str = "Stalled";
+const DRIFTED: &str = "Drifted";
+
+const NO_DRIFT: &str = "NoDrift";
+const REMEDIATED: &str = "Remediated";
 
 /// Every reason that a decision gives, so that one that is read back is the same again.
 const REASONS: [&str; 9] = [
@@ -27,9 +33,13 @@ impl Stack {
         let before = self.status.take().unwrap_or_default();
         let generation = self.metadata.generation;
         self.status = Some(StackStatus {
-            conditions: status.readiness.as_ref().map_or_else(Vec::new, |readiness| {
-                conditions(readiness).into_iter().map(|new| set_condition(new, &before.conditions, generation, now)).collect()
-            }),
+            conditions: status
+                .readiness
+                .iter()
+                .flat_map(conditions)
+                .chain(drifted(&status.drift))
+                .map(|new| set_condition(new, &before.conditions, generation, now))
+                .collect(),
             current_update: status.current_update.as_ref().map(|current| CurrentUpdate {
                 commit: some(&current.commit),
                 generation: Some(current.generation),
@@ -38,6 +48,7 @@ impl Stack {
             }),
             driftless: Some(DriftlessStackStatus {
                 conflict: status.conflict.then_some(true),
+                drift: Some(stack_drift(&status.drift)).filter(|drift| *drift != StackDrift::default()),
                 inputs: status.inputs.clone(),
                 next_look: status.next_look.map(Time),
                 ran: status.ran,
@@ -70,6 +81,63 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
             (STALLED, "True", reason, message.clone()),
         ],
     }
+}
+
+/// The condition `Drifted`, if anything is known.
+fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
+    let (status, reason, message) = match drift.verdict.as_ref()? {
+        DriftVerdict::None => ("False", NO_DRIFT, "everything is as it was applied".into()),
+        DriftVerdict::Remediated => ("False", REMEDIATED, "an update that refreshed has succeeded since".into()),
+        DriftVerdict::Found(found) => {
+            let check = drift.last.as_deref().unwrap_or_default();
+            ("True", "DriftDetected", format!("{found}. To put it back, annotate the Stack with {}={check}", names::REMEDIATE))
+        }
+        DriftVerdict::Unknown(why) => ("Unknown", "DriftCheckFailed", why.clone()),
+    };
+    Some((DRIFTED, status, reason, message))
+}
+
+fn stack_drift(drift: &core::DriftStatus) -> StackDrift {
+    let found = match &drift.verdict {
+        Some(DriftVerdict::Found(found)) => Some(found),
+        _ => None,
+    };
+    let resources = found.into_iter().flat_map(|found| &found.resources);
+    StackDrift {
+        count: found.map(|found| found.count),
+        current_check: drift.current.clone(),
+        last_check: drift.last.clone(),
+        last_check_time: drift.checked.map(Time),
+        resources: resources
+            .map(|core::DriftedResource { urn, change, properties }| DriftedResource {
+                change: change.clone(),
+                properties: properties.clone(),
+                urn: urn.clone(),
+            })
+            .collect(),
+    }
+}
+
+/// What is known of drift, by the condition and what the status has besides.
+fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::DriftStatus {
+    let drift = drift.cloned().unwrap_or_default();
+    let condition = conditions.iter().find(|condition| condition.type_ == DRIFTED);
+    let verdict = condition.and_then(|condition| match (condition.status.as_str(), condition.reason.as_str()) {
+        ("False", NO_DRIFT) => Some(DriftVerdict::None),
+        ("False", REMEDIATED) => Some(DriftVerdict::Remediated),
+        ("True", _) => Some(DriftVerdict::Found(core::Drift {
+            count: drift.count?,
+            resources: drift
+                .resources
+                .into_iter()
+                .map(|DriftedResource { change, properties, urn }| core::DriftedResource { urn, change, properties })
+                .collect(),
+        })),
+        ("Unknown", _) => Some(DriftVerdict::Unknown(condition.message.clone())),
+        _ => None,
+    });
+    let checked = drift.last_check_time.map(|Time(at)| at);
+    core::DriftStatus { current: drift.current_check, last: drift.last_check, checked, verdict }
 }
 
 /// A condition; its time is that of the one before if the status is the same.
@@ -136,6 +204,7 @@ impl From<&StackStatus> for core::StackStatus {
             ran: ours.ran,
             conflict: ours.conflict.unwrap_or_default(),
             waits_for: ours.waits_for.clone(),
+            drift: drift_status(&status.conditions, ours.drift.as_ref()),
             suspended: ours.suspended.unwrap_or_default(),
             inputs: ours.inputs.clone(),
             scope: ours.scope.clone(),

@@ -28,6 +28,7 @@ pub fn stack() -> Stack {
         reconcile_request: String::new(),
         paths: None,
         suspended: false,
+        drift: None,
         spec: StackSpec {
             stack: "acme/shop/dev".into(),
             sources: vec![SourceRef::Flux {
@@ -55,6 +56,7 @@ pub fn snapshot(stack: Stack) -> Snapshot {
         source,
         tree: stored(),
         run: RunState::None,
+        check: RunState::None,
         prerequisites: Vec::new(),
         requires: BTreeMap::new(),
         inputs: None,
@@ -93,6 +95,7 @@ pub fn run(operation: Operation) -> Run {
         commit: "main@sha1:aaa".into(),
         operation,
         scope: None,
+        refresh: false,
     }
 }
 
@@ -103,6 +106,8 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
         succeeded,
         message,
         conflict: false,
+        interrupted: false,
+        drift: None,
         outputs: None,
         project: Some(("shop".into(), "yaml".into())),
         permalink: None,

@@ -16,9 +16,10 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 11] = [
+const TESTS: [(&str, &str); 12] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
+    ("drift", include_str!("../drift.rs")),
     ("failures", include_str!("../failures.rs")),
     ("git", include_str!("../git.rs")),
     ("hostile", include_str!("../hostile.rs")),

@@ -1,0 +1,124 @@
+//! Drift on a Stack and on the Update that looks for it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "this is test code, which clippy does not see in a function without #[test]"
+)]
+
+use driftless_api::{Stack, Update, names};
+use driftless_core::{
+    CurrentUpdate, Drift, DriftSettings, DriftStatus, DriftVerdict, DriftedResource, NewUpdate, Operation, Remediate, Schedule,
+    Stack as CoreStack, StackStatus, workspace,
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+fn stack(annotations: &Value) -> Stack {
+    let metadata = json!({ "name": "app", "namespace": "team", "uid": "u", "annotations": annotations });
+    let template = json!({ "metadata": { "labels": { "cost": "42" } }, "spec": { "type": "preview", "remove": true } });
+    let spec = json!({ "stack": "dev", "programRef": { "name": "app" }, "destroyOnFinalize": true, "updateTemplate": template });
+    serde_json::from_value(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec })).unwrap()
+}
+
+#[test]
+fn drift_is_looked_for_as_the_annotations_say() {
+    let schedule = |text, zone| Some(Schedule::parse(text, zone).unwrap());
+    for (annotations, expected) in [
+        (json!({}), None),
+        (json!({ names::REMEDIATE: "always" }), None),
+        (json!({ names::DRIFT_SCHEDULE: "6h" }), Some((schedule("6h", None), None))),
+        (
+            json!({ names::DRIFT_SCHEDULE: "0 3 * * *", names::DRIFT_TIME_ZONE: "Europe/Berlin", names::REMEDIATE: "always" }),
+            Some((schedule("0 3 * * *", Some("Europe/Berlin")), Some(Remediate::Always))),
+        ),
+        (
+            json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_SUSPEND: "true", names::REMEDIATE: "app-1" }),
+            Some((None, Some(Remediate::Check("app-1".into())))),
+        ),
+    ] {
+        let core = CoreStack::from(&stack(&annotations));
+        assert_eq!(core.spec.refused, None);
+        assert_eq!(core.drift, expected.map(|(schedule, remediate)| DriftSettings { schedule, remediate }), "{annotations}");
+    }
+}
+
+#[test]
+fn an_annotation_that_is_no_schedule_is_refused_by_name() {
+    for (annotations, words) in [
+        (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
+        (
+            json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_TIME_ZONE: "UTC" }),
+            r#"annotation driftless.dev/drift-time-zone is "UTC", and an interval has no time zone; remove it"#,
+        ),
+        (
+            json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_SUSPEND: "yes" }),
+            r#"annotation driftless.dev/drift-suspend is "yes"; write "true" or "false""#,
+        ),
+    ] {
+        let refused = CoreStack::from(&stack(&annotations)).spec.refused.unwrap();
+        assert!(refused.starts_with(words), "{refused}");
+    }
+}
+
+#[test]
+fn what_is_known_of_drift_is_read_back_as_it_was_written() {
+    let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    let resource = |properties: &[&str]| DriftedResource {
+        urn: "urn:a".into(),
+        change: "update".into(),
+        properties: properties.iter().map(|path| (*path).to_owned()).collect(),
+    };
+    let found = DriftVerdict::Found(Drift { count: 3, resources: vec![resource(&["tags.owner"]), resource(&[])] });
+    for (verdict, condition) in [
+        (None, None),
+        (Some(DriftVerdict::None), Some(["False", "NoDrift", "everything is as it was applied"])),
+        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update that refreshed has succeeded since"])),
+        (Some(DriftVerdict::Unknown("no".into())), Some(["Unknown", "DriftCheckFailed", "no"])),
+        (
+            Some(found),
+            Some([
+                "True",
+                "DriftDetected",
+                "3 resources are not as they were applied: update urn:a (tags.owner); update urn:a; and 1 more. \
+                 To put it back, annotate the Stack with driftless.dev/remediate=app-1",
+            ]),
+        ),
+    ] {
+        let drift = DriftStatus { current: Some("app-2".into()), last: Some("app-1".into()), checked: Some(now), verdict };
+        let status = StackStatus { drift, ..StackStatus::default() };
+        let mut stack = stack(&json!({}));
+        stack.set_status(&status, now);
+        assert_eq!(StackStatus::from(stack.status.as_ref().unwrap()), status);
+        let read: Stack = serde_json::from_value(serde_json::to_value(&stack).unwrap()).unwrap();
+        assert_eq!(read, stack);
+        assert!(stack.names("app-2") && !stack.names("app-1"));
+        let written = stack.status.unwrap().conditions;
+        let words = written.iter().map(|condition| [&*condition.status, &*condition.reason, &*condition.message]).next();
+        assert_eq!(words, condition);
+    }
+}
+
+#[test]
+fn an_update_that_looks_for_drift_says_so_and_takes_no_spec_from_the_template() {
+    let stack = stack(&json!({}));
+    let new = NewUpdate {
+        current: CurrentUpdate { name: "app-1".into(), generation: 1, reconcile_request: String::new(), commit: "c".into() },
+        operation: Operation::Refresh,
+        message: "Drift check".into(),
+        targets: vec!["urn:a".into()],
+        target_dependents: false,
+        refresh: false,
+        expect_no_refresh_changes: false,
+        run_program: false,
+        tree: None,
+        workspace: workspace(&CoreStack::from(&stack).spec),
+    };
+    let check = Update::of_check(&stack, &new);
+    assert_eq!((check.spec.operation.as_deref(), check.spec.remove, &check.spec.target), (Some("refresh"), None, &new.targets));
+    let ours = check.spec.driftless.as_ref().unwrap();
+    assert_eq!((ours.preview_only, ours.seal), (Some(true), None), "nothing of a run that changes nothing is kept");
+    let labels = check.metadata.labels.clone().unwrap();
+    assert_eq!((&*labels["cost"], &*labels[names::DRIFT_CHECK], &*labels[names::STACK_NAME]), ("42", "true", "app"));
+    let run = check.run_of("u", "driftless").unwrap();
+    assert_eq!((run.operation, run.refresh, &*run.name), (Operation::Refresh, false, "app-1"));
+}

@@ -1,0 +1,130 @@
+//! Drift: what is there is not what was applied. It is looked for on a schedule, by an Update of its own that changes nothing, and is told of
+//! on the Stack. An update of the Stack that refreshes puts it back.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{DriftStatus, DriftVerdict, Effect, EventType, LastUpdateState, RunOutcome, Schedule, Stack, due::spread};
+
+/// A Stack that failed, or whose check did, is not looked at more often than this.
+const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
+
+/// As many resources are told of on the Stack.
+const TOLD: usize = 20;
+
+/// As many resources are named in words.
+const NAMED: usize = 3;
+
+/// How drift of a Stack is looked for, and what becomes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DriftSettings {
+    /// When it is looked for; `None` while that pauses.
+    pub schedule: Option<Schedule>,
+    /// What is put back, if anything is.
+    pub remediate: Option<Remediate>,
+}
+
+/// Which drift is put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remediate {
+    /// Whatever is found.
+    Always,
+    /// What the check of that name found, if it is the last one.
+    Check(String),
+}
+
+/// What a check found: a contract between the runner, the recorder and the reconciler. No values: what a provider reads is not known to be
+/// secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Drift {
+    /// Resources that are not as they were applied.
+    pub count: u32,
+    /// The first of them.
+    pub resources: Vec<DriftedResource>,
+}
+
+/// A resource that is not as it was applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DriftedResource {
+    /// The resource.
+    pub urn: String,
+    /// What happened to it, as pulumi calls it: `update` or `delete`.
+    pub change: String,
+    /// The paths of the properties that differ, such as `tags.owner`; the first of them, and none of a resource that is gone.
+    pub properties: Vec<String>,
+}
+
+impl std::fmt::Display for Drift {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let named: Vec<_> = self.resources.iter().take(NAMED).map(ToString::to_string).collect();
+        let are = if self.count == 1 { "resource is" } else { "resources are" };
+        write!(f, "{} {are} not as they were applied: {}", self.count, named.join("; "))?;
+        match usize::try_from(self.count).unwrap_or(usize::MAX).saturating_sub(named.len()) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl std::fmt::Display for DriftedResource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.change, self.urn)?;
+        if self.properties.is_empty() { Ok(()) } else { write!(f, " ({})", self.properties.join(", ")) }
+    }
+}
+
+/// When drift of a Stack is looked for next; in the past if that is due. `None` if never. What was never applied does not drift.
+pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
+    let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
+    let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting)?;
+    let status = &stack.status.drift;
+    let since = status.checked.or(last.last_resync_time)?;
+    let next = schedule.next(since, spread(&stack.uid))?;
+    let failing = last.state == LastUpdateState::Failed || matches!(status.verdict, Some(DriftVerdict::Unknown(_)));
+    Some(if failing { next.max(since + FAILING_PERIOD) } else { next })
+}
+
+/// The drift that an update is to put back.
+pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
+    let wanted = match stack.drift.as_ref()?.remediate.as_ref()? {
+        Remediate::Always => true,
+        Remediate::Check(name) => stack.status.drift.last.as_ref() == Some(name),
+    };
+    match &stack.status.drift.verdict {
+        Some(DriftVerdict::Found(drift)) if wanted => Some(drift),
+        _ => None,
+    }
+}
+
+/// What the end of a check makes of what is known, and the Event that tells of it, if it is news.
+pub(crate) fn observe_check(
+    before: &DriftStatus,
+    name: &str,
+    outcome: &RunOutcome,
+    now: Timestamp,
+) -> (DriftStatus, Option<Effect>) {
+    let verdict = match &outcome.drift {
+        // It found nothing out.
+        _ if outcome.interrupted || !outcome.started => before.verdict.clone(),
+        Some(drift) if outcome.succeeded && drift.count == 0 => Some(DriftVerdict::None),
+        Some(Drift { count, resources }) if outcome.succeeded => {
+            Some(DriftVerdict::Found(Drift { count: *count, resources: resources.iter().take(TOLD).cloned().collect() }))
+        }
+        _ => Some(DriftVerdict::Unknown(outcome.message.clone())),
+    };
+    let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note });
+    let event = match (&before.verdict, &verdict) {
+        (before, after) if before == after => None,
+        (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, "DriftDetected", drift.to_string()),
+        (_, Some(DriftVerdict::Unknown(why))) => {
+            event(EventType::Warning, "DriftCheckFailed", format!("whether there is drift is not known: {why}"))
+        }
+        (Some(DriftVerdict::Found(_)), Some(DriftVerdict::None)) => {
+            event(EventType::Normal, "DriftResolved", "everything is as it was applied".into())
+        }
+        _ => None,
+    };
+    (DriftStatus { current: None, last: Some(name.into()), checked: Some(now), verdict }, event)
+}

@@ -1,0 +1,140 @@
+use std::str::FromStr as _;
+
+use croner::Cron;
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+
+/// What a cron expression means to many Stacks at once is spread over this long.
+const SPREAD: SignedDuration = SignedDuration::from_mins(10);
+
+/// The shortest interval: each time costs a task.
+const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
+
+/// When something happens again and again.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Schedule {
+    /// Every so long.
+    Every(SignedDuration),
+    /// At these times of the day.
+    Cron {
+        /// Minute, hour, day of the month, month, day of the week.
+        cron: Box<Cron>,
+        /// Where it is that time of the day.
+        zone: TimeZone,
+    },
+}
+
+impl Schedule {
+    /// Reads a schedule: an interval such as `6h`, or five cron fields such as `0 3 * * *`, in an IANA time zone such as
+    /// `Europe/Berlin`; UTC without one.
+    ///
+    /// # Errors
+    /// Why it is none, and what would be one.
+    pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, String> {
+        if text.split_whitespace().count() != 5 {
+            let every = text.parse::<SignedDuration>().ok().filter(|every| *every >= SHORTEST);
+            return every.map(Self::Every).ok_or_else(|| {
+                format!("{text:?}; write an interval of at least 1m such as 6h, or five cron fields such as \"0 3 * * *\"")
+            });
+        }
+        let zone = zone.map_or(Ok(TimeZone::UTC), |zone| {
+            TimeZone::get(zone)
+                .map_err(|_| format!("{text:?} in the time zone {zone:?}; write one of IANA's such as Europe/Berlin"))
+        })?;
+        let cron = Cron::from_str(text).map_err(|error| format!("{text:?}, which is no cron expression: {error}"))?;
+        let schedule = Self::Cron { cron: Box::new(cron), zone };
+        schedule.occurrence(Timestamp::UNIX_EPOCH).map(|_| schedule).ok_or_else(|| format!("{text:?}, which never comes"))
+    }
+
+    /// The first time after `after` for one of those that have this schedule. Each has a number of its own, by which they are spread: over
+    /// the interval, or over ten minutes and no more than half of the time to the next occurrence. `None` at the end of the calendar.
+    #[must_use]
+    pub fn next(&self, after: Timestamp, own: u64) -> Option<Timestamp> {
+        let own = i64::try_from(own >> 1).unwrap_or(0);
+        let Self::Every(every) = self else {
+            // One that came before `after` may have been put off beyond it.
+            let mut occurrence = self.occurrence(after - SPREAD)?;
+            loop {
+                let following = self.occurrence(occurrence)?;
+                let room = (following.duration_since(occurrence) / 2).min(SPREAD);
+                let due = occurrence + SignedDuration::from_secs(own % room.as_secs().max(1));
+                if due > after {
+                    return Some(due);
+                }
+                occurrence = following;
+            }
+        };
+        let since = (after.as_second() - own % every.as_secs()).rem_euclid(every.as_secs());
+        Timestamp::from_second(after.as_second() - since + every.as_secs()).ok()
+    }
+
+    fn occurrence(&self, after: Timestamp) -> Option<Timestamp> {
+        let Self::Cron { cron, zone } = self else { return None };
+        Some(cron.find_next_occurrence(&after.to_zoned(zone.clone()), false).ok()?.timestamp())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_no_schedule_is_refused_in_words() {
+        for (text, zone, words) in [
+            ("soon", None, r#""soon"; write an interval"#),
+            ("30s", None, "at least 1m"),
+            ("", None, "write an interval"),
+            ("* * * *", None, "five cron fields"),
+            ("0 25 * * *", None, "which is no cron expression"),
+            ("0 0 31 2 *", None, "which never comes"),
+            ("0 3 * * *", Some("Mars/Olympus"), r#"in the time zone "Mars/Olympus""#),
+        ] {
+            let error = Schedule::parse(text, zone).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_time_of_the_day_is_that_of_its_zone_in_summer_and_winter() {
+        let schedule = Schedule::parse("0 3 * * *", Some("Europe/Berlin")).unwrap();
+        let next = |after: &str| schedule.next(at(after), 0).unwrap();
+        assert_eq!(next("2026-01-01T00:00:00Z"), at("2026-01-01T02:00:00Z"));
+        assert_eq!(next("2026-01-01T02:00:00Z"), at("2026-01-02T02:00:00Z"));
+        assert_eq!(next("2026-07-01T02:00:00Z"), at("2026-07-02T01:00:00Z"));
+        // 02:30 is not on the day that summer begins on, and comes twice on the day that it ends on.
+        let schedule = Schedule::parse("30 2 * * *", Some("Europe/Berlin")).unwrap();
+        let mut days = Vec::new();
+        let mut time = at("2026-03-27T12:00:00Z");
+        for _ in 0..400 {
+            time = schedule.next(time, 0).unwrap();
+            days.push(time);
+        }
+        assert!(days.windows(2).all(|pair| pair[1].duration_since(pair[0]) <= SignedDuration::from_hours(48)), "{days:?}");
+        assert!(days.windows(2).all(|pair| pair[1] > pair[0]));
+    }
+
+    #[test]
+    fn those_of_one_schedule_do_not_come_at_once_and_each_comes_once_in_its_time() {
+        for (text, period) in [("1h", 3600), ("*/5 * * * *", 300), ("0 * * * *", 3600), ("7m", 420)] {
+            let schedule = Schedule::parse(text, None).unwrap();
+            let begin = at("2026-01-01T00:00:00Z");
+            let mut firsts = Vec::new();
+            for own in (0..1000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
+                let mut time = schedule.next(begin, own).unwrap();
+                firsts.push(time);
+                assert!(time.duration_since(begin).as_secs() <= 2 * period, "{text}");
+                for _ in 0..5 {
+                    let next = schedule.next(time, own).unwrap();
+                    assert_eq!(next.duration_since(time).as_secs(), period, "{text}");
+                    time = next;
+                }
+            }
+            firsts.sort();
+            let most = firsts.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap();
+            assert!(most <= 30, "{text}: {most} of 1000 at once");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Drift: what is there is changed by hand, is told of, and is put back where that is asked for. And what a pause means.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use driftless_api::{DriftedResource, Stack, Update, names};
+use driftless_tests::{
+    scenario::{Namespace, RUN, Source, is_ready},
+    world::ready,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::world::shared;
+
+/// What nobody may see of a secret property: as it was applied, and as somebody changed it.
+const SECRETS: [&str; 2] = ["canary-drift-applied-51c2", "canary-drift-changed-77ab"];
+
+fn drifted(stack: &Stack) -> Option<&Condition> {
+    stack.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == "Drifted")
+}
+
+fn says(stack: &Stack, status: &str, reason: &str) -> bool {
+    drifted(stack).is_some_and(|condition| condition.status == status && condition.reason == reason)
+}
+
+/// The resources that drifted, by what happened to each, the name of it and its properties.
+fn resources(stack: &Stack) -> Vec<(String, String, Vec<String>)> {
+    let drift = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.drift.clone()).unwrap_or_default();
+    let name = |urn: &str| urn.rsplit("::").next().unwrap_or_default().to_owned();
+    let mut found: Vec<_> =
+        drift.resources.into_iter().map(|DriftedResource { change, properties, urn }| (change, name(&urn), properties)).collect();
+    found.sort();
+    found
+}
+
+fn resource(change: &str, name: &str, properties: &[&str]) -> (String, String, Vec<String>) {
+    (change.into(), name.into(), properties.iter().map(|path| (*path).to_owned()).collect())
+}
+
+/// What the sweep and everybody else may write without a run.
+async fn annotate(team: &Namespace<'_>, annotations: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    Api::<Stack>::namespaced(team.world.client.clone(), &team.name).patch("app", &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+/// The Updates of the Stack, those that look for drift first.
+async fn checks_and_runs(team: &Namespace<'_>) -> Result<(Vec<Update>, Vec<Update>)> {
+    let updates = team.updates("app").await?;
+    Ok(updates.into_iter().partition(|update| update.labels().contains_key(names::DRIFT_CHECK)))
+}
+
+fn applied(content: &str, path: &str, more: &str) -> String {
+    format!("{{ type: 'world:index:Object', properties: {{ path: '{path}', content: {content}{more} }} }}")
+}
+
+#[tokio::test]
+async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_is_asked_for() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("drift").await?;
+    let [kept, edited, removed, secret] = ["kept", "edited", "removed", "secret"].map(|name| team.file(name));
+    let (kept, edited, removed, secret) = (kept?, edited?, removed?, secret?);
+    let program = format!(
+        "resources:\n  kept: {}\n  edited: {}\n  removed: {}\n  secret: {}\n",
+        applied("one", &kept, ""),
+        applied("one", &edited, ""),
+        applied("one", &removed, ""),
+        applied(&format!("{{ 'fn::secret': {} }}", SECRETS[0]), &secret, ""),
+    );
+    team.apply_program("app", &program).await?;
+    let schedule = format!("{{ {}: 1m }}", names::DRIFT_SCHEDULE);
+    team.apply_stack_as("app", "dev", &schedule, Source::Program("app"), "").await?;
+    let clean = team.wait("app", "to be without drift", |stack| says(stack, "False", "NoDrift")).await?;
+    ensure!(is_ready(&clean), "{:#?}", clean.status);
+
+    // Somebody changes one resource, takes one away, and changes a secret one.
+    fs::write(&edited, "changed")?;
+    fs::remove_file(&removed)?;
+    fs::write(&secret, SECRETS[1])?;
+    let expected = [
+        resource("delete", "removed", &[]),
+        resource("update", "edited", &["content"]),
+        resource("update", "secret", &["content"]),
+    ];
+    let found = team
+        .wait("app", "to tell of all drift", |stack| says(stack, "True", "DriftDetected") && resources(stack) == expected)
+        .await?;
+    ensure!(is_ready(&found), "drift holds nothing up: {:#?}", found.status);
+    assert_eq!((fs::read_to_string(&edited)?.as_str(), fs::exists(&removed)?), ("changed", false), "nothing was changed");
+    let status = |stack: &Stack| stack.status.clone().context("a status");
+    let (before, after) = (status(&clean)?, status(&found)?);
+    assert_eq!((before.last_update, before.outputs, None), (after.last_update, after.outputs, after.current_update));
+    let events = team.events("app", "DriftDetected").await?;
+    ensure!(events.iter().any(|note| note.contains("3 resources are not as they were applied")), "{events:?}");
+    let (checks, runs) = checks_and_runs(&team).await?;
+    ensure!(runs.len() == 1 && checks.len() >= 2, "{checks:#?}\n{runs:#?}");
+    ensure!(checks.iter().all(|check| check.spec.operation.as_deref() == Some("refresh")), "{checks:#?}");
+
+    // What that check found is put back, and nothing else is asked for.
+    let drift = after.driftless.and_then(|ours| ours.drift).context("status.driftless.drift")?;
+    let check = drift.last_check.context("lastCheck")?;
+    let message = drifted(&found).context("Drifted")?.message.clone();
+    ensure!(message.ends_with(&format!("{}={check}", names::REMEDIATE)), "{message}");
+    annotate(&team, json!({ names::DRIFT_SUSPEND: "true", names::REMEDIATE: check })).await?;
+    team.wait("app", "to be put back", |stack| says(stack, "False", "Remediated") && is_ready(stack)).await?;
+    for (path, content) in [(&kept, "one"), (&edited, "one"), (&removed, "one"), (&secret, SECRETS[0])] {
+        assert_eq!(fs::read_to_string(path)?, content, "{path}");
+    }
+    let (_, runs) = checks_and_runs(&team).await?;
+    let messages: Vec<_> = runs.iter().filter_map(|run| run.spec.message.as_deref()).collect();
+    assert_eq!(messages, ["Initial stack update", "Drift detected: 3 resource(s)"]);
+
+    // And from now on whatever is found.
+    fs::write(&edited, "changed again")?;
+    annotate(&team, json!({ names::DRIFT_SUSPEND: null, names::REMEDIATE: names::ALWAYS })).await?;
+    ready::until("the file is put back", RUN, async || {
+        let stack = team.stack("app").await?;
+        let content = fs::read_to_string(&edited)?;
+        ensure!(content == "one" && says(&stack, "False", "Remediated"), "{content}, {:#?}", drifted(&stack));
+        Ok(())
+    })
+    .await?;
+
+    let told = serde_json::to_string(&(team.updates("app").await?, team.stack("app").await?))?;
+    ensure!(!SECRETS.iter().any(|secret| told.contains(secret)), "an Update or the Stack tells a secret");
+    for entry in fs::read_dir(world.get("WORLD_LOGS")?)? {
+        let path = entry?.path();
+        // The audit has what the user wrote.
+        let text = if path.ends_with("audit.jsonl") { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
+        ensure!(!SECRETS.iter().any(|secret| text.contains(secret)), "{} tells a secret", path.display());
+    }
+    annotate(&team, json!({ names::DRIFT_SCHEDULE: null })).await
+}
+
+#[tokio::test]
+async fn an_update_does_not_wait_for_a_look_for_drift() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("drift-interrupted").await?;
+    let file = team.file("slow")?;
+    // Looking at it takes longer than the test waits.
+    let program = |content: &str| format!("resources:\n  slow: {}\n", applied(content, &file, ", readSeconds: 600"));
+    team.apply_program("app", &program("one")).await?;
+    let schedule = format!("{{ {}: 1m }}", names::DRIFT_SCHEDULE);
+    team.apply_stack_as("app", "dev", &schedule, Source::Program("app"), "").await?;
+    let running = |update: &Update| {
+        let ours = update.status.as_ref().and_then(|status| status.driftless.clone()).unwrap_or_default();
+        ours.progress.is_some_and(|progress| progress.phase.as_deref() == Some("run"))
+    };
+    let check = ready::until("drift is looked for", RUN, async || {
+        let (checks, _) = checks_and_runs(&team).await?;
+        let Some(check) = checks.iter().find(|check| running(check)) else { bail!("{checks:#?}") };
+        Ok(check.name_any())
+    })
+    .await?;
+    team.apply_program("app", &program("two")).await?;
+    ready::until("the second update", RUN, async || {
+        let content = fs::read_to_string(&file)?;
+        let stack = team.stack("app").await?;
+        ensure!(content == "two" && is_ready(&stack), "{content}: {:#?}", stack.status);
+        Ok(())
+    })
+    .await?;
+    let (checks, runs) = checks_and_runs(&team).await?;
+    ensure!(runs.len() == 2, "{runs:#?}");
+    let ended = checks.iter().find(|update| update.name_any() == check).context("the check")?;
+    let failed = ended.status.as_ref().and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Failed"));
+    ensure!(failed.is_some_and(|failed| failed.reason == "Interrupted"), "{ended:#?}");
+    // It found nothing out: nothing is said of drift.
+    let stack = team.stack("app").await?;
+    ensure!(drifted(&stack).is_none(), "{:#?}", stack.status);
+    annotate(&team, json!({ names::DRIFT_SCHEDULE: null })).await
+}
