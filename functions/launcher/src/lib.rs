@@ -386,6 +386,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         task_definition: definition(ports.tasks, settings, prepared.shape.clone()).await?,
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),
+        preview: prepared.spec.is_preview(),
         at: now,
     };
     if ports.objects.put_new(&key, to_json(&launch).into_bytes()).await? {

@@ -52,7 +52,8 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
     }
 }
 
-/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find. `false` if it is not held.
+/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find. One that changed nothing may not
+/// have looked for a lock, and does not count what it left. `false` if the claim is not held.
 async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -62,7 +63,7 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     if claim.is_empty() {
         return Ok(false);
     }
-    if matches!(outcome.verdict, Verdict::Succeeded {}) {
+    if matches!(outcome.verdict, Verdict::Succeeded {}) && !outcome.preview {
         ports.objects.delete(&keys::lock(&update.cluster, claim)).await?;
         let count =
             LEFT.iter().filter_map(|operation| outcome.changes.get(*operation)).fold(0_u64, |sum, n| sum.saturating_add(*n));

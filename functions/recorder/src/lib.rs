@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
-    from_json, keys, to_json,
+    Drift, Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION,
+    Verdict, from_json, keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use give_back::give_back;
@@ -171,12 +171,12 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
 ) -> Result<Option<Outcome>, Error> {
     let record = ports.objects.get(&format!("{folder}launch")).await?;
     let record = record.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-    let (run, project, inputs) = record.map_or_else(
+    let (run, project, inputs, preview) = record.map_or_else(
         || {
             let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
-            (RunId { update: key.clone(), uid, claim: String::new() }, None, None)
+            (RunId { update: key.clone(), uid, claim: String::new() }, None, None, false)
         },
-        |record| (record.run, record.project, record.inputs),
+        |record| (record.run, record.project, record.inputs, record.preview),
     );
     let aborted = |message: String| Outcome {
         version: VERSION,
@@ -190,6 +190,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         pending_operations: Vec::new(),
         failures: Vec::new(),
         drift: None,
+        preview,
         inputs: inputs.clone(),
         started_at: owner.task.is_some().then_some(owner.at),
         ended_at: now,
@@ -197,7 +198,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     let (Some(arn), Some(task)) = (&owner.task, task) else {
         return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or it waited and the Stack or what it reads changed".into())));
     };
-    if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+    if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
         return Ok(Some(outcome));
     }
@@ -207,7 +208,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         TaskState::Alive | TaskState::Missing => return Ok(None),
     };
     // The result may have been stored between the first look and the end of the task.
-    if let Some(outcome) = reported(ports, task, &run, owner, now).await? {
+    if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
         return Ok(Some(outcome));
     }
@@ -220,6 +221,7 @@ async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &str,
     run: &RunId,
+    preview: bool,
     owner: &Owner,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
@@ -244,7 +246,8 @@ async fn reported<C, O: Objects, Q, T>(
         changes: result.changes,
         pending_operations: result.pending_operations,
         failures: result.failures.into_iter().take(MAX_FAILURES).collect(),
-        drift: result.drift,
+        drift: result.drift.filter(|_| preview).map(Drift::bounded),
+        preview,
         // What ran in the task may have written it, and it goes into a status.
         inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         started_at: Some(result.started_at),

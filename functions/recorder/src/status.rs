@@ -82,14 +82,17 @@ fn words(duration: SignedDuration) -> String {
     }
 }
 
-/// What a run changed. Of one that failed without a word of it nothing is known.
+/// What a run changed, or found changed outside. Of one that failed without a word of it nothing is known.
 fn summary(outcome: &Outcome) -> Option<String> {
     let count = |operation| outcome.changes.get(operation).filter(|count| **count > 0);
     let changed: Vec<_> = SIGNS.iter().filter_map(|(operation, sign)| Some(format!("{sign}{}", count(*operation)?))).collect();
-    match (changed.is_empty(), &outcome.verdict) {
-        (false, _) => Some(changed.join(" ")),
-        (true, Verdict::Succeeded {}) => Some("no changes".into()),
-        (true, Verdict::Failed { .. } | Verdict::Aborted { .. }) => None,
+    let changed = changed.join(" ");
+    match (&outcome.drift, changed.is_empty(), &outcome.verdict) {
+        (Some(drift), _, _) if drift.count == 0 => Some("no drift".into()),
+        (Some(_), _, _) => Some(format!("drift {changed}")),
+        (None, false, _) => Some(changed),
+        (None, true, Verdict::Succeeded {}) => Some("no changes".into()),
+        (None, true, Verdict::Failed { .. } | Verdict::Aborted { .. }) => None,
     }
 }
 

@@ -1,5 +1,5 @@
 use driftless_api::names;
-use driftless_contract::{OutputValue, Progress, ResourceFailure, Resources};
+use driftless_contract::{DriftedResource, OutputValue, Progress, ResourceFailure, Resources};
 use driftless_core::{Admissions, Applicant};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use serde_json::{Value, json};
@@ -24,7 +24,16 @@ fn world(metadata: &Value, status: &Value) -> World {
     let folder = keys::run(CLUSTER, "uid");
     let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
     let at = world.now();
-    let launch = Launch { version: VERSION, run, attempt: 0, task_definition: "d".into(), project: None, inputs: None, at };
+    let launch = Launch {
+        version: VERSION,
+        run,
+        attempt: 0,
+        task_definition: "d".into(),
+        project: None,
+        inputs: None,
+        preview: false,
+        at,
+    };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
     let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), at };
     put(&world, &format!("{folder}owner"), &to_json(&owner));
@@ -81,6 +90,13 @@ fn update(world: &World) -> Value {
 
 fn ours(world: &World) -> Value {
     update(world)["status"]["driftless"].clone()
+}
+
+/// The run was launched as one that changes nothing, or not.
+fn looks(world: &World, preview: bool) {
+    let key = format!("{}launch", keys::run(CLUSTER, "uid"));
+    let launch: Launch = from_json("launch record", &world.objects()[&key]).unwrap();
+    put(world, &key, &to_json(&Launch { preview, ..launch }));
 }
 
 /// The Updates that were hinted to the launcher, in order.
@@ -170,6 +186,52 @@ fn the_status_says_what_changed_and_how_long_it_took() {
         report(&world, &RunResult { changes: serde_json::from_value(changes).unwrap(), verdict, ..succeeded(&world) });
         look(&world);
         assert_eq!((&ours(&world)["duration"], &ours(&world)["summary"]), (&json!("1m12s"), &summary));
+    }
+}
+
+#[test]
+fn what_a_look_for_drift_found_is_recorded_and_shown() {
+    let resource = |properties: usize| DriftedResource {
+        urn: "urn:a".into(),
+        change: "update".into(),
+        properties: vec!["a\nb".into(); properties],
+    };
+    for (preview, count, changes, summary) in [
+        (true, 0, json!({ "same": 7 }), "no drift"),
+        (true, 200, json!({ "same": 7, "update": 199, "delete": 1 }), "drift ~199 -1"),
+        (false, 200, json!({ "update": 1 }), "~1"),
+    ] {
+        let world = world(&of_stack(), &json!({}));
+        looks(&world, preview);
+        let drift = Some(Drift { count, resources: vec![resource(50); count as usize] });
+        let changes = serde_json::from_value(changes).unwrap();
+        report(&world, &RunResult { changes, drift, ..succeeded(&world) });
+        look(&world);
+        assert_eq!(ours(&world)["summary"], summary);
+        let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
+        let Some(found) = from_json::<Outcome>("outcome", outcome).unwrap().drift else {
+            assert!(!preview, "only a run that looks has drift");
+            continue;
+        };
+        assert_eq!((preview, found.count, found.resources.len()), (true, count, Drift::MAX_RESOURCES.min(count as usize)));
+        assert!(found.resources.iter().all(|found| found.properties == ["a b"; Drift::MAX_PROPERTIES]), "{found:?}");
+    }
+}
+
+#[test]
+fn a_run_that_changes_nothing_leaves_what_is_known_of_the_one_before() {
+    for (preview, left) in [(true, "known"), (false, "")] {
+        let world = world(&of_stack(), &json!({}));
+        looks(&world, preview);
+        for key in [keys::lock(CLUSTER, CLAIM), keys::resources(CLUSTER, CLAIM)] {
+            put(&world, &key, "known");
+        }
+        report(&world, &RunResult { changes: [("same".to_owned(), 3)].into(), ..succeeded(&world) });
+        look(&world);
+        assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+        let now = |key: &str| world.objects().get(key).map_or(String::new(), |kept| String::from_utf8_lossy(kept).into_owned());
+        assert_eq!(now(&keys::lock(CLUSTER, CLAIM)), left);
+        assert_eq!(now(&keys::resources(CLUSTER, CLAIM)) == "known", preview);
     }
 }
 

@@ -23,12 +23,17 @@ impl Call {
         arguments.extend(stack.map(|stack| format!("--stack={stack}")));
         Self { arguments, input: String::new() }
     }
+
+    /// Nothing is changed by it. Newer versions of pulumi take no lock for it, older ones do.
+    pub(crate) fn is_preview(&self) -> bool {
+        self.arguments.iter().any(|argument| argument == "preview" || argument == "--preview-only")
+    }
 }
 
-/// Selects the stack, and creates it if that is asked for.
+/// Selects the stack, and creates it if that is asked for. Who only looks for drift creates none.
 pub(crate) fn select(spec: &RunSpec) -> Call {
     let mut arguments = vec!["stack".to_owned(), "select".into()];
-    if spec.create {
+    if spec.create && !spec.preview_only {
         arguments.push("--create".into());
         arguments.extend(spec.secrets_provider.as_ref().map(|provider| format!("--secrets-provider={provider}")));
     }
@@ -108,8 +113,10 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
             arguments.push(flag.to_owned());
         }
     };
-    flag(true, &[Up, Refresh, Destroy], "--yes");
-    flag(true, &[Up, Refresh, Destroy], "--skip-preview");
+    // Without --diff: that shows values that a provider read, and nobody has marked those as secret.
+    flag(spec.preview_only, &[Refresh], "--preview-only");
+    flag(!spec.preview_only, &[Up, Refresh, Destroy], "--yes");
+    flag(!spec.preview_only, &[Up, Refresh, Destroy], "--skip-preview");
     flag(true, &[Up, Preview], "--diff");
     flag(spec.expect_no_changes, &[Up, Preview, Refresh], "--expect-no-changes");
     // Nothing is left to refresh where the refresh found no changes.
@@ -194,13 +201,13 @@ mod tests {
             expect_no_changes: true,
             refresh: true,
             expect_no_refresh_changes: false,
-            preview_only: false,
             targets: vec!["urn:a".into()],
             target_dependents: true,
             replace: vec!["urn:b".into()],
             continue_on_error: true,
             remove: true,
             run_program: true,
+            preview_only: false,
             log_level: None,
             inputs: None,
             stale_lock: None,
@@ -243,6 +250,28 @@ mod tests {
                 head("destroy")
             )
         );
+    }
+
+    #[test]
+    fn a_refresh_that_only_looks_changes_nothing_and_shows_no_values() {
+        let spec = RunSpec { preview_only: true, ..spec(Operation::Refresh) };
+        assert_eq!(
+            operation_line(&spec),
+            "refresh --suppress-progress --event-log=/e --preview-only --expect-no-changes --run-program \
+             --message=-m is for message --parallel=3 --target=urn:a --non-interactive --stack=dev"
+        );
+        assert_eq!(select(&spec).arguments.join(" "), "stack select --non-interactive --stack=dev");
+    }
+
+    #[test]
+    fn what_changes_nothing_is_known() {
+        let call = |operation, preview_only| super::operation(&RunSpec { preview_only, ..spec(operation) }, Path::new("/e"));
+        assert!(call(Operation::Preview, false).is_preview() && call(Operation::Refresh, true).is_preview());
+        assert!(refresh_before(&spec(Operation::Up), Path::new("/e")).is_preview());
+        assert!(destroy_before(&spec(Operation::Destroy), Path::new("/e")).is_preview());
+        for operation in [Operation::Up, Operation::Refresh, Operation::Destroy] {
+            assert!(!call(operation, false).is_preview(), "{operation:?}");
+        }
     }
 
     fn operation_line(spec: &RunSpec) -> String {

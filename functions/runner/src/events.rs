@@ -7,8 +7,9 @@ use std::{
     path::Path,
 };
 
-use driftless_contract::ResourceFailure;
+use driftless_contract::{Drift, DriftedResource, ResourceFailure};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use crate::mask::Mask;
 
@@ -44,6 +45,9 @@ pub(crate) struct Events {
     pub pending: Vec<String>,
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
+    /// Of a refresh: resources that are not as they were left, and by URN the first of them.
+    drifted: u32,
+    drift: BTreeMap<String, DriftedResource>,
     /// Steps begun and not ended that change something outside, in order.
     under_way: Vec<Step>,
     errors: Vec<String>,
@@ -74,12 +78,19 @@ struct OfStep {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Step {
     op: String,
     urn: String,
+    r#type: String,
     old: Option<State>,
     new: Option<State>,
+    /// By path; none if the provider does not say.
+    detailed_diff: Option<Map<String, Value>>,
+    /// Properties at the top: all that a provider without paths tells.
+    diffs: Option<Vec<String>>,
+    /// It is of the program, not of a refresh.
+    logical: bool,
 }
 
 #[derive(Deserialize)]
@@ -92,6 +103,28 @@ struct State {
 impl Step {
     fn is_custom(&self) -> bool {
         [&self.old, &self.new].into_iter().flatten().any(|state| state.custom)
+    }
+
+    /// Of the end of a refresh: is the resource not as it was left? Where the program runs too, pulumi calls every group and every
+    /// provider updated, without a refresh of any.
+    fn is_drift(&self) -> bool {
+        matches!(self.op.as_str(), "update" | "delete")
+            && !self.logical
+            && self.is_custom()
+            && !self.r#type.starts_with("pulumi:providers:")
+    }
+
+    /// What changed, with secrets masked.
+    fn drift(&self, mask: &Mask) -> DriftedResource {
+        let paths: Vec<&String> = self.detailed_diff.iter().flatten().map(|(path, _)| path).collect();
+        let mut properties = if paths.is_empty() { self.diffs.iter().flatten().collect() } else { paths };
+        properties.sort_unstable();
+        properties.truncate(Drift::MAX_PROPERTIES);
+        DriftedResource {
+            urn: mask.apply(&self.urn),
+            change: self.op.clone(),
+            properties: properties.into_iter().map(|path| mask.apply(path)).collect(),
+        }
     }
 
     /// `update URN`
@@ -160,6 +193,15 @@ impl Events {
                 self.under_way.remove(at);
             }
         }
+        if let Some(OfStep { metadata: step }) = &event.done
+            && step.is_drift()
+        {
+            self.drifted += 1;
+            self.drift.insert(step.urn.clone(), step.drift(mask));
+            if self.drift.len() > Drift::MAX_RESOURCES {
+                self.drift.pop_last();
+            }
+        }
         if let Some(OfStep { metadata: step }) = event.done
             && step.op != "same"
             && self.changed.len() < MAX_CHANGED
@@ -192,6 +234,13 @@ impl Events {
         if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
             kept.push(words);
         }
+    }
+
+    /// What a refresh found. All of it is counted, also what was too long to be looked at.
+    pub(crate) fn drift(&self) -> Drift {
+        let counted: u64 = ["update", "delete"].iter().filter_map(|change| self.changes.get(*change)).sum();
+        let count = self.drifted.max(u32::try_from(counted).unwrap_or(u32::MAX));
+        Drift { count, resources: self.drift.values().cloned().collect() }.bounded()
     }
 
     /// The step that began last and has not ended.
@@ -292,6 +341,88 @@ mod tests {
         let found = events(&[same, update]);
         assert_eq!((found.done, &*found.changed), (2, &["update urn:b".to_owned()][..]));
         assert_eq!(events(&[update; 200]).changed.len(), MAX_CHANGED);
+    }
+
+    /// The end of a refresh's step as pulumi 3.259.0 writes it, and the rest of its metadata.
+    fn refreshed(op: &str, kind: &str, name: &str, rest: &str) -> String {
+        let urn = format!("urn:pulumi:dev::p::{kind}::{name}");
+        let custom = if kind == "pulumi:pulumi:Stack" { "" } else { r#""custom":true,"# };
+        let state = format!(r#"{{"type":"{kind}","urn":"{urn}",{custom}"id":"i","inputs":{{"content":"v"}},"outputs":{{}}}}"#);
+        let new = if op == "delete" { "null" } else { &state };
+        let metadata = format!(r#""op":"{op}","urn":"{urn}","type":"{kind}","old":{state},"new":{new},{rest},"provider":"""#);
+        format!(r#"{{"sequence":9,"timestamp":1,"resOutputsEvent":{{"metadata":{{{metadata}}},"planning":true}}}}"#)
+    }
+
+    fn counted(changes: &str) -> String {
+        format!(r#"{{"summaryEvent":{{"resourceChanges":{{{changes}}},"PolicyPacks":{{}},"isPreview":true}}}}"#)
+    }
+
+    /// What was found in these lines: how many, and each as `update NAME PATHS`.
+    fn drift(lines: &[String]) -> (u32, Vec<String>) {
+        let Drift { count, resources } = events(&lines.iter().map(String::as_str).collect::<Vec<_>>()).drift();
+        let named = resources.into_iter().map(|DriftedResource { urn, change, properties }| {
+            format!("{change} {} {}", urn.rsplit("::").next().unwrap_or_default(), properties.join(" "))
+        });
+        (count, named.collect())
+    }
+
+    const OBJECT: &str = "world:index:Object";
+    const NO_DIFF: &str = r#""detailedDiff":null"#;
+    const CONTENT: &str = r#""diffs":["content"],"detailedDiff":{"content":{"diffKind":"update","inputDiff":false}}"#;
+
+    #[test]
+    fn a_refresh_names_what_changed_and_what_is_gone() {
+        let nested = r#""diffs":["tags","items"],"detailedDiff":{"tags[\"a.b/c\"]":{"diffKind":"update","inputDiff":false},"items[2]":{"diffKind":"add","inputDiff":false},"items[0].n":{"diffKind":"update","inputDiff":false},"tags[\"new\nline\"]":{"diffKind":"add","inputDiff":false}}"#;
+        let lines = [
+            refreshed("same", "pulumi:pulumi:Stack", "p-dev", NO_DIFF),
+            refreshed("same", "pulumi:providers:world", "default", NO_DIFF),
+            refreshed("update", OBJECT, "changed", CONTENT),
+            refreshed("same", OBJECT, "same", r#""detailedDiff":{}"#),
+            refreshed("delete", OBJECT, "gone", NO_DIFF),
+            refreshed("update", OBJECT, "nested", nested),
+            refreshed("update", OBJECT, "plain", r#""detailedDiff":{}"#),
+            refreshed("update", OBJECT, "older", r#""diffs":["b","a"],"detailedDiff":null"#),
+            counted(r#""delete":1,"same":3,"update":4"#),
+        ];
+        let named = [
+            "update changed content",
+            "delete gone ",
+            r#"update nested items[0].n items[2] tags["a.b/c"] tags["new line"]"#,
+            "update older a b",
+            "update plain ",
+        ];
+        assert_eq!(drift(&lines), (5, named.map(str::to_owned).to_vec()));
+        assert_eq!(drift(&lines[..2]), (0, vec![]));
+        assert_eq!(drift(&lines[8..]), (5, vec![]), "counted, and too long to be looked at");
+    }
+
+    #[test]
+    fn a_refresh_with_its_program_finds_no_drift_in_what_has_no_provider() {
+        let logical = r#""detailedDiff":null,"logical":true"#;
+        let lines = [
+            refreshed("update", "pulumi:pulumi:Stack", "p-dev", NO_DIFF),
+            refreshed("same", "pulumi:pulumi:Stack", "p-dev", logical),
+            refreshed("update", "pulumi:providers:world", "default", NO_DIFF),
+            refreshed("update", OBJECT, "changed", CONTENT),
+            refreshed("same", OBJECT, "added", logical),
+            refreshed("update", OBJECT, "logical", logical),
+            counted(r#""same":4,"update":1"#),
+        ];
+        assert_eq!(drift(&lines), (1, vec!["update changed content".to_owned()]));
+    }
+
+    #[test]
+    fn drift_is_masked_and_the_first_resources_are_named_by_urn() {
+        let mask = Mask::default();
+        mask.add_text("canary");
+        let mut found = Events::default();
+        for i in (0..200).rev() {
+            let diff = CONTENT.replace("content", "tags.canary");
+            found.take(refreshed("update", OBJECT, &format!("canary-{i:03}"), &diff).as_bytes(), &mask);
+        }
+        let Drift { count, resources } = found.drift();
+        assert_eq!((count, resources.len()), (200, Drift::MAX_RESOURCES));
+        assert!(resources[99].urn.ends_with("::[secret]-099") && resources[99].properties == ["tags.[secret]"]);
     }
 
     #[test]

@@ -233,9 +233,8 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };
-    let Told { outputs, project, permalink, changes, pending_operations, failures, inputs } = told;
+    let Told { outputs, project, permalink, changes, pending_operations, failures, drift, inputs } = told;
     RunResult {
-        drift: None,
         version: VERSION,
         verdict,
         outputs,
@@ -244,6 +243,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
         changes,
         pending_operations,
         failures,
+        drift,
         inputs,
         started_at: gauge.began.get(),
         ended_at: now,

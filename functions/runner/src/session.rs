@@ -11,8 +11,8 @@ use std::{
 
 use backon::{ExponentialBuilder, Retryable};
 use driftless_contract::{
-    Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure, RunSource, RunSpec,
-    VERSION, to_json,
+    Drift, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure, RunSource,
+    RunSpec, VERSION, to_json,
 };
 use futures::future::{pending, try_join};
 use jiff::Timestamp;
@@ -39,6 +39,9 @@ use crate::{
 
 /// How often the engine's events are looked at.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
+
+/// The number of the attempt before which the lock of a dead run was removed.
+const AFTER_STALE_LOCK: &str = "2";
 
 /// What pulumi's outputs show for a value that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
@@ -72,6 +75,7 @@ pub(crate) struct Told {
     pub changes: BTreeMap<String, u64>,
     pub pending_operations: Vec<String>,
     pub failures: Vec<ResourceFailure>,
+    pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
     pub inputs: Option<String>,
 }
@@ -186,6 +190,10 @@ impl<'a> Session<'a> {
                 "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"
             )));
         }
+        if self.spec.preview_only && self.spec.operation != Operation::Refresh {
+            let operation = self.spec.operation.as_str();
+            return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
+        }
         self.call(&arguments::select(self.spec)).await?;
         for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
             self.call(&call).await?;
@@ -276,7 +284,7 @@ impl<'a> Session<'a> {
         }
         say("driftless: the lock is of a run that is known to be dead; removing it");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let second = self.attempt(told, "2", arguments::operation).await?.0;
+        let second = self.attempt(told, AFTER_STALE_LOCK, arguments::operation).await?.0;
         self.judge(&second)
     }
 
@@ -324,8 +332,12 @@ impl<'a> Session<'a> {
     ) -> Result<(Ended, Events), Failure> {
         self.check_stop()?;
         let event_log = self.event_logs.with_extension(number);
-        let held = self.pulumi.hold(&call(self.spec, &event_log)).map_err(not_run)?;
-        let lock = held.id().map(|pid| self.lock(pid));
+        let call = call(self.spec, &event_log);
+        let held = self.pulumi.hold(&call).map_err(not_run)?;
+        // A look takes no lock where that of a dead run is left: some versions of pulumi never do, the others cannot. What is known of the
+        // dead run's is kept.
+        let takes_lock = !call.is_preview() || self.spec.stale_lock.is_none() || number == AFTER_STALE_LOCK;
+        let lock = held.id().filter(|_| takes_lock).map(|pid| self.lock(pid));
         if let Some(lock) = &lock {
             // A process that is held has not begun, and goes with us.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::unknown) }).await?;
@@ -353,6 +365,7 @@ impl<'a> Session<'a> {
         }
         told.changes.clone_from(&events.changes);
         told.failures.clone_from(&events.failures);
+        told.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
         told.permalink = ended.permalink.take();
         if !events.pending.is_empty() {
             told.pending_operations.clone_from(&events.pending);

@@ -16,8 +16,8 @@ use std::{
 };
 
 use driftless_contract::{
-    ClusterAccess, Config, ConfigValue, Env, Identity, Lock, ObjectKey, Operation, Phase, Progress, RunId, RunLimits, RunResult,
-    RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
+    ClusterAccess, Config, ConfigValue, Drift, DriftedResource, Env, Identity, Lock, ObjectKey, Operation, Phase, Progress,
+    RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
 };
 use driftless_source::{Digest, Manifest, Tree};
 use futures::future::join_all;
@@ -35,8 +35,8 @@ case "$1" in stack|config) call="$1 $2" ;; esac
 echo "$call" >> "$DIR/calls"
 env > "$DIR/env"
 for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
-[ ! -e "$DIR/dies" ] || [ "$call" != up ] || kill -KILL $$
 [ -z "$log" ] || cat "$DIR/events" > "$log"
+[ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
   trap 'echo "error: interrupted here" >&2; exit 1' INT
   touch "$DIR/hangs"
@@ -80,8 +80,9 @@ impl Aws {
         let script = dir.join("bin/pulumi");
         fs::write(&script, PULUMI).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(dir.join("hang"), "").unwrap();
-        fs::write(dir.join("events"), "").unwrap();
+        for file in ["hang", "dies", "events"] {
+            fs::write(dir.join(file), "").unwrap();
+        }
         let served = Arc::<Mutex<Served>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -231,13 +232,13 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         expect_no_changes: false,
         refresh: false,
         expect_no_refresh_changes: false,
-        preview_only: false,
         targets: vec![],
         target_dependents: false,
         replace: vec![],
         continue_on_error: false,
         remove: false,
         run_program: false,
+        preview_only: false,
         log_level: None,
         inputs: None,
         stale_lock: None,
@@ -404,13 +405,64 @@ async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
         let aws = Aws::new(&format!("lock-{dies}"));
         aws.launch(|_| {});
         if dies {
-            fs::write(aws.dir.join("dies"), "").unwrap();
+            fs::write(aws.dir.join("dies"), "up").unwrap();
         }
         aws.run().await.unwrap();
         assert_eq!(aws.result().verdict != Verdict::Succeeded {}, dies);
         let Lock { not_before, not_after, .. } = aws.document("out/lock").unwrap();
         assert_eq!(not_after.is_some(), dies);
         assert!(not_after.is_none_or(|end| end >= not_before));
+    }
+}
+
+#[tokio::test]
+async fn a_refresh_that_only_looks_tells_the_drift_it_found_if_it_succeeds() {
+    let drifted = r#"{"resOutputsEvent":{"metadata":{"op":"update","urn":"urn:a","type":"t","old":{"custom":true},"new":{"custom":true,"outputs":{"content":"canary"}},"diffs":["content"],"detailedDiff":{"content":{"diffKind":"update","inputDiff":false}}},"planning":true}}
+{"summaryEvent":{"resourceChanges":{"same":2,"update":1}}}"#;
+    for (name, preview_only, dies) in [("drift", true, ""), ("refresh", false, ""), ("drift-dies", true, "refresh")] {
+        let aws = Aws::new(name);
+        fs::write(aws.dir.join("events"), format!("{drifted}\n")).unwrap();
+        fs::write(aws.dir.join("dies"), dies).unwrap();
+        aws.launch(|spec| (spec.operation, spec.preview_only) = (Operation::Refresh, preview_only));
+        aws.run().await.unwrap();
+        let result = aws.result();
+        let resource = DriftedResource { urn: "urn:a".into(), change: "update".into(), properties: vec!["content".into()] };
+        let found = Drift { count: 1, resources: vec![resource] };
+        assert_eq!(result.drift, (preview_only && dies.is_empty()).then_some(found), "{name}");
+        assert!(result.outputs.is_none() && result.changes["update"] == 1, "{name}");
+        let stored: Vec<u8> = aws.served.lock().unwrap().objects.values().flatten().copied().collect();
+        let stored = String::from_utf8_lossy(&stored).into_owned();
+        assert!(!stored.contains("canary"), "{stored}");
+    }
+}
+
+#[tokio::test]
+async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
+    let aws = Aws::new("stop-drift");
+    aws.launch(|spec| (spec.operation, spec.preview_only) = (Operation::Refresh, true));
+    aws.stop_in("refresh").await;
+    let (phase, reason, message) = aws.failure();
+    assert_eq!((phase, reason.as_str(), aws.result().drift), (Phase::Run, "Interrupted", None), "{message}");
+    let aws = Aws::new("drift-up");
+    aws.launch(|spec| spec.preview_only = true);
+    aws.run().await.unwrap();
+    let (_, _, message) = aws.failure();
+    assert_eq!(message, "only a refresh can look for drift; the Update's type is \"up\"");
+    assert_eq!(aws.calls(), ["install", "login"]);
+}
+
+#[tokio::test]
+async fn a_look_says_nothing_of_a_lock_where_that_of_a_dead_run_is_left() {
+    let lock = || Lock { version: VERSION, host: "h".into(), pid: 1, not_before: now(), not_after: Some(now()) };
+    for (name, preview_only, left, told) in
+        [("new", true, None, true), ("left", true, Some(lock()), false), ("change", false, Some(lock()), true)]
+    {
+        let aws = Aws::new(&format!("look-lock-{name}"));
+        aws.launch(|spec| {
+            (spec.operation, spec.preview_only, spec.stale_lock) = (Operation::Refresh, preview_only, left);
+        });
+        aws.run().await.unwrap();
+        assert_eq!(aws.document::<Lock>("out/lock").is_some(), told, "{name}");
     }
 }
 

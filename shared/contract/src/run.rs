@@ -48,6 +48,9 @@ pub struct Launch {
     /// See [`RunSpec::inputs`]; for a run of which nobody reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
+    /// See [`RunSpec::is_preview`].
+    #[serde(default)]
+    pub preview: bool,
     /// When the launch was decided.
     pub at: Timestamp,
 }
@@ -137,9 +140,6 @@ pub struct RunSpec {
     /// Refresh before the operation, and fail if that changes anything.
     #[serde(default)]
     pub expect_no_refresh_changes: bool,
-    /// Of a refresh: change nothing, and tell of drift.
-    #[serde(default)]
-    pub preview_only: bool,
     /// `--target`
     #[serde(default)]
     pub targets: Vec<String>,
@@ -158,6 +158,9 @@ pub struct RunSpec {
     /// `--run-program`
     #[serde(default)]
     pub run_program: bool,
+    /// Of a refresh: it only looks. Nothing is changed, and drift is reported. No other operation can have it.
+    #[serde(default)]
+    pub preview_only: bool,
     /// The verbosity of pulumi's log, on standard error; none if it is not there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<u32>,
@@ -171,6 +174,15 @@ pub struct RunSpec {
     /// The resources that the last run left; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<u32>,
+}
+
+impl RunSpec {
+    /// Nothing is changed. Then what pulumi counts is not what is there afterwards, and the end of the run tells nothing of the backend's
+    /// lock: most versions take none to look.
+    #[must_use]
+    pub fn is_preview(&self) -> bool {
+        self.preview_only || self.operation == Operation::Preview
+    }
 }
 
 /// What a run works on.
@@ -411,7 +423,7 @@ pub struct RunResult {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
-    /// What drifted, the first hundred resources: of a run that only looks for it, and succeeded.
+    /// What a refresh that only looks found; absent of any other run, and of one that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
@@ -542,9 +554,12 @@ pub struct Outcome {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
-    /// What drifted.
+    /// What a refresh that only looks found; absent of any other run, and of one that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
+    /// See [`RunSpec::is_preview`]; of what the launcher knew, not of what the task said.
+    #[serde(default)]
+    pub preview: bool,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,

@@ -40,7 +40,7 @@ pub enum Remediate {
 pub struct Drift {
     /// Resources that are not as they were applied.
     pub count: u32,
-    /// The first of them.
+    /// The first of them, by URN; see [`Drift::bounded`].
     pub resources: Vec<DriftedResource>,
 }
 
@@ -54,6 +54,42 @@ pub struct DriftedResource {
     pub change: String,
     /// The paths of the properties that differ, such as `tags.owner`; the first of them, and none of a resource that is gone.
     pub properties: Vec<String>,
+}
+
+impl Drift {
+    /// As many resources are named.
+    pub const MAX_RESOURCES: usize = 100;
+    /// As many properties of each.
+    pub const MAX_PROPERTIES: usize = 20;
+    const MAX_BYTES: usize = 60 << 10;
+    const MAX_URN_BYTES: usize = 1024;
+    const MAX_PATH_BYTES: usize = 256;
+
+    /// As much of it as a status may hold: less than 64 KiB of JSON. What is too long is cut and ends in `…`. Keys of maps are part of a
+    /// path and may hold anything: a control character becomes a space.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let mut bytes = 0;
+        let cut = |text: String, limit: usize| {
+            let text = text.replace(char::is_control, " ");
+            if text.len() <= limit { text } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
+        };
+        let bounded = self.resources.into_iter().take(Self::MAX_RESOURCES).map(|resource| DriftedResource {
+            urn: cut(resource.urn, Self::MAX_URN_BYTES),
+            change: cut(resource.change, Self::MAX_PATH_BYTES),
+            properties: resource
+                .properties
+                .into_iter()
+                .take(Self::MAX_PROPERTIES)
+                .map(|path| cut(path, Self::MAX_PATH_BYTES))
+                .collect(),
+        });
+        let fitting = bounded.take_while(|resource| {
+            bytes += serde_json::to_string(resource).map_or(Self::MAX_BYTES, |json| json.len()) + 1;
+            bytes <= Self::MAX_BYTES
+        });
+        Self { resources: fitting.collect(), ..self }
+    }
 }
 
 impl std::fmt::Display for Drift {
@@ -127,4 +163,30 @@ pub(crate) fn observe_check(
         _ => None,
     };
     (DriftStatus { current: None, last: Some(name.into()), checked: Some(now), verdict }, event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drift(resources: usize, urn: &str, paths: &[&str]) -> Drift {
+        let properties = paths.iter().map(|path| (*path).to_owned()).collect();
+        let resource = DriftedResource { urn: urn.into(), change: "update".into(), properties };
+        Drift { count: u32::try_from(resources).unwrap(), resources: vec![resource; resources] }
+    }
+
+    #[test]
+    fn drift_fits_into_a_status() {
+        let few = drift(Drift::MAX_RESOURCES, "urn:a", &["tags.env"]);
+        assert_eq!(few.clone().bounded(), few);
+        let many = drift(300, "urn:a", &[""; 30]).bounded();
+        assert_eq!((many.count, many.resources.len(), many.resources[0].properties.len()), (300, 100, 20));
+        let (long, odd) = ("é".repeat(4000), "\n".repeat(300));
+        let long = drift(300, &long, &[&*long, &*odd]).bounded();
+        let DriftedResource { urn, properties, .. } = &long.resources[0];
+        assert!(urn.len() <= 1024 && urn.ends_with('…'), "{urn}");
+        assert!(properties.iter().all(|path| path.len() <= 256 && path.ends_with('…') && !path.contains(char::is_control)));
+        assert!(long.resources.len() > 30 && serde_json::to_string(&long).unwrap().len() < 64 << 10, "{}", long.resources.len());
+        assert_eq!(long.clone().bounded(), long);
+    }
 }

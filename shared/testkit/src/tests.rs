@@ -132,8 +132,16 @@ fn a_delayed_message_comes_when_it_is_due_and_a_fifo_group_keeps_its_order() {
 fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
     let world = quiet();
     let run = RunId { update: object("Update", "u"), uid: "uid".into(), claim: "claim".into() };
-    let launch =
-        Launch { version: VERSION, run, attempt: 0, task_definition: "d".into(), project: None, inputs: None, at: world.now() };
+    let launch = Launch {
+        version: VERSION,
+        run,
+        attempt: 0,
+        task_definition: "d".into(),
+        project: None,
+        inputs: None,
+        preview: false,
+        at: world.now(),
+    };
     let start = || match world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() {
         Started::Task { arn } => arn,
         Started::Refused { why } => panic!("{why}"),
