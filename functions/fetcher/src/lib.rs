@@ -19,6 +19,7 @@ use driftless_contract::{
 use driftless_core::Retention;
 use driftless_kubernetes::Cluster;
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
+use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 
 pub use transport::{Artifacts, Download, Place, Transport};
@@ -183,9 +184,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     request: &FetchRequest,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let count = |metric| metrics::count_one(metric, "fetcher", &request.source.cluster, &request.source, now);
+    if request.hops >= MAX_HOPS {
+        count(Metric::HopsExhausted);
+    }
     match answer(ports, settings, request, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(source = %request.source, %error, "not answered; whoever wants it asks again");
+            count(Metric::TransientFailures);
             Ok(())
         }
         other => other,

@@ -16,9 +16,10 @@ mod workspace;
 
 use driftless_api::{DriftlessUpdate, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
-use driftless_contract::{Launch, LaunchHint, Owner, RunHint, RunLimits, VERSION, from_json, keys, to_json};
+use driftless_contract::{Launch, LaunchHint, MAX_HOPS, Owner, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json};
 use driftless_core::{Limits, TaskShape};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_telemetry::metrics::{self, Metric};
 use inbox::{fill, tend};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -121,9 +122,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &LaunchHint,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let count = |metric| metrics::count_one(metric, "launcher", &hint.update.cluster, &hint.update, now);
+    if hint.hops >= MAX_HOPS {
+        count(Metric::HopsExhausted);
+    }
     match look(ports, settings, hint, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(update = %hint.update, %error, "looking again later");
+            count(Metric::TransientFailures);
             look_later(ports, hint).await
         }
         other => other,
@@ -193,6 +199,8 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Fail(error)) => Err(error),
         Err(Stop::Wait(reason, message)) => {
             tracing::info!(update = %key, reason, message, "waiting");
+            let fields = [("cluster", key.cluster.as_str()), ("reason", reason), ("update", &key.to_string())];
+            metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
             if standing == Standing::Outdated {
                 return give_up(ports, hint, &update, &folder, now).await;
             }
@@ -320,9 +328,12 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         started => started?,
     };
     let ticket = Owner { version: VERSION, task: Some(task.clone()), at: now };
-    if !ports.objects.put_new(&format!("{folder}owner"), to_json(&ticket).into_bytes()).await?
-        && owner(ports, folder).await?.and_then(|owner| owner.task).as_ref() != Some(&task)
-    {
+    if ports.objects.put_new(&format!("{folder}owner"), to_json(&ticket).into_bytes()).await? {
+        // Once per run: only one ticket is ever written.
+        let waited = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
+        let fields = [("cluster", hint.update.cluster.as_str()), ("update", &hint.update.to_string())];
+        metrics::emit(&[(Metric::StartDelay, waited.as_secs_f64().max(0.0))], &fields, now);
+    } else if owner(ports, folder).await?.and_then(|owner| owner.task).as_ref() != Some(&task) {
         // Another task owns the run, or it was given up: this one never gets anything to do.
         ports.tasks.stop(&task, "another task owns this run").await?;
         return Ok(tell_recorder(ports, hint, update).await?);
@@ -387,6 +398,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),
         preview: prepared.spec.is_preview(),
+        size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),
         at: now,
     };
     if ports.objects.put_new(&key, to_json(&launch).into_bytes()).await? {

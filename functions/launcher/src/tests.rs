@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use driftless_api::names;
 use driftless_contract::{Identity, ObjectKey, Operation, Resources, RunMessage, RunSpec};
 use driftless_core::Admissions;
-use driftless_testkit::{CLUSTER, Faults, Message, World};
+use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 
@@ -210,6 +210,30 @@ fn tokens_are_replaced_at_half_their_life_while_the_task_lives() {
     world.end_task(&world.live_tasks()[0].arn, "done");
     looked(&world, &hint("u"));
     assert_eq!(world.objects(), before);
+}
+
+#[test]
+fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
+    let world = quiet();
+    let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
+    let created = json!({ "creationTimestamp": world.now().to_string() });
+    insert(&world, &key("Update", "n", "u"), &json!({ "metadata": created, "spec": spec }));
+    let ((), lines) = emf::written(|| looked(&world, &hint("u")));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let (reason, _) = waits(&world, "u");
+    let of = |line: &Value, names: [&str; 3]| names.map(|name| line[name].clone());
+    assert_eq!(of(&lines[0], ["cluster", "reason", "Waits"]), [json!(CLUSTER), json!(reason), json!(1.0)]);
+    workspace(&world, &project());
+    world.advance(SignedDuration::from_secs(90));
+    let ((), lines) = emf::written(|| {
+        looked(&world, &hint("u"));
+        looked(&world, &hint("u"));
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let name = key("Update", "n", "u").to_string();
+    assert_eq!(of(&lines[0], ["cluster", "update", "StartDelay"]), [json!(CLUSTER), json!(name), json!(90.0)]);
+    let launch: Launch = from_json("launch", &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))]).unwrap();
+    assert_eq!(launch.size, Some(TaskSize { cpu: 512, memory_mib: 1024 }));
 }
 
 #[test]

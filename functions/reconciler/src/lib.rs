@@ -10,9 +10,10 @@ mod load;
 
 use driftless_api::{Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{Hint, ObjectKey, REVISION_LOOKS, keys};
+use driftless_contract::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS, keys};
 use driftless_core::{Retention, decide};
 use driftless_kubernetes::Cluster;
+use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 pub use load::snapshot;
@@ -79,9 +80,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
     hint: &Hint,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let count = |metric| metrics::count_one(metric, "reconciler", &hint.object.cluster, &hint.object, now);
+    if hint.hops >= MAX_HOPS {
+        count(Metric::HopsExhausted);
+    }
     match follow(ports, hint, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(object = %hint.object, %error, "looking again later");
+            count(Metric::TransientFailures);
             match hint.next(hint.object.clone()) {
                 Some(next) => Ok(ports
                     .queues

@@ -2,6 +2,7 @@
 //! it gives the claim back, deletes what the task was given and what it left, and says last, on the Update, that all is done. A message
 //! only says where to look; what happened is read from the task's folder and from ECS.
 
+mod count;
 mod give_back;
 mod outputs;
 mod status;
@@ -12,10 +13,11 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Drift, Hint, Launch, Lock, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION,
-    Verdict, from_json, keys, to_json,
+    Drift, Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun,
+    VERSION, Verdict, from_json, keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_telemetry::metrics::{self, Metric};
 use give_back::give_back;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -111,9 +113,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &RunHint,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let count = |metric| metrics::count_one(metric, "recorder", &hint.update.cluster, &hint.update, now);
+    if hint.hops >= MAX_HOPS {
+        count(Metric::HopsExhausted);
+    }
     match look(ports, settings, hint, now).await {
         Err(error) if error.is_transient() => {
             tracing::warn!(update = %hint.update, %error, "looking again later");
+            count(Metric::TransientFailures);
             match RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
                 Some(next) => Ok(ports.queues.run(&next, PASSING_SECONDS).await?),
                 None => Ok(()),
@@ -150,12 +157,20 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let recorded = ports.objects.get(&format!("{folder}outcome")).await?;
     let outcome: Outcome = if let Some(document) = recorded {
         from_json("outcome", &document)?
-    } else if let Some(outcome) = conclude(ports, key, &folder, &owner, task.as_deref(), now).await? {
-        record(ports, &folder, outcome).await?
-    } else if let Some((update, task)) = update.zip(task) {
-        return status::show_progress(ports, update, &task).await;
     } else {
-        return Ok(());
+        let launch = ports.objects.get(&format!("{folder}launch")).await?;
+        let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
+        if let Some(outcome) = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await? {
+            let (outcome, is_new) = record(ports, &folder, outcome).await?;
+            if is_new {
+                count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
+            }
+            outcome
+        } else if let Some((update, task)) = update.zip(task) {
+            return status::show_progress(ports, update, &task).await;
+        } else {
+            return Ok(());
+        }
     };
     publish(ports, settings, hint, update, &outcome, task.as_deref(), now).await
 }
@@ -165,18 +180,17 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     key: &ObjectKey,
     folder: &str,
+    launch: Option<&Launch>,
     owner: &Owner,
     task: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
-    let record = ports.objects.get(&format!("{folder}launch")).await?;
-    let record = record.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-    let (run, project, inputs, preview) = record.map_or_else(
+    let (run, project, inputs, preview) = launch.cloned().map_or_else(
         || {
             let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
             (RunId { update: key.clone(), uid, claim: String::new() }, None, None, false)
         },
-        |record| (record.run, record.project, record.inputs, record.preview),
+        |launch| (launch.run, launch.project, launch.inputs, launch.preview),
     );
     let aborted = |message: String| Outcome {
         version: VERSION,
@@ -286,15 +300,19 @@ async fn keep_lock<C, O: Objects, Q, T>(
     Ok(ports.objects.put(&key, to_json(&Lock { not_after: Some(not_after), ..lock }).into_bytes()).await?)
 }
 
-/// Writes the outcome, or finds that somebody else did.
-async fn record<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str, outcome: Outcome) -> Result<Outcome, Error> {
+/// Writes the outcome, or finds that somebody else did. Whether it was written here and now.
+async fn record<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    folder: &str,
+    outcome: Outcome,
+) -> Result<(Outcome, bool), Error> {
     let key = format!("{folder}outcome");
     if ports.objects.put_new(&key, to_json(&outcome).into_bytes()).await? {
         tracing::info!(update = %outcome.run.update, verdict = ?outcome.verdict, "recorded");
-        return Ok(outcome);
+        return Ok((outcome, true));
     }
     let document = ports.objects.get(&key).await?.unwrap_or_default();
-    Ok(from_json("outcome", &document)?)
+    Ok((from_json("outcome", &document)?, false))
 }
 
 /// Makes an outcome known and gives back what the run held. Every step may be done again.

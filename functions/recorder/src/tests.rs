@@ -1,7 +1,7 @@
 use driftless_api::names;
-use driftless_contract::{DriftedResource, OutputValue, Progress, ResourceFailure, Resources};
+use driftless_contract::{DriftedResource, OutputValue, Progress, ResourceFailure, Resources, TaskSize};
 use driftless_core::{Admissions, Applicant};
-use driftless_testkit::{CLUSTER, Faults, Message, World};
+use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use serde_json::{Value, json};
 
 use super::*;
@@ -24,6 +24,7 @@ fn world(metadata: &Value, status: &Value) -> World {
     let folder = keys::run(CLUSTER, "uid");
     let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
     let at = world.now();
+    let size = Some(TaskSize { cpu: 512, memory_mib: 2048 });
     let launch = Launch {
         version: VERSION,
         run,
@@ -32,6 +33,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         project: None,
         inputs: None,
         preview: false,
+        size,
         at,
     };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
@@ -82,6 +84,73 @@ fn look(world: &World) {
     let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     world.drive(handle(&ports, &settings, &hint, world.now())).unwrap().unwrap();
+}
+
+/// What of these metrics is in a line, in this order.
+fn values(line: &Value, names: &[&str]) -> Vec<Value> {
+    names.iter().map(|name| line[name].clone()).collect()
+}
+
+const RUN: [&str; 7] = ["cluster", "operation", "outcome", "RunsEnded", "RunDuration", "VcpuSeconds", "GbSeconds"];
+
+#[test]
+fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
+    let failed = Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
+    for (verdict, outcome, seconds, billed) in [(Verdict::Succeeded {}, "Succeeded", 90, 90.0), (failed, "Failed", 10, 60.0)] {
+        let world = world(&of_stack(), &json!({}));
+        // What the task says of its time proves nothing.
+        let ended_at = world.now() + SignedDuration::from_hours(9000);
+        report(&world, &RunResult { verdict, ended_at, ..succeeded(&world) });
+        world.advance(SignedDuration::from_secs(seconds));
+        let ((), lines) = emf::written(|| {
+            for _ in 0..3 {
+                look(&world);
+            }
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let expected = [
+            json!(CLUSTER),
+            json!("up"),
+            json!(outcome),
+            json!(1.0),
+            json!(seconds as f64),
+            json!(billed / 2.0),
+            json!(billed * 2.0),
+        ];
+        assert_eq!(values(&lines[0], &RUN), expected);
+        assert_eq!(lines[0]["update"], key("n", "u").to_string());
+    }
+}
+
+#[test]
+fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
+    let world = world(&of_stack(), &json!({}));
+    let closed = Owner { version: VERSION, task: None, at: world.now() };
+    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    let ((), lines) = emf::written(|| {
+        look(&world);
+        look(&world);
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let nothing = Value::Null;
+    let expected = [json!(CLUSTER), json!("up"), json!("NeverBegan"), json!(1.0), nothing.clone(), nothing.clone(), nothing];
+    assert_eq!(values(&lines[0], &RUN), expected);
+}
+
+#[test]
+fn a_failure_that_passes_and_a_message_that_went_too_far_are_counted() {
+    let world = world(&of_stack(), &json!({}));
+    let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+    world.set_faults(Faults { transient: 1000, ..Faults::NONE });
+    for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
+        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
+        let (done, lines) = emf::written(|| world.drive(handle(&ports, &settings, &hint, world.now())).unwrap());
+        done.unwrap();
+        let names: Vec<_> = lines.iter().map(|line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"].clone()).collect();
+        assert_eq!(names, expected);
+        assert_eq!(values(&lines[0], &["cluster", "function"]), [CLUSTER, "recorder"]);
+    }
 }
 
 fn update(world: &World) -> Value {

@@ -42,21 +42,39 @@ pub enum Error {
     Kubernetes(#[from] driftless_kubernetes::Error),
 }
 
-/// Hints what is due in a cluster. How many hints were sent.
+/// What a sweep saw and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// The Stacks there are.
+    pub stacks: usize,
+    /// Updates that are not complete and have no task. By their status, which is a view.
+    pub waiting: usize,
+    /// Updates that are not complete and have a task.
+    pub running: usize,
+    /// Hints sent.
+    pub hints: usize,
+}
+
+/// Hints what is due in a cluster.
 pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
     queues: &Q,
     settings: Settings,
     now: Timestamp,
-) -> Result<usize, Error> {
-    let mut hints = Vec::new();
+) -> Result<Swept, Error> {
+    let (mut hints, mut swept) = (Vec::new(), Swept::default());
     for stack in cluster.list::<Stack>(None, None).await? {
+        swept.stacks += 1;
         if due(&CoreStack::from(&stack), settings.period_seconds, settings.tick_seconds, now) {
             hints.push(Hint::new(key(name, &stack)));
         }
     }
     for update in cluster.list::<Update>(None, None).await? {
+        if !update.is_complete() {
+            let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
+            *if ours.is_some_and(|ours| ours.task.is_some()) { &mut swept.running } else { &mut swept.waiting } += 1;
+        }
         let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
         if (!update.is_complete() || finalizer::is_on(&update)) && age > UNFINISHED_AFTER || update.expired(now) {
             hints.push(Hint::new(key(name, &update)));
@@ -68,7 +86,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         }
     }
     send(queues, &hints).await?;
-    Ok(hints.len())
+    Ok(Swept { hints: hints.len(), ..swept })
 }
 
 /// Whether a Workspace needs no look: it is ready as it is now, or going.
@@ -259,6 +277,7 @@ mod tests {
         let finalizer = || json!({ "finalizers": [driftless_api::names::FINALIZER] });
         for (name, metadata, spec, status) in [
             ("unfinished", json!({}), ttl("1m"), json!({})),
+            ("running", json!({}), json!({}), json!({ "driftless": { "task": "arn" } })),
             ("unreleased", finalizer(), ttl("1m"), complete.clone()),
             ("expired", json!({}), ttl("1m"), complete.clone()),
             ("kept", json!({}), ttl("1h"), complete.clone()),
@@ -273,9 +292,10 @@ mod tests {
         }
         insert(&world, "Workspace", "new", json!({}), &json!({}), &json!({}));
         world.advance(SignedDuration::from_mins(2));
-        let hints = world.drive(sweep(CLUSTER, &world, &world, SETTINGS, world.now())).unwrap().unwrap();
-        let expected = ["expired", "new", "stale", "stalled", "unfinished", "unreleased"];
-        assert_eq!((hinted(&world), hints), (expected.map(String::from).to_vec(), 6));
+        let swept = world.drive(sweep(CLUSTER, &world, &world, SETTINGS, world.now())).unwrap().unwrap();
+        let expected = ["expired", "new", "running", "stale", "stalled", "unfinished", "unreleased"];
+        assert_eq!(hinted(&world), expected);
+        assert_eq!(swept, Swept { stacks: 0, waiting: 1, running: 1, hints: 7 });
     }
 
     #[test]
@@ -287,7 +307,7 @@ mod tests {
                 insert(&world, "Workspace", &name.to_string(), json!({}), &json!({}), &json!({}));
             }
             match world.drive(sweep(CLUSTER, &world.calm(), &world, SETTINGS, world.now())).unwrap() {
-                Ok(hints) => {
+                Ok(Swept { hints, .. }) => {
                     assert_eq!((hints, hinted(&world)), (25, (10..35).map(|name| name.to_string()).collect()));
                     complete += 1;
                 }

@@ -3,11 +3,14 @@
 use driftless_aws::{Bucket, QueueUrls, Sqs};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
-use driftless_telemetry::env;
+use driftless_telemetry::{
+    env,
+    metrics::{self, Metric, count},
+};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use sweeper::{Settings, collect, sweep};
+use sweeper::{Settings, Swept, collect, sweep};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -27,14 +30,18 @@ async fn main() -> Result<(), Error> {
     run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
         let mut failed = None;
         for name in &names {
+            let begun = now();
             let swept = async {
                 let cluster = clusters.get(name).await?;
-                let hints = sweep(name, &cluster, &queues, settings, now()).await?;
-                Ok((hints, collect(name, &objects, &queues, settings, now()).await?))
+                let swept = sweep(name, &cluster, &queues, settings, now()).await?;
+                Ok((swept, collect(name, &objects, &queues, settings, now()).await?))
             };
             let swept: Result<_, sweeper::Error> = swept.await;
             match swept {
-                Ok((hints, collections)) => tracing::info!(cluster = name, hints, collections, "swept"),
+                Ok((swept, collections)) => {
+                    tracing::info!(cluster = name, hints = swept.hints, collections, "swept");
+                    tell(name, swept, begun, now());
+                }
                 // One cluster that is away keeps no other from its sweep.
                 Err(error) => {
                     tracing::error!(cluster = name, %error, "the sweep failed");
@@ -45,6 +52,17 @@ async fn main() -> Result<(), Error> {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }))
     .await
+}
+
+fn tell(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
+    let values = [
+        (Metric::Stacks, count(swept.stacks)),
+        (Metric::UpdatesWaiting, count(swept.waiting)),
+        (Metric::UpdatesRunning, count(swept.running)),
+        (Metric::SweepHints, count(swept.hints)),
+        (Metric::SweepDuration, now.duration_since(begun).as_secs_f64().max(0.0)),
+    ];
+    metrics::emit(&values, &[("cluster", cluster)], now);
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]

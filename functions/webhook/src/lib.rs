@@ -12,15 +12,22 @@ use std::borrow::Cow;
 use aws_lambda_events::lambda_function_urls::{LambdaFunctionUrlRequest, LambdaFunctionUrlResponse};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_aws::Queues;
+use driftless_telemetry::metrics::{self, Metric};
 use http::StatusCode;
+use jiff::Timestamp;
 pub use keys::{InvalidKeys, Keys};
 
 /// The longest body that is looked at. Flux's messages have at most 39,000 characters.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
 /// Answers one request. Flux tries again after 429 and 5xx only, for as long as its Provider's timeout.
-pub async fn answer(keys: &Keys, queues: &impl Queues, request: LambdaFunctionUrlRequest) -> LambdaFunctionUrlResponse {
-    let (status, words) = match hint(keys, queues, &request).await {
+pub async fn answer(
+    keys: &Keys,
+    queues: &impl Queues,
+    request: LambdaFunctionUrlRequest,
+    now: Timestamp,
+) -> LambdaFunctionUrlResponse {
+    let (status, words) = match hint(keys, queues, &request, now).await {
         Ok(()) => (StatusCode::ACCEPTED, "accepted"),
         Err(refusal) => refusal,
     };
@@ -33,13 +40,15 @@ pub async fn answer(keys: &Keys, queues: &impl Queues, request: LambdaFunctionUr
 /// A status and what it means here.
 type Refusal = (StatusCode, &'static str);
 
-async fn hint(keys: &Keys, queues: &impl Queues, request: &LambdaFunctionUrlRequest) -> Result<(), Refusal> {
+async fn hint(keys: &Keys, queues: &impl Queues, request: &LambdaFunctionUrlRequest, now: Timestamp) -> Result<(), Refusal> {
     let body = body(request)?;
     let cluster = request.raw_path.as_deref().unwrap_or_default().trim_matches('/');
     let signature = request.headers.get("x-signature").map_or(&[][..], |value| value.as_bytes());
     if !keys.verify(cluster, &body, signature) {
         // Whether the cluster or the signature was wrong is nobody's business, but the operator's.
         tracing::warn!(cluster, "a notification without a good signature was refused");
+        // Not by cluster: its name is anybody's word here.
+        metrics::emit(&[(Metric::SignaturesRefused, 1.0)], &[("function", "webhook")], now);
         return Err((StatusCode::UNAUTHORIZED, "unknown cluster or bad signature"));
     }
     let event = event::parse(&body).map_err(|_| (StatusCode::BAD_REQUEST, "not an event of Flux"))?;

@@ -2,6 +2,7 @@
 
 use driftless_aws::{QueueUrls, Sqs};
 use driftless_telemetry::env;
+use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use webhook::Keys;
 
@@ -13,7 +14,12 @@ async fn main() -> Result<(), Error> {
     let queues = Sqs::new(&driftless_aws::config().await, urls);
     let (keys, queues) = (&keys, &queues);
     lambda_runtime::run(service_fn(async |event: LambdaEvent<_>| {
-        Ok::<_, Error>(webhook::answer(keys, queues, event.payload).await)
+        Ok::<_, Error>(webhook::answer(keys, queues, event.payload, now()).await)
     }))
     .await
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
+fn now() -> Timestamp {
+    Timestamp::now()
 }

@@ -51,8 +51,21 @@ pub struct Launch {
     /// See [`RunSpec::is_preview`].
     #[serde(default)]
     pub preview: bool,
+    /// What the task definition gives a task; for what the run costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<TaskSize>,
     /// When the launch was decided.
     pub at: Timestamp,
+}
+
+/// What a task has of Fargate, and is paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TaskSize {
+    /// CPU units; a vCPU has 1024.
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
 }
 
 impl Launch {

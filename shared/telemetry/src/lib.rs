@@ -1,11 +1,8 @@
 //! What a process tells about itself, and what it is told: logs, metrics and the environment.
 
 pub mod env;
-mod metric;
+pub mod metrics;
 
-use std::sync::OnceLock;
-
-pub use metric::metric;
 use tracing_subscriber::{
     Layer as _,
     filter::{LevelFilter, Targets},
@@ -13,11 +10,9 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// The process's name, for its metrics.
-static PROCESS: OnceLock<&str> = OnceLock::new();
-
 /// Starts the logs of the process `name`, which is also the name of its crate: one JSON object a line on stdout, without a time,
-/// as whoever collects them stamps them. The level is `AWS_LAMBDA_LOG_LEVEL`, else `info`. To be called once, first of all.
+/// as whoever collects them stamps them; and beside them the lines of its [`metrics`]. The level of the logs is `AWS_LAMBDA_LOG_LEVEL`,
+/// else `info`. To be called once, first of all.
 pub fn init(name: &'static str) {
     let level = env::optional("AWS_LAMBDA_LOG_LEVEL").map_or(LevelFilter::INFO, |level| match level.as_str() {
         "FATAL" => LevelFilter::ERROR,
@@ -25,11 +20,9 @@ pub fn init(name: &'static str) {
     });
     let lines =
         tracing_subscriber::fmt::layer().json().flatten_event(true).with_span_list(false).with_target(false).without_time();
-    let started = tracing_subscriber::registry().with(lines.with_filter(targets(name, level))).try_init();
+    let logs = lines.with_filter(targets(name, level));
     // Only a test starts them twice.
-    if started.is_ok() {
-        let _first = PROCESS.set(name);
-    }
+    let _ = tracing_subscriber::registry().with(logs).with(metrics::lines(|line| println!("{line}"))).try_init();
 }
 
 /// Libraries stay at `warn` whatever the level: what they say below that holds bodies, and with them secrets. `lambda_runtime`'s span
@@ -38,7 +31,7 @@ fn targets(name: &'static str, level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target("lambda_runtime", level.min(LevelFilter::INFO))
-        .with_targets([("driftless", level), (name, level)])
+        .with_targets([("driftless", level), (name, level), (metrics::TARGET, LevelFilter::OFF)])
 }
 
 #[cfg(test)]
@@ -53,6 +46,7 @@ mod tests {
         let enabled = |target, level: Level| targets.would_enable(target, &level.into_level().unwrap());
         assert!(enabled("reconciler::look", Level::TRACE) && enabled("driftless_aws::sdk", Level::TRACE));
         assert!(enabled("aws_smithy_runtime", Level::WARN) && !enabled("aws_smithy_runtime", Level::INFO));
+        assert!(!enabled(metrics::TARGET, Level::ERROR));
         assert!(enabled("lambda_runtime::layers", Level::INFO) && !enabled("lambda_runtime::layers", Level::DEBUG));
     }
 }

@@ -2,6 +2,7 @@
 //! when it is told to, and faults that follow from a seed alone.
 
 mod cluster;
+pub mod emf;
 pub mod hostile;
 mod objects;
 mod queues;

@@ -140,6 +140,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         project: None,
         inputs: None,
         preview: false,
+        size: None,
         at: world.now(),
     };
     let start = || match world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() {

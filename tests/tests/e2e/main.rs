@@ -10,6 +10,7 @@ mod hostile;
 mod identity;
 mod interruption;
 mod main_path;
+mod metrics;
 mod readiness;
 mod sources;
 mod tickets;

@@ -4,6 +4,7 @@
 mod resolve;
 mod resources;
 mod shapes;
+mod watch;
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +14,7 @@ use std::{
 pub use resources::{Destination, Function, Mapping, Queue, Role, Rule, Schedule};
 use resources::{Notification, Raw};
 use serde_json::{Map, Value};
+pub use watch::{Alarm, Dashboard, Metric};
 
 use super::policy::{self, Demand, Statement, Who};
 
@@ -71,6 +73,10 @@ pub struct Template {
     pub cluster: String,
     /// The log groups' names.
     pub log_groups: Vec<String>,
+    /// The alarms.
+    pub alarms: BTreeMap<String, Alarm>,
+    /// What the dashboards show.
+    pub dashboards: Vec<Dashboard>,
     /// The outputs' values.
     pub outputs: BTreeMap<String, String>,
     /// The policies that resources have, by the resource's ARN (of a bucket, without the key).
@@ -88,14 +94,24 @@ impl Template {
     pub fn parse(text: &str, folder: &Path, settings: &Settings) -> Result<Self, Error> {
         let template: Value = serde_saphyr::from_str(text).map_err(|error| Error::new("template", error.to_string()))?;
         let section = |name: &str| template[name].as_object().cloned().unwrap_or_default();
-        let known = ["AWSTemplateFormatVersion", "Transform", "Description", "Parameters", "Globals", "Resources", "Outputs"];
+        let known = [
+            "AWSTemplateFormatVersion",
+            "Transform",
+            "Description",
+            "Parameters",
+            "Conditions",
+            "Globals",
+            "Resources",
+            "Outputs",
+        ];
         if let Some(other) =
             template.as_object().and_then(|sections| sections.keys().find(|name| !known.contains(&name.as_str())))
         {
             return Err(Error::new(other, "this section is not known here"));
         }
-        let (parameters, resources) = (section("Parameters"), with_globals(section("Resources"), &template["Globals"])?);
-        let resolver = resolve::Resolver::new(settings, &parameters, &resources)?;
+        let (parameters, conditions) = (section("Parameters"), section("Conditions"));
+        let resources = with_globals(section("Resources"), &template["Globals"])?;
+        let resolver = resolve::Resolver::new(settings, &parameters, &conditions, &resources)?;
 
         let mut raw = Raw::default();
         for (id, resource) in &resources {

@@ -11,6 +11,7 @@ use super::{Error, Settings};
 pub(super) struct Resolver<'a> {
     settings: &'a Settings,
     parameters: BTreeMap<&'a str, Value>,
+    conditions: &'a Map<String, Value>,
     resources: &'a Map<String, Value>,
     /// The resources whose names are being worked out: one that comes up again is a cycle.
     open: RefCell<Vec<String>>,
@@ -20,6 +21,7 @@ impl<'a> Resolver<'a> {
     pub(super) fn new(
         settings: &'a Settings,
         declared: &'a Map<String, Value>,
+        conditions: &'a Map<String, Value>,
         resources: &'a Map<String, Value>,
     ) -> Result<Self, Error> {
         if let Some(unknown) = settings.parameters.keys().find(|name| !declared.contains_key(*name)) {
@@ -41,7 +43,7 @@ impl<'a> Resolver<'a> {
             let value = if list { value.split(',').map(str::trim).collect() } else { value.into() };
             Ok((name.as_str(), value))
         });
-        Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, resources, open: RefCell::default() })
+        Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, conditions, resources, open: RefCell::default() })
     }
 
     /// The value with every intrinsic replaced. `place` is for error messages.
@@ -78,6 +80,24 @@ impl<'a> Resolver<'a> {
                 }
                 _ => Err(unreadable()),
             },
+            ("Fn::If", Value::Array(arguments)) => match arguments.as_slice() {
+                [Value::String(condition), then, otherwise] => {
+                    let declared = self.conditions.get(condition);
+                    let declared = declared.ok_or_else(|| Error::new(place, format!("{condition} is no condition")))?;
+                    self.resolve(place, if self.holds(condition, declared)? { then } else { otherwise })
+                }
+                _ => Err(unreadable()),
+            },
+            _ => Err(unreadable()),
+        }
+    }
+
+    fn holds(&self, place: &str, condition: &Value) -> Result<bool, Error> {
+        let unreadable = || Error::new(place, format!("the condition {condition} is not known here"));
+        let (name, argument) = condition.as_object().and_then(intrinsic).ok_or_else(unreadable)?;
+        match (name, argument.as_array().map(Vec::as_slice)) {
+            ("Fn::Not", Some([condition])) => Ok(!self.holds(place, condition)?),
+            ("Fn::Equals", Some([one, other])) => Ok(self.resolve(place, one)? == self.resolve(place, other)?),
             _ => Err(unreadable()),
         }
     }
@@ -137,6 +157,7 @@ impl<'a> Resolver<'a> {
             return Ok(self.settings.function_url.clone());
         }
         Ok(match (self.kind(place, id)?, attribute) {
+            ("AWS::SQS::Queue", "QueueName") => self.name(id)?,
             ("AWS::SQS::Queue", "Arn") => format!("arn:aws:sqs:{region}:{account}:{}", self.name(id)?),
             ("AWS::S3::Bucket", "Arn") => format!("arn:aws:s3:::{}", self.name(id)?),
             ("AWS::Serverless::Function", "Arn") => format!("arn:aws:lambda:{region}:{account}:function:{}", self.name(id)?),

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Error, Settings, Template, code, shapes as raw};
+use super::{Alarm, Dashboard, Error, Settings, Template, code, shapes as raw, watch};
 use crate::aws::policy::{self, Demand, Statement, Who};
 
 /// A Lambda function.
@@ -186,6 +186,8 @@ pub(super) struct Raw {
     roles: BTreeMap<String, Role>,
     clusters: Vec<String>,
     log_groups: Vec<String>,
+    alarms: BTreeMap<String, Alarm>,
+    dashboards: Vec<Dashboard>,
     queue_policies: Vec<raw::QueuePolicy>,
     bucket_policies: Vec<raw::BucketPolicy>,
     keys: Vec<(String, raw::Key)>,
@@ -229,6 +231,14 @@ impl Raw {
             }
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
+            "AWS::CloudWatch::Alarm" => {
+                let alarm = watch::alarm(id, shape(id, properties)?)?;
+                self.alarms.insert(id.into(), alarm);
+            }
+            "AWS::CloudWatch::Dashboard" => {
+                let raw::Dashboard { dashboard_body, .. } = shape(id, properties)?;
+                self.dashboards.push(watch::dashboard(id, &dashboard_body)?);
+            }
             "AWS::KMS::Key" => self.keys.push((arn()?, shape(id, properties)?)),
             "AWS::SQS::QueuePolicy" => self.queue_policies.push(shape(id, properties)?),
             "AWS::S3::BucketPolicy" => self.bucket_policies.push(shape(id, properties)?),
@@ -251,6 +261,8 @@ impl Raw {
             roles: self.roles,
             cluster: cluster.clone(),
             log_groups: self.log_groups,
+            alarms: self.alarms,
+            dashboards: self.dashboards,
             outputs,
             resource_policies: BTreeMap::new(),
         };
@@ -414,7 +426,7 @@ fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, 
     attributes.collect()
 }
 
-fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
+pub(super) fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
     // The words of serde_json would quote the value, which can be a secret; the name of the resource and the kind of fault tell enough.
     serde_json::from_value(properties).map_err(|error| {
         let words = error.to_string();

@@ -38,6 +38,16 @@ shape!(Rule { event_pattern: Value, targets: Vec<Destination> });
 shape!(Cluster { cluster_name: String, capacity_providers: Value });
 shape!(Key { description: Value, enable_key_rotation: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
+shape!(Dashboard { dashboard_name: String, dashboard_body: String });
+shape!(Alarm {
+    alarm_name: String, alarm_description: String, alarm_actions: Vec<String>, o_k_actions: Vec<String>,
+    comparison_operator: Comparison, threshold: Value, evaluation_periods: u32, datapoints_to_alarm: Option<u32>,
+    treat_missing_data: Missing, metrics: Vec<Query>,
+});
+shape!(Query { id: String, expression: Option<String>, metric_stat: Option<Stat>, return_data: Option<bool> });
+shape!(Stat { period: u32, stat: String, metric: StatMetric });
+shape!(StatMetric { namespace: String, metric_name: String, dimensions: Vec<Dimension> });
+shape!(Dimension { name: String, value: String });
 shape!(Bucket {
     bucket_name: String,
     bucket_encryption: Value,
@@ -56,6 +66,17 @@ pub(super) enum Event {
     Schedule(Schedule),
 }
 
+#[derive(Deserialize)]
+pub(super) enum Comparison {
+    GreaterThanThreshold,
+    LessThanThreshold,
+}
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Missing {
+    Breaching,
+    NotBreaching,
+}
 #[derive(Deserialize)]
 pub(super) enum Runtime {
     #[serde(rename = "provided.al2023")]

@@ -1,0 +1,41 @@
+//! What a run came to, in metrics.
+
+use driftless_api::Update;
+use driftless_contract::{Launch, Outcome, Owner, Verdict};
+use driftless_core::Operation;
+use driftless_telemetry::metrics::{self, Metric};
+use jiff::Timestamp;
+
+/// Fargate bills no less for a task.
+const BILLED_SECONDS: f64 = 60.0;
+
+/// Counts a run that ended. Whoever wrote the outcome does it, so that no redelivery counts it again; a crash just then leaves it out.
+///
+/// Its time is that of our own clocks, from the owner's ticket on: what the task says of itself proves nothing.
+pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Launch>, outcome: &Outcome, now: Timestamp) {
+    let operation = update.and_then(|update| Operation::parse(update.spec.operation.as_deref()?));
+    let ended = match (&outcome.verdict, &owner.task) {
+        (Verdict::Succeeded {}, _) => "Succeeded",
+        (Verdict::Failed { .. }, _) => "Failed",
+        (Verdict::Aborted { .. }, Some(_)) => "Aborted",
+        (Verdict::Aborted { .. }, None) => "NeverBegan",
+    };
+    let mut values = vec![(Metric::RunsEnded, 1.0)];
+    if owner.task.is_some() {
+        let owned = now.duration_since(owner.at).as_secs_f64().max(0.0);
+        values.push((Metric::RunDuration, owned));
+        if let Some(size) = launch.and_then(|launch| launch.size) {
+            let billed = owned.max(BILLED_SECONDS);
+            values.push((Metric::VcpuSeconds, billed * f64::from(size.cpu) / 1024.0));
+            values.push((Metric::GbSeconds, billed * f64::from(size.memory_mib) / 1024.0));
+        }
+    }
+    let key = &outcome.run.update;
+    let fields = [
+        ("cluster", key.cluster.as_str()),
+        ("operation", operation.map_or("unknown", Operation::as_str)),
+        ("outcome", ended),
+        ("update", &key.to_string()),
+    ];
+    metrics::emit(&values, &fields, now);
+}
