@@ -22,10 +22,10 @@ pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Laun
     };
     let mut values = vec![(Metric::RunsEnded, 1.0)];
     if owner.task.is_some() {
-        let owned = now.duration_since(owner.at).as_secs_f64().max(0.0);
-        values.push((Metric::RunDuration, owned));
+        let seconds = now.duration_since(owner.at).as_secs_f64().max(0.0);
+        values.push((Metric::RunDuration, seconds));
         if let Some(size) = launch.and_then(|launch| launch.size) {
-            let billed = owned.max(BILLED_SECONDS);
+            let billed = seconds.max(BILLED_SECONDS);
             values.push((Metric::VcpuSeconds, billed * f64::from(size.cpu) / 1024.0));
             values.push((Metric::GbSeconds, billed * f64::from(size.memory_mib) / 1024.0));
         }

@@ -96,27 +96,21 @@ const RUN: [&str; 7] = ["cluster", "operation", "outcome", "RunsEnded", "RunDura
 #[test]
 fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
     let failed = Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
-    for (verdict, outcome, seconds, billed) in [(Verdict::Succeeded {}, "Succeeded", 90, 90.0), (failed, "Failed", 10, 60.0)] {
+    for (verdict, outcome, seconds, billed) in [(Verdict::Succeeded {}, "Succeeded", 90.0, 90.0), (failed, "Failed", 10.0, 60.0)]
+    {
         let world = world(&of_stack(), &json!({}));
         // What the task says of its time proves nothing.
         let ended_at = world.now() + SignedDuration::from_hours(9000);
         report(&world, &RunResult { verdict, ended_at, ..succeeded(&world) });
-        world.advance(SignedDuration::from_secs(seconds));
+        world.advance(SignedDuration::from_secs_f64(seconds));
         let ((), lines) = emf::written(|| {
             for _ in 0..3 {
                 look(&world);
             }
         });
         assert_eq!(lines.len(), 1, "{lines:?}");
-        let expected = [
-            json!(CLUSTER),
-            json!("up"),
-            json!(outcome),
-            json!(1.0),
-            json!(seconds as f64),
-            json!(billed / 2.0),
-            json!(billed * 2.0),
-        ];
+        let expected =
+            [json!(CLUSTER), json!("up"), json!(outcome), json!(1.0), json!(seconds), json!(billed / 2.0), json!(billed * 2.0)];
         assert_eq!(values(&lines[0], &RUN), expected);
         assert_eq!(lines[0]["update"], key("n", "u").to_string());
     }

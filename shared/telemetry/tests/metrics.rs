@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 fn at() -> Timestamp {
-    Timestamp::from_millisecond(1_700_000_000_123).unwrap()
+    Timestamp::constant(1_700_000_000, 123_000_000)
 }
 
 #[test]

@@ -32,7 +32,11 @@ const UNITS: [&str; 16] = [
 /// A log event has no more bytes.
 const MAX_LINE: usize = 256 << 10;
 
-/// The lines of metrics that `process` writes, in order. A line against the specification is a panic.
+/// The lines of metrics that `process` writes, in order.
+///
+/// # Panics
+/// If a line is against the specification.
+#[expect(clippy::panic, reason = "a mistake of what is tested")]
 pub fn written<T>(process: impl FnOnce() -> T) -> (T, Vec<Value>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&lines);

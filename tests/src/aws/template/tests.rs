@@ -186,7 +186,7 @@ fn nobody_writes(template: &Template, metric: &Metric) -> Option<String> {
     let is = |names: &&[&str]| names.iter().copied().collect::<BTreeSet<_>>() == dimensions;
     let known = if metric.namespace == metrics::NAMESPACE {
         let written = metrics::Metric::ALL.iter().find(|written| written.name() == metric.name);
-        written.is_some_and(|written| written.dimensions().iter().any(|names| is(names)))
+        written.is_some_and(|written| written.dimensions().iter().any(&is))
     } else {
         OF_AWS.iter().any(|(namespace, name, names)| metric.namespace == *namespace && metric.name == *name && is(names))
     };
