@@ -109,16 +109,22 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let (api_version, kind, name) = source.object();
-    let request = FetchRequest {
-        version: VERSION,
-        source: hint.object.sibling(api_version, kind, name),
-        collect: false,
-        hops: hint.hops.saturating_add(1),
-    };
+    let source = hint.object.sibling(api_version, kind, name);
     // The Stacks of one source ask within moments of each other; a later try has to get through.
     let moment = (now.as_second() / 10).to_string();
-    let deduplication = keys::hash(&[&request.source.to_string(), &format!("{:?}", snapshot.source), &moment]);
-    Ok(ports.queues.fetch(&request, &deduplication).await?)
+    let deduplication = keys::hash(&[&source.to_string(), &format!("{:?}", snapshot.source), &moment]);
+    ask(ports, hint, source, &deduplication).await
+}
+
+/// Asks the fetcher for a source. Another request with the same deduplication within five minutes is none.
+pub(crate) async fn ask<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    source: ObjectKey,
+    deduplication: &str,
+) -> Result<(), Error> {
+    let request = FetchRequest { version: VERSION, source, collect: false, hops: hint.hops.saturating_add(1) };
+    Ok(ports.queues.fetch(&request, deduplication).await?)
 }
 
 /// Creates the Workspace and the Update. The Update's namespace: where the Stack's is terminating, what is to be destroyed is so from the

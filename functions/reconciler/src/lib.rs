@@ -2,15 +2,17 @@
 //! makes a plan of them, [`carry_out`] is the only part that changes anything.
 //!
 //! A hint may name a Stack or something that Stacks depend on; those are found by a field selector in that one namespace and hinted.
+//! What applied Stacks, and repositories that were pushed to, are [`fan_out`]'s.
 //!
 //! It reads no Secrets and does not call ECS.
 
 mod carry_out;
+mod fan_out;
 mod load;
 
 use driftless_api::{Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS, keys};
+use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
 use driftless_core::{Retention, decide};
 use driftless_kubernetes::Cluster;
 use driftless_telemetry::metrics::{self, Metric};
@@ -106,6 +108,8 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
         ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
         ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
         ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
+        ("kustomize.toolkit.fluxcd.io", _) | ("helm.toolkit.fluxcd.io", _) => fan_out::hint_applied(ports, hint).await,
+        (PREFIX, "Repository") => fan_out::fetch_pushed(ports, hint).await,
         _ => hint_of_source(ports, hint).await,
     }
 }

@@ -198,7 +198,7 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
 }
 
 /// How the last fetch of a source ended, if it was about this state of it.
-async fn outcome<C: Cluster, O: Objects, Q: Queues>(
+pub(crate) async fn outcome<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     source: &ObjectKey,
     subject: &str,

@@ -1,4 +1,6 @@
 use driftless_api::names;
+use driftless_contract::{FetchOutcome, FetchedArtifact, VERSION, to_json};
+use driftless_core::SourceRef;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -24,10 +26,14 @@ fn update_key() -> ObjectKey {
 }
 
 fn look(world: &World, object: ObjectKey) {
+    take(world, &Hint::new(object));
+}
+
+fn take(world: &World, hint: &Hint) {
     let retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
     let settings = Settings { system_namespace: SYSTEM, retention, resync_seconds: 600 };
     let ports = Ports { cluster: world, objects: world, queues: world, settings };
-    world.drive(handle(&ports, &Hint::new(object), world.now())).unwrap().unwrap();
+    world.drive(handle(&ports, hint, world.now())).unwrap().unwrap();
 }
 
 /// The kinds that were hinted: to the launcher, and to us.
@@ -172,4 +178,126 @@ fn a_workspace_is_the_launchers() {
     let world = world(RECORDED);
     look(&world, key("auto.pulumi.com/v1alpha1", "Workspace", "w"));
     assert_eq!(hinted(&world), (vec!["Workspace".into()], vec![]));
+}
+
+fn put(world: &World, kind: &str, namespace: &str, name: &str, labels: &Value, spec: &Value) {
+    let metadata = json!({ "namespace": namespace, "name": name, "uid": format!("{namespace}-{name}"), "labels": labels });
+    world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": kind, "metadata": metadata, "spec": spec, "program": {} }));
+}
+
+#[test]
+fn the_stacks_that_flux_applied_and_those_of_programs_that_it_applied_are_hinted_in_every_namespace() {
+    for (api_version, kind, group, other) in [
+        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "kustomize", "helm"),
+        ("helm.toolkit.fluxcd.io/v2", "HelmRelease", "helm", "kustomize"),
+    ] {
+        let world = World::new(0, Faults::NONE);
+        let labels = |group: &str, namespace: &str, name: &str| {
+            let label = |what| format!("{group}.toolkit.fluxcd.io/{what}");
+            json!({ label("name"): name, label("namespace"): namespace })
+        };
+        let (its, none) = (labels(group, "n", "shop"), json!({}));
+        let plain = json!({ "stack": "dev" });
+        let of = |program: &str| json!({ "stack": "dev", "programRef": { "name": program } });
+        put(&world, "Stack", "n", "applied", &its, &plain);
+        put(&world, "Stack", "m", "applied-elsewhere", &its, &plain);
+        put(&world, "Program", "m", "app", &its, &plain);
+        put(&world, "Stack", "m", "of-program", &none, &of("app"));
+        put(&world, "Stack", "m", "both", &its, &of("app"));
+        put(&world, "Stack", "n", "of-another-namespaces-program", &none, &of("app"));
+        put(&world, "Stack", "m", "of-another-program", &none, &of("other"));
+        put(&world, "Stack", "n", "by-hand", &none, &plain);
+        put(&world, "Stack", "n", "by-another", &labels(group, "n", "other"), &plain);
+        put(&world, "Stack", "n", "by-its-namesake", &labels(group, "m", "shop"), &plain);
+        put(&world, "Stack", "n", "by-another-kind", &labels(other, "n", "shop"), &plain);
+        look(&world, key(api_version, kind, "shop"));
+        let hinted = world.sent().into_iter().map(|message| match message {
+            Message::Hint(Hint { object, hops: 1, .. }) if object.kind == "Stack" => {
+                format!("{}/{}", object.namespace, object.name)
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(hinted.collect::<Vec<_>>(), ["m/applied-elsewhere", "m/both", "m/of-program", "n/applied"], "{kind}");
+    }
+}
+
+/// A push of `commit` to `refs/heads/main`.
+fn push(url: &str, commit: &str) -> Hint {
+    let revision = Some(format!("refs/heads/main@sha1:{commit}"));
+    Hint { revision, ..Hint::new(ObjectKey::repository(CLUSTER, url).unwrap()) }
+}
+
+/// The sources that the fetcher was asked for, of those messages that were delivered.
+fn fetches(world: &World) -> Vec<String> {
+    let delivered = std::iter::from_fn(|| world.receive());
+    let fetched = delivered.map(|message| match message {
+        Message::Fetch(request) if !request.collect && request.hops == 1 => request.source.to_string(),
+        other => panic!("{other:?}"),
+    });
+    let mut fetched: Vec<_> = fetched.collect();
+    fetched.sort();
+    fetched
+}
+
+#[test]
+fn a_push_has_the_fetcher_look_for_those_who_follow_it() {
+    let world = World::new(0, Faults::NONE);
+    let stack = |name: &str, url: &str, more: Value| {
+        let spec = json!({ "stack": "dev", "projectRepo": url });
+        put(&world, "Stack", "n", name, &json!({}), &driftless_api::merge(spec, &more));
+    };
+    let (https, main) = ("https://git.example.com/acme/shop.git", json!({ "branch": "main" }));
+    stack("https", https, main.clone());
+    stack("ssh", "ssh://git@git.example.com:2222/acme/shop", main.clone());
+    stack("short", "git@GIT.example.com:acme/shop.git", json!({ "branch": "refs/heads/main" }));
+    stack("head", https, json!({ "branch": "HEAD" }));
+    stack("other-branch", https, json!({ "branch": "next" }));
+    stack("pinned", https, json!({ "commit": "main" }));
+    stack("other-repository", "https://git.example.com/acme/shop2", main.clone());
+    stack("other-host", "https://example.com/acme/shop", main.clone());
+    stack("suspended", https, json!({ "branch": "main", "driftless": { "suspend": true } }));
+    stack("two-sources", https, json!({ "branch": "main", "programRef": { "name": "p" } }));
+    stack("no-branch", https, json!({}));
+    put(&world, "Stack", "m", "elsewhere", &json!({}), &json!({ "stack": "dev", "projectRepo": https, "branch": "main" }));
+    take(&world, &push(https, "c2"));
+    let expected = ["m/elsewhere", "n/head", "n/https", "n/short", "n/ssh"].map(|stack| format!("{CLUSTER}/Stack/{stack}"));
+    assert_eq!(fetches(&world), expected);
+}
+
+#[test]
+fn a_replayed_push_asks_for_nothing() {
+    let world = World::new(0, Faults::NONE);
+    let url = "https://git.example.com/acme/shop";
+    put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "projectRepo": url, "branch": "main" }));
+    let source = key("pulumi.com/v1", "Stack", "s");
+    let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
+    let sources = driftless_core::Stack::from(&stack).spec.sources;
+    let [SourceRef::Git(git)] = sources.as_slice() else { panic!("{sources:?}") };
+    let fetched = |commit: &str| {
+        let artifact = Some(FetchedArtifact { revision: commit.into(), digest: "sha256:00".into() });
+        let (version, subject, at) = (VERSION, git.fingerprint.clone(), world.now());
+        let outcome = FetchOutcome { version, subject, at, artifact, failures: 0, failure: None };
+        world.drive(Objects::put(&world, &keys::fetch(&source), to_json(&outcome).into_bytes())).unwrap().unwrap();
+    };
+    let asked = vec![source.to_string()];
+    let nothing: Vec<String> = Vec::new();
+
+    fetched("c1");
+    take(&world, &push(url, "c2"));
+    assert_eq!(fetches(&world), asked);
+    take(&world, &push(url, "c2"));
+    assert_eq!(fetches(&world), nothing, "asked for already");
+    fetched("c2");
+    world.advance(SignedDuration::from_mins(10));
+    take(&world, &push(url, "c2"));
+    assert_eq!(fetches(&world), nothing, "known");
+
+    // An old push that is replayed costs one look; a branch that is set back is a push like others.
+    for expected in [&asked, &nothing] {
+        take(&world, &push(url, "c1"));
+        assert_eq!(fetches(&world), *expected);
+    }
+    fetched("c1");
+    take(&world, &push(url, "c2"));
+    assert_eq!(fetches(&world), asked, "pushed anew");
 }

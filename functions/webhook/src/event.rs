@@ -3,12 +3,35 @@ use std::collections::BTreeMap;
 use driftless_contract::{Hint, ObjectKey};
 use serde::Deserialize;
 
-/// The API group of Flux's sources, and the kinds whose artifact a Stack can use.
-const GROUP: &str = "source.toolkit.fluxcd.io";
-const KINDS: [&str; 5] = ["GitRepository", "OCIRepository", "Bucket", "HelmChart", "ExternalArtifact"];
+/// The API group of Flux's sources.
+const SOURCES: &str = "source.toolkit.fluxcd.io";
 
-/// The reasons that mean: there is an artifact.
-const REASONS: [&str; 4] = ["NewArtifact", "Succeeded", "ChartPullSucceeded", "ChartPackageSucceeded"];
+/// Flux's kinds by group, with the reasons that mean: there is an artifact, or objects were applied. The kustomize-controller tells of
+/// what it applied while it is still `Progressing`, so before it waits for health; and again at the end, with every interval.
+const KINDS: [(&str, &[&str], &[&str]); 3] = [
+    (
+        SOURCES,
+        &["GitRepository", "OCIRepository", "Bucket", "HelmChart", "ExternalArtifact"],
+        &["NewArtifact", "Succeeded", "ChartPullSucceeded", "ChartPackageSucceeded"],
+    ),
+    ("kustomize.toolkit.fluxcd.io", &["Kustomization"], &["Progressing", "ReconciliationSucceeded"]),
+    (
+        "helm.toolkit.fluxcd.io",
+        &["HelmRelease"],
+        &[
+            "InstallSucceeded",
+            "UpgradeSucceeded",
+            "RollbackSucceeded",
+            "UninstallSucceeded",
+            "TestSucceeded",
+            "DriftCorrected",
+            "ReconciliationSucceeded",
+        ],
+    ),
+];
+
+/// The `reportingController` of the events that we send to Flux's notification-controller, which may come back.
+const OURS: &str = "driftless";
 
 /// A Flux event as the notification-controller sends it, as far as we read it. It may have more fields in any release.
 #[derive(Deserialize)]
@@ -16,6 +39,10 @@ const REASONS: [&str; 4] = ["NewArtifact", "Succeeded", "ChartPullSucceeded", "C
 pub(crate) struct Event {
     involved_object: InvolvedObject,
     reason: String,
+    #[serde(default)]
+    severity: String,
+    #[serde(default)]
+    reporting_controller: String,
     #[serde(default)]
     metadata: BTreeMap<String, String>,
 }
@@ -29,19 +56,19 @@ struct InvolvedObject {
     name: String,
 }
 
-pub(crate) fn parse(body: &[u8]) -> serde_json::Result<Event> {
-    serde_json::from_slice(body)
-}
-
 impl Event {
-    /// The hint for the source that has a new artifact; `None` if the event is about anything else.
+    /// The hint for the source that has a new artifact, or for what applied objects; `None` if the event is about anything else.
     pub(crate) fn hint(self, cluster: &str) -> Option<Hint> {
         let InvolvedObject { api_version, kind, namespace, name } = self.involved_object;
         let (group, _) = api_version.split_once('/')?;
-        if group != GROUP || !KINDS.contains(&kind.as_str()) || !REASONS.contains(&self.reason.as_str()) {
+        let (_, kinds, reasons) = KINDS.into_iter().find(|(known, ..)| *known == group)?;
+        // An error may come with the reason of the success before it.
+        let good = reasons.contains(&self.reason.as_str()) && self.severity != "error";
+        if !kinds.contains(&kind.as_str()) || !good || self.reporting_controller == OURS {
             return None;
         }
-        let revision = revision(self.metadata);
+        // Only of a source it says what to look for.
+        let revision = if group == SOURCES { revision(self.metadata) } else { None };
         Some(Hint { revision, ..Hint::new(ObjectKey { cluster: cluster.into(), api_version, kind, namespace, name }) })
     }
 }
@@ -49,5 +76,5 @@ impl Event {
 /// On the wire the key is `revision`; Flux's own documents, and events that did not pass its notification-controller, have the
 /// group before it.
 fn revision(mut metadata: BTreeMap<String, String>) -> Option<String> {
-    metadata.remove("revision").or_else(|| metadata.remove(&format!("{GROUP}/revision")))
+    metadata.remove("revision").or_else(|| metadata.remove(&format!("{SOURCES}/revision")))
 }

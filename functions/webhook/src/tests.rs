@@ -1,5 +1,7 @@
+use std::collections::BTreeMap;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use driftless_contract::Hint;
+use driftless_contract::{Hint, ObjectKey};
 use driftless_testkit::{Faults, Message, World, emf};
 use serde_json::json;
 
@@ -14,11 +16,34 @@ const GIT_SIGNATURE: &str = "sha256=33e2ac0ea159ecc6323721c70f31949709f036ff84e3
 const OCI_SIGNATURE: &str = "sha256=f31b6de09ed59b9f43b1edeea3c06e848a9706637a1e96eb635701cece41d4b3";
 const BUCKET_SIGNATURE: &str = "sha256=581d7588bf46ab83c5400b85178c99e7b8c09fdaf38617666af0ef178c53afa7";
 
+const KUSTOMIZATION: &str = include_str!("../../../events/flux-kustomization.json");
+const HELM_RELEASE: &str = include_str!("../../../events/flux-helmrelease.json");
+const GITHUB: &str = include_str!("../../../events/github-push.json");
+const GITLAB: &str = include_str!("../../../events/gitlab-push.json");
+const GITEA: &str = include_str!("../../../events/gitea-push.json");
+
+const KUSTOMIZATION_SIGNATURE: &str = "sha256=80a67da23d4f8c29212393363ad478b8f3fb087329b9d9e466c44ded15c67cd0";
+const HELM_RELEASE_SIGNATURE: &str = "sha256=4a323b4a79c1d0a393e1082110f1873ed92161a185bf0c41e77f933dfa7b7685";
+const GITHUB_SIGNATURE: &str = "sha256=b58c116956ba21c73990ce5543580ca4c34d4c2640e092bc9327c3df29d6fdaf";
+const GITEA_SIGNATURE: &str = "e729566bf3af755d62af41dee919915a7883c89f2d57ccaffbc5f75a41f2d4dd";
+/// Of `GITLAB` with the id `msg_1` at `NOW`, for the cluster `signed`.
+const GITLAB_SIGNATURE: &str = "v1,kMgKfVj4yhW/JtkVNe8wp2h8/T8saQP/fjzfdon3GPA=";
+/// Of `{}`.
+const EMPTY_SIGNATURE: &str = "6be8a798f9899f6b4db1eccb32797aa8af8fdfcd35bbb35172baa418efaee686";
+
+const KEYS: &str = r#"{"prod-eu":"driftless-test-key","upstream":"7152fed34dd6149a7c75a276c510da27cb6f82b0","signed":"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw","arn:aws:eks:eu-west-1:1:cluster/c":"driftless-test-key"}"#;
+const NOW: i64 = 1_772_442_849;
+
 fn request(path: &str, body: &str, signature: &str) -> LambdaFunctionUrlRequest {
+    request_with(path, body, &[("x-signature", signature)])
+}
+
+fn request_with(path: &str, body: &str, headers: &[(&str, &str)]) -> LambdaFunctionUrlRequest {
+    let headers: BTreeMap<_, _> = [("content-type", "application/json")].iter().chain(headers).copied().collect();
     serde_json::from_value(json!({
         "version": "2.0",
         "rawPath": path,
-        "headers": { "content-type": "application/json", "x-signature": signature },
+        "headers": headers,
         "requestContext": { "http": { "method": "POST", "path": path }, "timeEpoch": 0 },
         "body": body,
         "isBase64Encoded": false,
@@ -28,8 +53,13 @@ fn request(path: &str, body: &str, signature: &str) -> LambdaFunctionUrlRequest 
 
 /// The status of the answer, and the hints that were sent.
 fn post_to(world: &World, request: LambdaFunctionUrlRequest) -> (i64, Vec<Hint>) {
-    let keys = r#"{"prod-eu":"driftless-test-key","upstream":"7152fed34dd6149a7c75a276c510da27cb6f82b0"}"#.parse().unwrap();
-    let (response, lines) = emf::written(|| world.drive(answer(&keys, world, request, world.now())).unwrap());
+    post_at(world, request, NOW)
+}
+
+fn post_at(world: &World, request: LambdaFunctionUrlRequest, seconds: i64) -> (i64, Vec<Hint>) {
+    let keys = KEYS.parse().unwrap();
+    let now = Timestamp::from_second(seconds).unwrap();
+    let (response, lines) = emf::written(|| world.drive(answer(&keys, world, request, now)).unwrap());
     assert!(lines.iter().all(|line| line["SignaturesRefused"] == 1.0));
     assert_eq!(lines.len(), usize::from(response.status_code == 401));
     let hints = world.sent().into_iter().map(|message| match message {
@@ -121,14 +151,14 @@ fn what_is_signed_but_no_event_is_refused() {
 }
 
 #[test]
-fn only_an_artifact_of_a_source_leads_to_a_hint() {
+fn only_an_artifact_of_a_source_leads_to_a_hint_of_it() {
     let event = |api_version: &str, kind: &str, reason: &str, key: &str| {
         let body = json!({
             "involvedObject": { "apiVersion": api_version, "kind": kind, "namespace": "shop", "name": "x" },
             "reason": reason,
             "metadata": { key: "r" },
         });
-        event::parse(body.to_string().as_bytes()).unwrap().hint("prod-eu")
+        serde_json::from_value::<event::Event>(body).unwrap().hint("prod-eu")
     };
     let flux = "source.toolkit.fluxcd.io/v1";
     for (kind, reason) in [("GitRepository", "NewArtifact"), ("Bucket", "Succeeded"), ("HelmChart", "ChartPullSucceeded")] {
@@ -146,6 +176,211 @@ fn only_an_artifact_of_a_source_leads_to_a_hint() {
     ] {
         assert!(event(api_version, kind, reason, "revision").is_none(), "{api_version} {kind} {reason}");
     }
+}
+
+#[test]
+fn what_flux_applied_is_hinted_by_what_applied_it() {
+    for (body, signature, api_version, kind, namespace, name) in [
+        (KUSTOMIZATION, KUSTOMIZATION_SIGNATURE, "kustomize.toolkit.fluxcd.io/v1", "Kustomization", "flux-system", "shop"),
+        (HELM_RELEASE, HELM_RELEASE_SIGNATURE, "helm.toolkit.fluxcd.io/v2", "HelmRelease", "shop", "storefront"),
+    ] {
+        let [cluster, api_version, kind, namespace, name] = ["prod-eu", api_version, kind, namespace, name].map(Into::into);
+        let hint = Hint::new(ObjectKey { cluster, api_version, kind, namespace, name });
+        assert_eq!(post(request("/prod-eu", body, signature)), (202, vec![hint]));
+    }
+}
+
+#[test]
+fn only_what_succeeded_and_is_not_our_own_word_leads_to_a_hint() {
+    let event = |group: &str, kind: &str, reason: &str, severity: &str, controller: &str| {
+        let body = json!({
+            "involvedObject": { "apiVersion": format!("{group}.toolkit.fluxcd.io/v1"), "kind": kind, "namespace": "shop", "name": "x" },
+            "reason": reason,
+            "severity": severity,
+            "reportingController": controller,
+        });
+        serde_json::from_value::<event::Event>(body).unwrap().hint("prod-eu").is_some()
+    };
+    for (group, kind, reason) in [
+        ("kustomize", "Kustomization", "ReconciliationSucceeded"),
+        ("kustomize", "Kustomization", "Progressing"),
+        ("helm", "HelmRelease", "InstallSucceeded"),
+        ("helm", "HelmRelease", "UninstallSucceeded"),
+        ("helm", "HelmRelease", "DriftCorrected"),
+        ("source", "GitRepository", "NewArtifact"),
+    ] {
+        assert!(event(group, kind, reason, "info", "kustomize-controller"), "{kind} {reason}");
+        assert!(!event(group, kind, reason, "error", "kustomize-controller"), "{kind} {reason} is of a success before");
+        assert!(!event(group, kind, reason, "info", "driftless"), "{kind} {reason} is ours");
+    }
+    for (group, kind, reason) in [
+        ("kustomize", "Kustomization", "HealthCheckFailed"),
+        ("kustomize", "Kustomization", "UpgradeSucceeded"),
+        ("kustomize", "HelmRelease", "ReconciliationSucceeded"),
+        ("helm", "HelmRelease", "UpgradeFailed"),
+        ("helm", "HelmRelease", "DriftDetected"),
+        ("image", "ImagePolicy", "ReconciliationSucceeded"),
+    ] {
+        assert!(!event(group, kind, reason, "info", "x"), "{kind} {reason}");
+    }
+}
+
+#[test]
+fn an_unsigned_body_of_flux_is_taken_from_who_knows_the_key() {
+    for (path, headers, status) in [
+        ("/prod-eu", &[("authorization", "Bearer driftless-test-key")][..], 202),
+        ("/prod-eu", &[("authorization", "Bearer driftless-test-kez")], 401),
+        ("/prod-eu", &[("authorization", "Bearer driftless-test-ke")], 401),
+        ("/prod-eu", &[("authorization", "Bearer ")], 401),
+        ("/prod-eu", &[("authorization", "driftless-test-key")], 401),
+        ("/upstream", &[("authorization", "Bearer driftless-test-key")], 401),
+        ("/staging", &[("authorization", "Bearer driftless-test-key")], 401),
+        ("/prod-eu", &[("authorization", "Bearer driftless-test-key"), ("x-signature", OCI_SIGNATURE)], 401),
+        ("/prod-eu/github", &[("authorization", "Bearer driftless-test-key"), ("x-github-event", "push")], 401),
+    ] {
+        let (answered, hints) = post(request_with(path, GIT, headers));
+        assert_eq!((answered, hints.len()), (status, usize::from(status == 202)), "{path} {headers:?}");
+    }
+}
+
+/// A request as each host of git sends it: path, body, event and proof.
+fn pushes() -> [(&'static str, &'static str, [(&'static str, &'static str); 2]); 4] {
+    [
+        ("/prod-eu/github", GITHUB, [("x-github-event", "push"), ("x-hub-signature-256", GITHUB_SIGNATURE)]),
+        ("/prod-eu/gitlab", GITLAB, [("x-gitlab-event", "Push Hook"), ("x-gitlab-token", "driftless-test-key")]),
+        ("/prod-eu/gitea", GITEA, [("x-gitea-event", "push"), ("x-gitea-signature", GITEA_SIGNATURE)]),
+        ("/prod-eu/gitea", GITEA, [("x-forgejo-event", "push"), ("x-forgejo-signature", GITEA_SIGNATURE)]),
+    ]
+}
+
+fn pushed(cluster: &str, repository: &str) -> Hint {
+    let revision = Some("refs/heads/main@sha1:c0ffee12ab34cd56ef7890aa11bb22cc33dd44ee".into());
+    Hint { revision, ..Hint::new(ObjectKey::repository(cluster, &format!("https://{repository}")).unwrap()) }
+}
+
+#[test]
+fn a_push_hints_the_repository_by_each_name_that_it_has() {
+    let gitea = &["git.example.com/acme/storefront", "ssh.git.example.com/acme/storefront"][..];
+    let repositories = [&["github.com/acme/storefront"][..], &["gitlab.example.com/acme/shop/storefront"], gitea, gitea];
+    for ((path, body, headers), repositories) in pushes().into_iter().zip(repositories) {
+        let hints = repositories.iter().map(|name| pushed("prod-eu", name)).collect();
+        assert_eq!(post(request_with(path, body, &headers)), (202, hints), "{headers:?}");
+    }
+    let hint = pushed("prod-eu", "github.com/acme/storefront");
+    assert_eq!((hint.object.kind.as_str(), hint.object.name.as_str()), ("Repository", "github.com/acme/storefront"));
+
+    let cluster = "arn:aws:eks:eu-west-1:1:cluster/c";
+    let (_, body, headers) = pushes()[0];
+    let hints = vec![pushed(cluster, "github.com/acme/storefront")];
+    assert_eq!(post(request_with(&format!("/{cluster}/github/"), body, &headers)), (202, hints));
+    let (path, body, [_, token]) = pushes()[1];
+    assert_eq!(post(request_with(path, body, &[("x-gitlab-event", "Tag Push Hook"), token])).0, 202);
+}
+
+#[test]
+fn a_replayed_push_is_the_same_hint_once_more() {
+    for (path, body, headers) in pushes() {
+        let world = World::new(0, Faults::NONE);
+        let (_, first) = post_to(&world, request_with(path, body, &headers));
+        let (status, both) = post_to(&world, request_with(path, body, &headers));
+        assert_eq!((status, both), (202, [first.clone(), first].concat()));
+    }
+}
+
+#[test]
+fn a_forged_push_leads_to_nothing() {
+    for (path, body, [event, proof]) in pushes() {
+        let nothing = (401, vec![]);
+        let altered = body.replacen("refs/heads/main", "refs/heads/evil", 1);
+        let (cut, proof_of_empty) = (&proof.1[..proof.1.len() - 2], (proof.0, EMPTY_SIGNATURE));
+        // A token is no signature: whoever has it may say anything.
+        if proof.0 != "x-gitlab-token" {
+            assert_eq!(post(request_with(path, &altered, &[event, proof])), nothing, "{path} altered");
+            assert_eq!(post(request_with(path, "not JSON", &[event, proof])), nothing, "{path} not JSON");
+        }
+        for headers in [vec![event], vec![event, (proof.0, cut)], vec![event, (proof.0, "")], vec![event, proof_of_empty]] {
+            assert_eq!(post(request_with(path, body, &headers)), nothing, "{path} {headers:?}");
+        }
+        let host = path.trim_start_matches("/prod-eu");
+        for path in [host, &format!("/staging{host}"), &format!("/upstream{host}"), "/prod-eu", "/prod-eu/bitbucket", "/"] {
+            assert_eq!(post(request_with(path, body, &[event, proof])), nothing, "{path}");
+        }
+        let long = " ".repeat(MAX_BODY_BYTES + 1);
+        assert_eq!(post(request_with(path, &long, &[event, proof])), (413, vec![]), "{path}");
+        let down = World::new(0, Faults { transient: 1000, ..Faults::NONE });
+        assert_eq!(post_to(&down, request_with(path, body, &[event, proof])), (503, vec![]), "{path}");
+    }
+    // The proof of one host is none for another.
+    let (_, body, [event, _]) = pushes()[0];
+    let hex = GITHUB_SIGNATURE.trim_start_matches("sha256=");
+    assert_eq!(post(request_with("/prod-eu/github", body, &[event, ("x-gitea-signature", hex)])), (401, vec![]));
+    let both = [("x-gitea-event", "push"), ("x-gitea-signature", GITEA_SIGNATURE), ("x-forgejo-signature", hex)];
+    assert_eq!(post(request_with("/prod-eu/gitea", GITEA, &both)), (401, vec![]));
+}
+
+#[test]
+fn what_is_no_push_is_ignored_and_what_is_none_although_it_says_so_is_refused() {
+    for (path, body, [(event, _), proof]) in pushes() {
+        for other in ["ping", "issues", "Issue Hook", "create", ""] {
+            assert_eq!(post(request_with(path, body, &[(event, other), proof])), (200, vec![]), "{path} {other}");
+        }
+        assert_eq!(post(request_with(path, body, &[proof])), (200, vec![]), "{path} without an event");
+    }
+    let signature = format!("sha256={EMPTY_SIGNATURE}");
+    for (path, headers) in [
+        ("/prod-eu/github", [("x-github-event", "push"), ("x-hub-signature-256", signature.as_str())]),
+        ("/prod-eu/gitlab", pushes()[1].2),
+        ("/prod-eu/gitea", [("x-gitea-event", "push"), ("x-gitea-signature", EMPTY_SIGNATURE)]),
+    ] {
+        assert_eq!(post(request_with(path, "{}", &headers)), (400, vec![]), "{path}");
+    }
+    // A ref that is gone, and a repository that no Stack could name.
+    let (path, body, headers) = pushes()[1];
+    let gone = body.replace("c0ffee12ab34cd56ef7890aa11bb22cc33dd44ee", "0000000000000000000000000000000000000000");
+    assert_eq!(post(request_with(path, &gone, &headers)), (200, vec![]));
+    let nowhere = body.replace("https://gitlab.example.com/", "/").replace("git@gitlab.example.com:", "/");
+    assert_eq!(post(request_with(path, &nowhere, &headers)), (200, vec![]));
+}
+
+#[test]
+fn gitlabs_signature_counts_for_five_minutes_and_before_its_token() {
+    let time = NOW.to_string();
+    let signed = [("x-gitlab-event", "Push Hook"), ("webhook-id", "msg_1"), ("webhook-timestamp", &time)];
+    let post_at = |more: &[(&str, &str)], seconds: i64| {
+        let headers: Vec<_> = signed.iter().chain(more).copied().collect();
+        post_at(&World::new(0, Faults::NONE), request_with("/signed/gitlab", GITLAB, &headers), seconds)
+    };
+    let good = ("webhook-signature", GITLAB_SIGNATURE);
+    let hints = vec![pushed("signed", "gitlab.example.com/acme/shop/storefront")];
+    for seconds in [NOW - 300, NOW, NOW + 300] {
+        assert_eq!(post_at(&[good], seconds), (202, hints.clone()));
+    }
+    let rotated = format!("v1,AAAA v2,{GITLAB_SIGNATURE} {GITLAB_SIGNATURE}");
+    assert_eq!(post_at(&[("webhook-signature", &rotated)], NOW), (202, hints));
+    let token = ("x-gitlab-token", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+    for (more, seconds) in [
+        (&[good][..], NOW + 301),
+        (&[good], NOW - 301),
+        (&[("webhook-signature", GITLAB_SIGNATURE), ("webhook-timestamp", "1772442850")], NOW),
+        (&[good, ("webhook-id", "msg_2")], NOW),
+        (&[good, ("webhook-timestamp", "soon")], NOW),
+        (&[("webhook-signature", GITLAB_SIGNATURE.trim_start_matches("v1,"))], NOW),
+        (&[("webhook-signature", ""), token], NOW),
+    ] {
+        assert_eq!(post_at(more, seconds), (401, vec![]), "{more:?} {seconds}");
+    }
+    // A key that is none of Standard Webhooks' has no such signatures.
+    let headers: Vec<_> = signed.iter().copied().chain([good]).collect();
+    assert_eq!(post(request_with("/prod-eu/gitlab", GITLAB, &headers)), (401, vec![]));
+}
+
+#[test]
+fn the_vector_of_standard_webhooks_is_verified() {
+    let keys: Keys = KEYS.parse().unwrap();
+    let signature = b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+    let now = Timestamp::from_second(1_614_265_330).unwrap();
+    let body = br#"{"test": 2432232314}"#;
+    assert!(keys.signed_lately("signed", b"msg_p5jXN8AQM9LWM0D4loKWxJek", b"1614265330", body, signature, now));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 use serde::{Deserialize, Serialize};
 
+use crate::PREFIX;
+
 /// After this many hops a hint is not sent on: what it speaks of waits for the sweep, which starts again at zero.
 ///
 /// A whole run takes about a dozen hops, so that only a cycle that makes no progress gets here.
@@ -32,6 +34,19 @@ impl ObjectKey {
         Self { api_version: api_version.into(), kind: kind.into(), name: name.into(), ..self.clone() }
     }
 
+    /// A git repository, by any of its URLs: no object of the cluster, but what `projectRepo` of Stacks may name. `None` for what is no
+    /// URL of a server.
+    #[must_use]
+    pub fn repository(cluster: &str, url: &str) -> Option<Self> {
+        Some(Self {
+            cluster: cluster.into(),
+            api_version: format!("{PREFIX}/v1"),
+            kind: "Repository".into(),
+            namespace: String::new(),
+            name: driftless_core::repository(url)?,
+        })
+    }
+
     /// The API group of [`ObjectKey::api_version`]; empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {
@@ -54,7 +69,8 @@ pub struct Hint {
     pub version: u32,
     /// What to look at.
     pub object: ObjectKey,
-    /// The revision that the sender saw, where it may not show on the object yet (see [`REVISION_LOOKS`]).
+    /// The revision that the sender saw, where it may not show on the object yet (see [`REVISION_LOOKS`]). Of a repository, what was
+    /// pushed, as Flux would write it: `refs/heads/main@sha1:<commit>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// How many looks for that revision there were.

@@ -108,14 +108,6 @@ impl Wanted {
         }
         Ok(Self::Name { field, name: name.to_owned() })
     }
-
-    /// The refs that a name may mean, the first that there is being meant: a branch before a tag.
-    pub(super) fn refs(name: &str) -> Vec<String> {
-        if name.starts_with("refs/") || name == "HEAD" {
-            return vec![name.to_owned()];
-        }
-        ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
-    }
 }
 
 /// Whether a name that no ref has is the beginning of a commit's id: git servers cannot be asked for those.
@@ -174,7 +166,5 @@ mod tests {
         assert_eq!(Wanted::parse("main", "").unwrap(), Wanted::Name { field: "spec.branch", name: "main".into() });
         assert!(matches!(Wanted::parse("", ""), Err(GitError::NoReference)));
         assert!(Wanted::parse("a b", "").unwrap_err().to_string().contains("spec.branch is \"a b\""));
-        assert_eq!(Wanted::refs("refs/tags/v1"), ["refs/tags/v1"]);
-        assert_eq!(Wanted::refs("v1"), ["refs/heads/v1", "refs/tags/v1", "refs/v1"]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{ops::ControlFlow, path::Path};
 
+use driftless_core::git_refs;
 use gix_error::Error;
 use gix_hash::ObjectId;
 use gix_pack::{Bundle, bundle::write::Options};
@@ -14,11 +15,7 @@ use gix_protocol::{
 use gix_transport::{Service, client::blocking_io::Transport};
 use gix_utils::progress::Discard;
 
-use super::{
-    GitError,
-    bounds::Bounds,
-    remote::{Wanted, is_short_id},
-};
+use super::{GitError, bounds::Bounds, remote::is_short_id};
 
 /// The largest object: GitHub's limit for a file is 100 MB. A few may be in memory at once.
 const MAX_OBJECT_BYTES: usize = 128 << 20;
@@ -43,7 +40,7 @@ impl Session {
 
     /// The commit that a name means: one ls-refs, with what the name may mean as prefixes.
     pub(super) fn resolve(&mut self, field: &'static str, name: &str) -> Result<ObjectId, GitError> {
-        let candidates = Wanted::refs(name);
+        let candidates = git_refs(name);
         // Older servers list all refs at once, and did by now.
         let refs = if let Some(refs) = self.handshake.refs.take() {
             refs

@@ -1,0 +1,73 @@
+//! Finds the Stacks, in any namespace, of what the webhook hints that no field of theirs names: what applied them, and the repository
+//! that was pushed to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use driftless_api::{Program, Stack};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{FetchedArtifact, Hint, ObjectKey, keys};
+use driftless_core::{SourceRef, repository};
+use driftless_kubernetes::Cluster;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, carry_out, load, stack_key};
+
+/// Hints the Stacks that a Kustomization or a `HelmRelease` applied, and those of the Programs that it applied: they carry its name in
+/// labels.
+pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+) -> Result<(), Error> {
+    let owner = &hint.object;
+    let labels = [("name", &owner.name), ("namespace", &owner.namespace)]
+        .map(|(label, value)| (format!("{}/{label}", owner.group()), value));
+    let applied =
+        |found: &BTreeMap<String, String>| labels.iter().all(|(label, value)| found.get(label.as_str()) == Some(*value));
+    let programs = ports.cluster.list::<Program>(None, None).await?;
+    let programs = programs.iter().filter(|program| applied(program.labels()));
+    let programs: BTreeSet<_> = programs.map(|program| (program.namespace(), program.name_any())).collect();
+    for stack in ports.cluster.list::<Stack>(None, None).await? {
+        let program = stack.spec.program_ref.as_ref().map(|program| (stack.namespace(), program.name.clone()));
+        if (applied(stack.labels()) || program.is_some_and(|program| programs.contains(&program)))
+            && let Some(next) = hint.next(key(hint, &stack))
+        {
+            ports.queues.hint(&next, 0).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks the fetcher for the Stacks that follow what was pushed to a repository. If git has another commit than before it hints the Stack.
+pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+) -> Result<(), Error> {
+    let name = Some(&hint.object.name);
+    let pushed = hint.revision.as_deref().unwrap_or_default();
+    let (git_ref, commit) = pushed.rsplit_once("@sha1:").unwrap_or_default();
+    for stack in ports.cluster.list::<Stack>(None, None).await? {
+        if stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
+            continue;
+        }
+        let sources = driftless_core::Stack::from(&stack).spec.sources;
+        let [SourceRef::Git(git)] = sources.as_slice() else { continue };
+        if !git.follows(git_ref) {
+            continue;
+        }
+        let source = key(hint, &stack);
+        let known = load::outcome(ports, &source, &git.fingerprint).await?.and_then(|outcome| outcome.artifact);
+        let known = known.map_or_else(String::new, |FetchedArtifact { revision, .. }| revision);
+        if known == commit {
+            tracing::info!(stack = %source, commit, "what was pushed is known");
+            continue;
+        }
+        // A push that is replayed finds either what it pushed or, for five minutes, the request that it led to.
+        let deduplication = keys::hash(&[&source.to_string(), pushed, &known]);
+        carry_out::ask(ports, hint, source, &deduplication).await?;
+    }
+    Ok(())
+}
+
+fn key(hint: &Hint, stack: &Stack) -> ObjectKey {
+    ObjectKey { namespace: stack.namespace().unwrap_or_default(), ..stack_key(&hint.object, &stack.name_any()) }
+}

@@ -1,0 +1,125 @@
+use crate::GitSource;
+
+/// What a git repository is called whichever way its URL is written: `host/owner/name` in lower case, without scheme, user, port and
+/// `.git`. `None` for what names no host, such as a path.
+///
+/// Servers have other ports for ssh than for https, and the big ones know a repository in upper and lower case. Two repositories may
+/// come to one name: it is good for a hint, and for nothing that is decided.
+#[must_use]
+pub fn repository(url: &str) -> Option<String> {
+    let url = url.trim().to_lowercase();
+    let (authority, path) = match url.split_once("://") {
+        Some((_, rest)) => rest.split_once('/')?,
+        // git's short form, `user@host:path`.
+        None => url.split_once(':').filter(|(host, _)| !host.contains('/'))?,
+    };
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let (host, _port) = match host.strip_prefix('[') {
+        Some(address) => address.split_once(']')?,
+        None => host.split_once(':').unwrap_or((host, "")),
+    };
+    let path = path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+    let path = path.strip_suffix(".git").unwrap_or(&path);
+    (!host.is_empty() && !path.is_empty()).then(|| format!("{host}/{path}"))
+}
+
+/// The refs that a name may mean, the first that there is being meant: a branch before a tag.
+#[must_use]
+pub fn git_refs(name: &str) -> Vec<String> {
+    if name.starts_with("refs/") || name == "HEAD" {
+        return vec![name.to_owned()];
+    }
+    ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
+}
+
+impl GitSource {
+    /// Whether it may come to another commit when `pushed`, a full ref, moves. Which branch `HEAD` is only the server knows.
+    #[must_use]
+    pub fn follows(&self, pushed: &str) -> bool {
+        self.commit.is_empty() && (self.branch == "HEAD" || git_refs(&self.branch).iter().any(|git_ref| git_ref == pushed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_has_one_name_whichever_way_it_is_written() {
+        for url in [
+            "https://git.example.com/acme/shop",
+            "https://git.example.com/acme/shop.git",
+            "https://git.example.com/acme/shop.git/",
+            "https://git.example.com//acme/shop//",
+            "http://Git.Example.COM:8443/Acme/Shop.git",
+            "https://user:word@git.example.com/acme/shop.git",
+            "ssh://git@git.example.com/acme/shop.git",
+            "ssh://git@git.example.com:2222/acme/shop.git",
+            "SSH://GIT.example.com:2222/acme/shop",
+            "git@git.example.com:acme/shop.git",
+            "git@GIT.example.com:/acme/shop.git/",
+            "git.example.com:acme/shop",
+            " https://git.example.com/acme/shop\n",
+        ] {
+            assert_eq!(repository(url).as_deref(), Some("git.example.com/acme/shop"), "{url}");
+        }
+        for (url, name) in [
+            ("https://gitlab.com/group/sub/team/shop.git", "gitlab.com/group/sub/team/shop"),
+            ("git@gitlab.com:group/sub/team/shop.git", "gitlab.com/group/sub/team/shop"),
+            ("ssh://[::1]:2222/acme/shop.git", "::1/acme/shop"),
+            ("http://127.0.0.1:3000/git/shop.git", "127.0.0.1/git/shop"),
+            ("https://example.com/acme/shop.git.git", "example.com/acme/shop.git"),
+        ] {
+            assert_eq!(repository(url).as_deref(), Some(name), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_host_has_no_name() {
+        for text in [
+            "",
+            "shop",
+            "/srv/shop.git",
+            "../shop",
+            "./a:b",
+            "file:///srv/shop.git",
+            "https://",
+            "https://host",
+            "https://host/",
+            ":a",
+        ] {
+            assert_eq!(repository(text), None, "{text}");
+        }
+        for text in ["https:///acme/shop", "https://host/.git", "git@host:", "ssh://[::1/acme/shop", "ssh://git@:22/acme/shop"] {
+            assert_eq!(repository(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_push_moves_those_who_follow_its_ref() {
+        let git = |branch: &str, commit: &str| GitSource { branch: branch.into(), commit: commit.into(), ..GitSource::default() };
+        for (branch, pushed) in [
+            ("main", "refs/heads/main"),
+            ("main", "refs/tags/main"),
+            ("team/main", "refs/heads/team/main"),
+            ("refs/heads/main", "refs/heads/main"),
+            ("heads/main", "refs/heads/main"),
+            ("HEAD", "refs/heads/any"),
+        ] {
+            assert!(git(branch, "").follows(pushed), "{branch} {pushed}");
+            assert!(!git(branch, "v1").follows(pushed), "{branch} {pushed}");
+        }
+        for (branch, pushed) in [
+            ("main", "refs/heads/other"),
+            ("main", "refs/heads/team/main"),
+            ("main", "main"),
+            ("refs/heads/main", "refs/tags/main"),
+            ("", "refs/heads/main"),
+        ] {
+            assert!(!git(branch, "").follows(pushed), "{branch} {pushed}");
+        }
+        assert_eq!(git_refs("refs/tags/v1"), ["refs/tags/v1"]);
+        assert_eq!(git_refs("HEAD"), ["HEAD"]);
+        assert_eq!(git_refs("v1"), ["refs/heads/v1", "refs/tags/v1", "refs/v1"]);
+    }
+}
