@@ -108,7 +108,7 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
         ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
         ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
         ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
-        ("kustomize.toolkit.fluxcd.io", _) | ("helm.toolkit.fluxcd.io", _) => fan_out::hint_applied(ports, hint).await,
+        ("kustomize.toolkit.fluxcd.io" | "helm.toolkit.fluxcd.io", _) => fan_out::hint_applied(ports, hint).await,
         (PREFIX, "Repository") => fan_out::fetch_pushed(ports, hint).await,
         _ => hint_of_source(ports, hint).await,
     }

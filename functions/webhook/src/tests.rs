@@ -243,8 +243,10 @@ fn an_unsigned_body_of_flux_is_taken_from_who_knows_the_key() {
     }
 }
 
+type Header = (&'static str, &'static str);
+
 /// A request as each host of git sends it: path, body, event and proof.
-fn pushes() -> [(&'static str, &'static str, [(&'static str, &'static str); 2]); 4] {
+fn pushes() -> [(&'static str, &'static str, [Header; 2]); 4] {
     [
         ("/prod-eu/github", GITHUB, [("x-github-event", "push"), ("x-hub-signature-256", GITHUB_SIGNATURE)]),
         ("/prod-eu/gitlab", GITLAB, [("x-gitlab-event", "Push Hook"), ("x-gitlab-token", "driftless-test-key")]),

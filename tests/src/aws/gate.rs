@@ -41,7 +41,7 @@ pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> 
 }
 
 /// A client for plain HTTP on this machine: no proxy, no redirects, no roots to trust.
-pub(super) fn http_client() -> Result<reqwest::Client> {
+pub fn http_client() -> Result<reqwest::Client> {
     let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(rustls::RootCertStore::empty())

@@ -25,6 +25,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
+pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;
 use tokio::net::TcpListener;

@@ -11,6 +11,7 @@ mod identity;
 mod interruption;
 mod main_path;
 mod metrics;
+mod notifications;
 mod readiness;
 mod sources;
 mod tickets;
