@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use driftless_api::{Source, Stack, Update};
+use driftless_api::{Source, Stack, Update, Workspace};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Retention, SourceRef, Stack as CoreStack};
@@ -12,8 +12,8 @@ use jiff::Timestamp;
 
 use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
 
-/// Deletes the trees of a source that are too old to be used and that nothing names. With the last one of a source that no
-/// Stack names goes what is known of the last fetch.
+/// Deletes the trees of a source that are too old to be used and that nothing names. With the last one of a source that
+/// neither a Stack nor a Workspace names goes what is known of the last fetch.
 pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -28,13 +28,16 @@ pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     }
     // After the ages: see the rule.
     let mut named = of_updates(ports, settings, source).await?;
-    let is_used = of_stacks(ports, source, &mut named).await?;
+    let is_used = of_stacks(ports, source, &mut named).await? || is_workspaces(ports, source).await?;
+    // What git offers no object says.
+    let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
+    named.extend(offered.filter(|_| is_used).map(|artifact| artifact.digest));
     let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
     let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| *folder);
     let named: BTreeSet<String> = named.iter().map(|digest| keys::tree(source, digest)).collect();
     let mut deleted = 0;
     for (folder, _) in expired {
-        // The newest is the last that a Stack asked for: its source may be gone when it is to be destroyed.
+        // The newest is the last that somebody asked for: its source may be gone when it is to be destroyed.
         if named.contains(*folder) || newest == Some(*folder) {
             continue;
         }
@@ -102,10 +105,17 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
             Err(error) => return Err(error.into()),
         }
     }
-    // What git offers no object says.
-    let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
-    named.extend(offered.filter(|_| !sources.is_empty()).map(|artifact| artifact.digest));
     Ok(!sources.is_empty())
+}
+
+/// Whether it is the source of a Workspace that names one itself.
+async fn is_workspaces<C: Cluster, O, Q, A>(ports: &Ports<'_, C, O, Q, A>, source: &ObjectKey) -> Result<bool, Error> {
+    // As the bucket has it: see `keys::source_of_trees`.
+    if source.kind != "workspace" {
+        return Ok(false);
+    }
+    let workspace = ports.cluster.get::<Workspace>(&source.namespace, &source.name).await?;
+    Ok(workspace.is_some_and(|workspace| matches!(workspace.own_source(), Ok(Some(_)))))
 }
 
 /// Whether a tree is stored. One that whoever asked for it would soon find too old is made young: its manifest is written again.

@@ -5,7 +5,7 @@ use std::io::BufReader;
 
 use driftless_api::{Artifact, KINDS, Source};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{ObjectKey, keys};
+use driftless_contract::{FetchedArtifact, ObjectKey, keys};
 use driftless_kubernetes::Cluster;
 use driftless_source::{Digest, InvalidDigest, unpack};
 use jiff::Timestamp;
@@ -57,14 +57,76 @@ async fn store<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         Ok(checked) => checked,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let folder = keys::tree(key, stated);
-    if is_stored(ports.objects, &folder, settings.retention, now).await? {
+    store_from(ports, settings, &keys::tree(key, stated), &place, digest, now).await
+}
+
+/// Stores what is at a place, if it is not stored.
+async fn store_from<C, O: Objects, Q, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    folder: &str,
+    place: &Place,
+    digest: Digest,
+    now: Timestamp,
+) -> Result<Result<(), Refusal>, Error> {
+    if is_stored(ports.objects, folder, settings.retention, now).await? {
         return Ok(Ok(()));
     }
-    match archive(ports.artifacts, settings, &place, digest).await {
-        Ok((tree, mut spool)) => store::store(ports.objects, &folder, &tree, &mut spool).await,
+    match archive(ports.artifacts, settings, place, digest).await {
+        Ok((tree, mut spool)) => store::store(ports.objects, folder, &tree, &mut spool).await,
         Err(refusal) => Ok(Err(refusal)),
     }
+}
+
+/// Fetches the artifact that a Workspace names by its URL. `key` is the Workspace's.
+pub(crate) async fn fetch_of_workspace<C, O: Objects, Q, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    key: &ObjectKey,
+    (url, stated): (&str, &str),
+    now: Timestamp,
+) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
+    let wrong = |field, value: &str, why| Refusal::Artifact { field, value: value.to_owned(), why };
+    let of_digest = |error: InvalidDigest| wrong("spec.flux.digest", stated, error.to_string());
+    let (digest, place) = match digest(stated).map_err(of_digest).and_then(|digest| Ok((digest, place_of(settings, key, url)?))) {
+        Ok(checked) => checked,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let stored = store_from(ports, settings, &keys::tree(key, stated), &place, digest, now).await?;
+    Ok(match stored {
+        Ok(()) => Ok(Some(FetchedArtifact { revision: stated.to_owned(), digest: stated.to_owned() })),
+        Err(Refusal::Gone) => Err(Refusal::Outdated { url: url.to_owned() }),
+        Err(Refusal::Artifact { why, .. }) => Err(wrong("spec.flux.url", url, why)),
+        Err(refusal) => Err(refusal),
+    })
+}
+
+/// Where the URL of a Workspace leads, if that is the place of an artifact of a source of the Workspace's own namespace. `key` is the
+/// Workspace's.
+fn place_of(settings: &Settings, key: &ObjectKey, url: &str) -> Result<Place, Refusal> {
+    let wrong = |why: String| Refusal::Artifact { field: "spec.flux.url", value: url.to_owned(), why };
+    let namespace = &key.namespace;
+    let foreign = || {
+        wrong(format!(
+            "not the status.artifact.url of a Flux source of the namespace {namespace:?}, which is http://HOST/KIND/{namespace}/NAME/FILE"
+        ))
+    };
+    let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).map_or("", |(_, path)| path);
+    let [kind, of, name, _] = path.split('/').collect::<Vec<_>>()[..] else { return Err(foreign()) };
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-.".contains(&c));
+    if of != namespace || !is_name {
+        return Err(foreign());
+    }
+    let others = settings.source_kinds.iter().filter_map(|listed| listed.split_once('/'));
+    let kinds = KINDS.iter().map(|(version, known)| (version.split('/').next().unwrap_or_default(), *known)).chain(others);
+    let Some((group, kind)) = kinds.into_iter().find(|(_, known)| known.to_lowercase() == kind) else { return Err(foreign()) };
+    let source = key.sibling(&format!("{group}/v1"), kind, name);
+    let artifact = Artifact { path: path.into(), url: url.into(), ..Artifact::default() };
+    place(settings, &source, &artifact).map_err(|refusal| match refusal {
+        Refusal::Artifact { why, .. } => wrong(why),
+        refusal => refusal,
+    })
 }
 
 /// A digest as Flux reads it: one that does not name its algorithm is a SHA-256.
@@ -90,12 +152,12 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
     // Characters that mean themselves in a URL and in a path: whoever serves it must not read an encoded slash or a query.
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~+:@=,".contains(&c);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
-        return Err(wrong("path", path, format!("an artifact of this object is a file in {own}")));
+        return Err(wrong("status.artifact.path", path, format!("an artifact of this object is a file in {own}")));
     }
-    let place =
-        Place::of_url(url, path).ok_or_else(|| wrong("url", url, "not http://HOST/PATH with the artifact's path".into()))?;
+    let place = Place::of_url(url, path)
+        .ok_or_else(|| wrong("status.artifact.url", url, "not http://HOST/PATH with the artifact's path".into()))?;
     if !place.is_among(&settings.services) {
-        return Err(wrong("url", url, format!("artifacts may come from {}", settings.services.join(", "))));
+        return Err(wrong("status.artifact.url", url, format!("artifacts may come from {}", settings.services.join(", "))));
     }
     Ok(place)
 }

@@ -1,5 +1,5 @@
 //! The fetcher turns what a source offers into a stored tree: it reads the source again, gets the content, verifies its digest before
-//! anything is unpacked, unpacks it under limits and stores it. How it ended is written down in words for the Stacks that wait; a
+//! anything is unpacked, unpacks it under limits and stores it. How it ended is written down in words for those that wait; a
 //! failure is an answer, not an error, and never holds up the other requests of its source.
 //!
 //! Nothing from a tree is ever run here.
@@ -11,6 +11,7 @@ mod guard;
 mod program;
 mod store;
 mod transport;
+mod workspace;
 
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
@@ -80,11 +81,11 @@ impl Error {
     }
 }
 
-/// Why there is no tree. The words go into the Stack's condition: they hold no content, and no digest but the source's own.
+/// Why there is no tree. The words go into a condition: they hold no content, and no digest but the source's own.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The source names its artifact in a way that is not to be followed.
-    #[error("status.artifact.{field} is {value:?}: {why}")]
+    #[error("{field} is {value:?}: {why}")]
     Artifact {
         /// The field.
         field: &'static str,
@@ -110,6 +111,12 @@ pub enum Refusal {
     /// It was superseded, or collected.
     #[error("the artifact is not there any more; the source will name a newer one")]
     Gone,
+    /// The same of one that a Workspace names.
+    #[error("spec.flux.url is {url:?}, where nothing is any more; write the url and the digest that the source has now")]
+    Outdated {
+        /// `spec.flux.url`
+        url: String,
+    },
     /// It is too large.
     #[error("the archive is larger than {limit} bytes; the installation's parameter MaxArchiveBytes is the limit")]
     TooLarge {
@@ -126,8 +133,13 @@ pub enum Refusal {
     #[error("the archive could not be read: {0}")]
     Io(#[from] std::io::Error),
     /// A git repository, the way to it or what is in it.
-    #[error(transparent)]
-    Git(#[from] git::GitError),
+    #[error("{}", error.words(fields))]
+    Git {
+        /// What is wrong.
+        error: git::GitError,
+        /// How the fields are called that name it.
+        fields: &'static git::Fields,
+    },
     /// A Program that is no YAML document.
     #[error("the Program could not be written as YAML: {0}")]
     Program(String),
@@ -143,9 +155,9 @@ impl Refusal {
             | Self::TooLarge { .. }
             | Self::Content(_)
             | Self::Program(_) => true,
-            Self::Git(error) => error.is_terminal(),
+            Self::Git { error, .. } => error.is_terminal(),
             // A proxy or a cache on the way may have garbled it.
-            Self::Mismatch(_) | Self::Gone | Self::Unreachable(_) | Self::Io(_) => false,
+            Self::Mismatch(_) | Self::Gone | Self::Outdated { .. } | Self::Unreachable(_) | Self::Io(_) => false,
         }
     }
 }
@@ -176,8 +188,7 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
 /// none. What git came to is told, as no object says it.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
-/// Answers a request and tells the Stacks that wait. For a cause that passes it is left unanswered: a Stack that still wants it asks
-/// again, and a message that failed would hold up all others of its source.
+/// Answers a request and tells those that wait. For a cause that passes it is left unanswered: who still wants it asks again, and a message that failed would hold up all others of its source.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -215,9 +226,10 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let answer = match (source.group(), source.kind.as_str()) {
         ("pulumi.com", "Program") => program::fetch(ports, settings, source, now).await?,
         ("pulumi.com", "Stack") => git::fetch(ports, settings, source, now).await?,
+        ("auto.pulumi.com", "Workspace") => workspace::fetch(ports, settings, source, now).await?,
         _ => flux::fetch(ports, settings, source, now).await?,
     };
-    // Nothing to fetch: the Stack's own look tells what is missing.
+    // Nothing to fetch: whoever names the source says what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };
     let (artifact, failure) = match result {
         Ok(artifact) => (artifact, None),

@@ -219,7 +219,7 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
     let Place { host, port, path, service } = place;
     let Some((name, namespace)) = service else {
         return Err(Refusal::Artifact {
-            field: "url",
+            field: "status.artifact.url",
             value: format!("http://{host}:{port}/{path}"),
             why:
                 "only a Service of the cluster is reached through its API server: http://SERVICE.NAMESPACE.svc…/PATH; for other \
@@ -235,7 +235,7 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
 fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     let Place { host, port, path, .. } = place;
     let text = format!("http://{host}:{port}/{path}");
-    let wrong = |why: String| Refusal::Artifact { field: "url", value: text.clone(), why };
+    let wrong = |why: String| Refusal::Artifact { field: "status.artifact.url", value: text.clone(), why };
     let url: reqwest::Url = text.parse().map_err(|error| wrong(words(&error)))?;
     let address = url.host_str().and_then(|host| host.parse().ok());
     match address.and_then(|address| refused(address, true)) {

@@ -14,6 +14,7 @@ mod flux;
 mod json;
 mod merge;
 pub mod names;
+mod own_source;
 mod pod;
 mod program;
 mod shape;
@@ -26,6 +27,7 @@ mod workspace;
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
 pub use flux::{Artifact, KINDS, Source};
 pub use merge::merge;
+pub use own_source::OwnSource;
 pub use pod::{
     EnvFromSource, EnvVar, EnvVarSource, FieldSelector, FileKeySelector, KeySelector, ObjectSelector, Quantity, ResourceClaim,
     ResourceFieldSelector, ResourceRequirements,

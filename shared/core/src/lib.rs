@@ -45,6 +45,7 @@ pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown};
 pub use schedule::Schedule;
 pub use shape::*;
+pub use source::fetch_again;
 pub use status::{CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
 pub use synced::{Sync, Why, is_synced};
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

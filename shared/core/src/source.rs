@@ -74,26 +74,37 @@ pub(crate) fn fetch(
 ) -> (Readiness, bool, Option<Timestamp>) {
     let after = |from: Timestamp, seconds: i64| from + SignedDuration::from_secs(seconds);
     let named = named(source);
-    let TreeState::Absent { failure: Some(FetchFailure { at, message, terminal, failures }) } = tree else {
+    let TreeState::Absent { failure: Some(failure) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
         // If this very thing was asked for, the answer is on its way until the look that was booked for it.
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
         return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
     };
-    let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
-    let due = if insisted { now } else { after(*at, wait) };
-    let terminal = *terminal && !insisted;
-    let next = match (terminal, due <= now) {
-        (true, _) => "not tried again until the source changes".to_owned(),
-        (false, true) => "trying again".to_owned(),
-        (false, false) => format!("trying again at {}", due.strftime("%H:%M:%SZ")),
-    };
-    let readiness = Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {message}; {next}"));
-    match (terminal, due <= now) {
-        (true, _) => (readiness, false, None),
-        (false, true) => (readiness, true, Some(after(now, SOURCE_RETRY_SECONDS))),
-        (false, false) => (readiness, false, Some(due)),
+    let (due, words) = fetch_again(failure, insisted, now);
+    let readiness = Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {words}"));
+    match due {
+        Some(due) if due <= now => (readiness, true, Some(after(now, SOURCE_RETRY_SECONDS))),
+        due => (readiness, false, due),
     }
+}
+
+/// When a fetch that failed is tried again, `None` if not before the source changes, and why it failed, with that, in words. Who insists
+/// is not kept waiting.
+#[must_use]
+pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (Option<Timestamp>, String) {
+    let FetchFailure { at, message, terminal, failures } = failure;
+    let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
+    let due = match (insisted, terminal) {
+        (true, _) => Some(now),
+        (false, true) => None,
+        (false, false) => Some(*at + SignedDuration::from_secs(wait)),
+    };
+    let next = match due {
+        None => "not tried again until the source changes".to_owned(),
+        Some(due) if due <= now => "trying again".to_owned(),
+        Some(due) => format!("trying again at {}", due.strftime("%H:%M:%SZ")),
+    };
+    (due, format!("{message}; {next}"))
 }
 
 /// What is wrong with a stored tree, for the condition: nothing is started for what is known to fail.

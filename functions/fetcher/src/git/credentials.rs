@@ -1,13 +1,13 @@
-//! The credentials that a Stack names: which, and what they are.
+//! The credentials that a Stack or a Workspace names: which, and what they are.
 
 use std::collections::BTreeMap;
 
-use driftless_api::{GitAuth, ResourceRef, Stack};
+use driftless_api::{GitAuth, KeySelector, ResourceRef, Stack, WorkspaceGitAuth, WorkspaceGithubApp};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use secrecy::SecretString;
 
-use super::{GitError, Stop, github::App, http::Login, ssh::Key};
+use super::{Fields, GitError, Stop, github::App, http::Login, ssh::Key};
 use crate::Error;
 
 /// What is shown to a git server.
@@ -18,10 +18,66 @@ pub(super) enum Credentials {
     App(App),
 }
 
+/// What names them.
+pub(super) enum Named<'a> {
+    Stack(&'a Stack),
+    Workspace(Option<&'a WorkspaceGitAuth>),
+}
+
+impl Named<'_> {
+    /// How the fields are called.
+    pub(super) fn fields(&self) -> &'static Fields {
+        match self {
+            Self::Stack(_) => &Fields::STACK,
+            Self::Workspace(_) => &Fields::WORKSPACE,
+        }
+    }
+}
+
 impl Credentials {
-    /// What the Stack's spec names. The deprecated `gitAuthSecret` wins; of `gitAuth` the first in PKO's order.
-    pub(super) async fn read<C: Cluster>(cluster: &C, namespace: &str, stack: &Stack) -> Result<Self, Stop> {
-        let mut secrets = Secrets { cluster, namespace, read: BTreeMap::new() };
+    /// What is named in a namespace.
+    pub(super) async fn read<C: Cluster>(cluster: &C, namespace: &str, named: &Named<'_>) -> Result<Self, Stop> {
+        let secrets = Secrets { cluster, namespace, read: BTreeMap::new() };
+        match named {
+            Named::Stack(stack) => Self::of_stack(secrets, stack).await,
+            Named::Workspace(Some(auth)) => Self::of_workspace(secrets, auth).await,
+            Named::Workspace(None) => Ok(Self::None),
+        }
+    }
+
+    /// One form at most is there.
+    async fn of_workspace<C: Cluster>(mut secrets: Secrets<'_, C>, auth: &WorkspaceGitAuth) -> Result<Self, Stop> {
+        const APP: &str = "spec.git.auth.githubApp";
+        let WorkspaceGitAuth { github_app, password, ssh_private_key, token, username } = auth;
+        if let Some(WorkspaceGithubApp { app_id, installation_id, private_key }) = github_app {
+            let (id, _) = secrets.selected("spec.git.auth.githubApp.appID", app_id).await?;
+            let (installation, _) = secrets.selected("spec.git.auth.githubApp.installationID", installation_id).await?;
+            let (key, source_name) = secrets.selected("spec.git.auth.githubApp.privateKey", private_key).await?;
+            let (id, installation) = (id.trim().into(), installation.trim().into());
+            return Ok(Self::App(App { id, installation, key: key.into(), source_name, field: APP }));
+        }
+        if let Some(token) = token {
+            let (token, source_name) = secrets.selected("spec.git.auth.token", token).await?;
+            return Ok(Self::token(token.trim_end(), source_name));
+        }
+        let secret = match password {
+            Some(password) => Some(secrets.selected("spec.git.auth.password", password).await?),
+            None => None,
+        };
+        if let Some(key) = ssh_private_key {
+            let (pem, source_name) = secrets.selected("spec.git.auth.sshPrivateKey", key).await?;
+            let known_hosts = secrets.key("spec.git.auth.sshPrivateKey", &key.name, "known_hosts").await?.unwrap_or_default();
+            let passphrase = secret.map(|(passphrase, _)| passphrase.into());
+            return Ok(Self::Key(Key { pem: pem.into(), passphrase, known_hosts, source_name }));
+        }
+        let (Some(username), Some((password, source_name))) = (username, secret) else { return Ok(Self::None) };
+        let (user, name) = secrets.selected("spec.git.auth.username", username).await?;
+        let source_name = format!("{name} and {source_name}");
+        Ok(Self::Login(Login { user: user.trim_end().into(), password: password.trim_end().into(), source_name }))
+    }
+
+    /// The deprecated `gitAuthSecret` wins; of `gitAuth` the first in PKO's order.
+    async fn of_stack<C: Cluster>(mut secrets: Secrets<'_, C>, stack: &Stack) -> Result<Self, Stop> {
         if let Some(name) = &stack.spec.git_auth_secret {
             return secrets.deprecated(name).await;
         }
@@ -48,7 +104,7 @@ impl Credentials {
                 let (installation, _) = secrets.value("spec.gitAuth.githubApp.installationID", &app.installation_id).await?;
                 let (key, source_name) = secrets.value("spec.gitAuth.githubApp.privateKey", &app.private_key).await?;
                 let (id, installation) = (id.trim().into(), installation.trim().into());
-                Ok(Self::App(App { id, installation, key: key.into(), source_name }))
+                Ok(Self::App(App { id, installation, key: key.into(), source_name, field: "spec.gitAuth.githubApp" }))
             }
             GitAuth { basic_auth: Some(basic), .. } => {
                 let (user, name) = secrets.value("spec.gitAuth.basicAuth.userName", &basic.user_name).await?;
@@ -93,12 +149,20 @@ impl<C: Cluster> Secrets<'_, C> {
             ("Secret", Some(secret), _)
                 if secret.namespace.as_deref().is_none_or(|other| other.is_empty() || other == self.namespace) =>
             {
-                let value = self.key(field, &secret.name, &secret.key).await?;
-                let missing = || GitError::NoKey { secret: secret.name.clone(), key: secret.key.clone(), field };
-                Ok((value.ok_or_else(missing)?, name(&secret.name, &secret.key, field)))
+                self.there(field, &secret.name, &secret.key).await
             }
             _ => Err(GitError::Selector { field }.into()),
         }
+    }
+
+    /// The same of a Workspace. Nothing can be done without it, whether it is `optional` or not.
+    async fn selected(&mut self, field: &'static str, selector: &KeySelector) -> Result<(String, String), Stop> {
+        self.there(field, &selector.name, &selector.key).await
+    }
+
+    async fn there(&mut self, field: &'static str, secret: &str, key: &str) -> Result<(String, String), Stop> {
+        let missing = || GitError::NoKey { secret: secret.to_owned(), key: key.to_owned(), field };
+        Ok((self.key(field, secret, key).await?.ok_or_else(missing)?, name(secret, key, field)))
     }
 
     async fn deprecated(&mut self, secret: &str) -> Result<Credentials, Stop> {

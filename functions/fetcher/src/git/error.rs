@@ -2,14 +2,52 @@ use driftless_source::Refusal;
 
 use crate::limit_remedy;
 
-/// Why git gave no tree. The words go into the Stack's condition: they name the field, or the Secret and its key, and never hold
-/// what a credential is or what a server said.
+/// How the fields are called by which somebody names a repository.
+#[derive(Debug)]
+pub struct Fields {
+    /// Where it is.
+    url: &'static str,
+    /// Which commit.
+    commit: &'static str,
+    /// The credentials.
+    pub(super) auth: &'static str,
+    /// Those that are for http.
+    pub(super) login: &'static str,
+    /// The one that is for ssh.
+    pub(super) key: &'static str,
+    /// What names a source of Flux instead.
+    flux: &'static str,
+}
+
+impl Fields {
+    pub(super) const STACK: Self = Self {
+        url: "spec.projectRepo",
+        commit: "spec.commit",
+        auth: "spec.gitAuth",
+        login: "spec.gitAuth.accessToken, githubApp or basicAuth",
+        key: "spec.gitAuth.sshAuth",
+        flux: "spec.fluxSource with",
+    };
+    pub(super) const WORKSPACE: Self = Self {
+        url: "spec.git.url",
+        commit: "spec.git.ref",
+        auth: "spec.git.auth",
+        login: "spec.git.auth.token, githubApp or username and password",
+        key: "spec.git.auth.sshPrivateKey",
+        flux: "spec.flux with the artifact of",
+    };
+}
+
+/// Why git gave no tree. The words go into the condition: they name the field, or the Secret and its key, and never hold what a
+/// credential is or what a server said. What a Stack's fields are called is in the error's own words; see [`GitError::words`].
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]
 pub enum GitError {
-    #[error("spec.projectRepo: {0}")]
+    #[error("{}", self.words(&Fields::STACK))]
     Url(&'static str),
-    #[error("spec.projectRepo: invalid URL scheme: {0}; use https, http or ssh")]
+    #[error("{}", self.words(&Fields::STACK))]
+    UrlWithLogin { what: &'static str, ssh: bool },
+    #[error("{}", self.words(&Fields::STACK))]
     Scheme(String),
     #[error("missing \"commit\" or \"branch\": set one of spec.branch and spec.commit")]
     NoReference,
@@ -37,22 +75,19 @@ pub enum GitError {
          namespace (infra/kubernetes/runs.yaml)"
     )]
     Forbidden { secret: String, field: &'static str, message: String },
-    #[error("spec.projectRepo is {scheme}: {source_name} is no credential for it; {remedy}")]
-    Unfit { scheme: &'static str, source_name: String, remedy: &'static str },
+    #[error("{}", self.words(&Fields::STACK))]
+    Unfit { scheme: &'static str, source_name: String, remedy: String },
     #[error("{source_name} {why}")]
-    Credential { source_name: String, why: &'static str },
+    Credential { source_name: String, why: String },
     #[error("the git server refused the credentials of {source_name}")]
     Denied { source_name: String },
-    #[error("the git server wants credentials: set spec.gitAuth")]
+    #[error("{}", self.words(&Fields::STACK))]
     Anonymous,
-    #[error("the git server says that there is no repository at spec.projectRepo, or that {source_name} may not read it")]
+    #[error("{}", self.words(&Fields::STACK))]
     NotFound { source_name: String },
     #[error("{who} answered with status {status}")]
     Status { who: &'static str, status: u16 },
-    #[error(
-        "the git server redirects to another host, or too often; that is not followed: write the URL that it comes to into \
-         spec.projectRepo"
-    )]
+    #[error("{}", self.words(&Fields::STACK))]
     Redirect,
     #[error(
         "the SSH host {host} has the key {fingerprint}, which is not a known one: if it is the right one, add its known_hosts \
@@ -63,14 +98,11 @@ pub enum GitError {
     KnownHosts { host: String },
     #[error("no branch or tag {value:?} in the repository ({field}); the source heals when it is pushed")]
     NoRef { field: &'static str, value: String },
-    #[error("the git server does not have commit {commit}, or does not give it out by its id (spec.commit)")]
+    #[error("{}", self.words(&Fields::STACK))]
     NoCommit { commit: String },
     #[error("{id} is not a commit; name a commit, a branch or a tag of a commit")]
     NotACommit { id: String },
-    #[error(
-        "{path:?} is a submodule, and its content is not in the repository: put the files into the repository, or use \
-         spec.fluxSource with a GitRepository that sets recurseSubmodules"
-    )]
+    #[error("{}", self.words(&Fields::STACK))]
     Submodule { path: String },
     #[error(
         "{path:?} is kept in Git LFS: the repository has only a pointer to it; commit the file itself (git lfs migrate export)"
@@ -86,10 +118,7 @@ pub enum GitError {
     TooSlow { seconds: u64 },
     #[error("{who} cannot be reached: {why}")]
     Unreachable { who: &'static str, why: String },
-    #[error(
-        "the git server's answer to {to} broke off, or is not what git servers say: is spec.projectRepo right, and may it be \
-         read with these credentials?"
-    )]
+    #[error("{}", self.words(&Fields::STACK))]
     Protocol { to: &'static str },
     #[error("the git server sent a pack that is damaged, incomplete or holds an object that is too large")]
     Pack,
@@ -105,11 +134,49 @@ pub enum GitError {
 }
 
 impl GitError {
+    /// The words for somebody who calls the fields so.
+    #[must_use]
+    pub fn words(&self, at: &Fields) -> String {
+        let Fields { url, commit, auth, key, flux, .. } = at;
+        match self {
+            Self::Url(why) => format!("{url}: {why}"),
+            Self::UrlWithLogin { what, ssh } => {
+                format!("{url}: it has {what} in it: take that out and use {}", if *ssh { key } else { auth })
+            }
+            Self::Scheme(scheme) => format!("{url}: invalid URL scheme: {scheme}; use https, http or ssh"),
+            Self::Unfit { scheme, source_name, remedy } => {
+                format!("{url} is {scheme}: {source_name} is no credential for it; {remedy}")
+            }
+            Self::Anonymous => format!("the git server wants credentials: set {auth}"),
+            Self::NotFound { source_name } => {
+                format!("the git server says that there is no repository at {url}, or that {source_name} may not read it")
+            }
+            Self::Redirect => format!(
+                "the git server redirects to another host, or too often; that is not followed: write the URL that it comes to into \
+                 {url}"
+            ),
+            Self::NoCommit { commit: id } => {
+                format!("the git server does not have commit {id}, or does not give it out by its id ({commit})")
+            }
+            Self::Submodule { path } => format!(
+                "{path:?} is a submodule, and its content is not in the repository: put the files into the repository, or use {flux} a \
+                 GitRepository that sets recurseSubmodules"
+            ),
+            Self::Protocol { to } => format!(
+                "the git server's answer to {to} broke off, or is not what git servers say: is {url} right, and may it be read with \
+                 these credentials?"
+            ),
+            Self::OfName(error) => error.words(at),
+            _ => self.to_string(),
+        }
+    }
+
     /// The same spec will be refused again, whatever happens elsewhere.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::Url(_)
+            | Self::UrlWithLogin { .. }
             | Self::Scheme(_)
             | Self::NoReference
             | Self::Reference { .. }

@@ -33,12 +33,14 @@ pub(super) struct App {
     pub installation: String,
     pub key: SecretString,
     pub source_name: String,
+    /// What of the spec names it.
+    pub field: &'static str,
 }
 
 /// Gets a token of the installation, which is a password for git.
 pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Result<Login, GitError> {
     if app.installation.is_empty() || !app.installation.bytes().all(|c| c.is_ascii_digit()) {
-        return Err(wrong(app, "is of no installation: spec.gitAuth.githubApp.installationID is not a number"));
+        return Err(wrong(app, &format!("is of no installation: {}.installationID is not a number", app.field)));
     }
     let bad_setting = |why: &str| GitError::Setting { setting: "GitHub API URL", why: why.to_owned() };
     let base = settings.github_api_url.trim_end_matches('/');
@@ -57,10 +59,10 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
     match response.status() {
         StatusCode::CREATED => {}
         StatusCode::UNAUTHORIZED => {
-            return Err(wrong(app, "is not accepted by GitHub as the key of the App in spec.gitAuth.githubApp.appID"));
+            return Err(wrong(app, &format!("is not accepted by GitHub as the key of the App in {}.appID", app.field)));
         }
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => {
-            return Err(wrong(app, "is of an App that has no installation as in spec.gitAuth.githubApp.installationID"));
+            return Err(wrong(app, &format!("is of an App that has no installation as in {}.installationID", app.field)));
         }
         status => return Err(GitError::Status { who: WHO, status: status.as_u16() }),
     }
@@ -94,6 +96,6 @@ fn jwt(app: &App, now: Timestamp) -> Result<String, GitError> {
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
 }
 
-fn wrong(app: &App, why: &'static str) -> GitError {
-    GitError::Credential { source_name: app.source_name.clone(), why }
+fn wrong(app: &App, why: &str) -> GitError {
+    GitError::Credential { source_name: app.source_name.clone(), why: why.into() }
 }

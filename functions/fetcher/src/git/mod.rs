@@ -1,4 +1,4 @@
-//! A git repository that a Stack names itself (`spec.projectRepo`). gitoxide speaks git's protocol and reads the pack; here are
+//! A git repository that a Stack (`spec.projectRepo`) or a Workspace (`spec.git`) names itself. gitoxide speaks git's protocol and reads the pack; here are
 //! the ways to the server, what may be reached, and whose credentials are shown.
 //!
 //! What a look costs: one ls-refs when nothing changed; nothing at all for a commit that is named by its id and was fetched
@@ -17,10 +17,10 @@ mod tree;
 
 use std::{fs::File, time::Duration};
 
-use driftless_api::Stack;
+use driftless_api::{Stack, WorkspaceGitAuth};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, ObjectKey, keys};
-use driftless_core::{GitSource, SourceRef};
+use driftless_core::SourceRef;
 use driftless_kubernetes::Cluster;
 use driftless_source::{Limits, Tree};
 use gix_hash::ObjectId;
@@ -30,10 +30,10 @@ use gix_transport::{
 };
 use jiff::Timestamp;
 
-pub use self::error::GitError;
+pub use self::error::{Fields, GitError};
 use self::{
     bounds::Bounds,
-    credentials::Credentials,
+    credentials::{Credentials, Named},
     http::{Login, Web},
     remote::{Place, Wanted},
     session::Session,
@@ -62,7 +62,9 @@ pub struct Settings {
 
 /// Why there is no answer of git's.
 enum Stop {
-    /// The Stack, what it names, or the server.
+    /// Who names the repository, what it names, or the server.
+    Git(GitError),
+    /// The tree.
     Refused(Refusal),
     /// The API server or the bucket.
     Failed(Error),
@@ -70,7 +72,7 @@ enum Stop {
 
 impl From<GitError> for Stop {
     fn from(error: GitError) -> Self {
-        Self::Refused(error.into())
+        Self::Git(error)
     }
 }
 
@@ -101,29 +103,54 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
     });
     let Some(source) = git else { return Ok(None) };
-    let look = Look { ports, settings, key, stack: &stack, source: &source, now };
-    match look.look().await {
-        Ok(artifact) => Ok(Some((source.fingerprint, Ok(Some(artifact))))),
-        Err(Stop::Refused(refusal)) => Ok(Some((source.fingerprint, Err(refusal)))),
-        Err(Stop::Failed(error)) => Err(error),
-    }
+    let wanted = Wanted::parse(&source.branch, &source.commit);
+    let named = Named::Stack(&stack);
+    let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, now };
+    let result = look.look(wanted).await?;
+    Ok(Some((source.fingerprint, result)))
 }
 
-/// One look at a Stack's repository.
+/// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject` the fingerprint
+/// of its source.
+pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &crate::Settings,
+    key: &ObjectKey,
+    (url, reference, auth): (&str, &str, Option<&WorkspaceGitAuth>),
+    subject: &str,
+    now: Timestamp,
+) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
+    let look = Look { ports, settings, key, url, subject, named: Named::Workspace(auth), now };
+    look.look(Wanted::of_reference("spec.git.ref", reference)).await
+}
+
+/// One look at a repository.
 struct Look<'a, C, O, Q, A> {
     ports: &'a Ports<'a, C, O, Q, A>,
     settings: &'a crate::Settings,
+    /// The object that the tree is stored under.
     key: &'a ObjectKey,
-    stack: &'a Stack,
-    source: &'a GitSource,
+    url: &'a str,
+    subject: &'a str,
+    /// What names the credentials.
+    named: Named<'a>,
     now: Timestamp,
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
-    async fn look(&self) -> Result<FetchedArtifact, Stop> {
+    async fn look(&self, wanted: Result<Wanted, GitError>) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
+        match self.artifact(wanted).await {
+            Ok(artifact) => Ok(Ok(Some(artifact))),
+            Err(Stop::Git(error)) => Ok(Err(Refusal::Git { error, fields: self.named.fields() })),
+            Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    async fn artifact(&self, wanted: Result<Wanted, GitError>) -> Result<FetchedArtifact, Stop> {
         let git = &self.settings.git;
-        let place = Place::parse(&self.source.repo, git.allow_local)?;
-        let wanted = Wanted::parse(&self.source.branch, &self.source.commit)?;
+        let place = Place::parse(self.url, git.allow_local)?;
+        let wanted = wanted?;
         let stored = self.stored().await?;
         let known = stored.as_ref().and_then(|stored| ObjectId::from_hex(stored.revision.as_bytes()).ok());
         if let (Some(stored), Wanted::Commit(commit)) = (&stored, &wanted)
@@ -131,9 +158,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         {
             return Ok(stored.clone());
         }
-        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, self.stack).await?;
+        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let bounds = Bounds::new(git.max_pack_bytes, TIME);
-        let transport = bounds.within(transport(place, credentials, git, &bounds, self.now)).await??;
+        let transport = bounds.within(transport(place, credentials, git, self.named.fields(), &bounds, self.now)).await??;
         let (limits, of_talk) = (self.settings.limits, bounds.clone());
         // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
         let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
@@ -147,7 +174,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
 
     /// What the last look came to, if it was for the same spec and its tree is there yet.
     async fn stored(&self) -> Result<Option<FetchedArtifact>, Error> {
-        let before = outcome_before(self.ports, self.key).await?.filter(|before| before.subject == self.source.fingerprint);
+        let before = outcome_before(self.ports, self.key).await?.filter(|before| before.subject == self.subject);
         let Some(artifact) = before.and_then(|before| before.artifact) else { return Ok(None) };
         let folder = keys::tree(self.key, &artifact.digest);
         let is_stored = is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await?;
@@ -170,6 +197,7 @@ async fn transport(
     place: Place,
     credentials: Credentials,
     settings: &Settings,
+    fields: &Fields,
     bounds: &Bounds,
     now: Timestamp,
 ) -> Result<Box<dyn Transport + Send>, GitError> {
@@ -181,7 +209,7 @@ async fn transport(
                 Credentials::Login(login) => Some(login),
                 Credentials::App(app) => Some(github::token(&app, settings, now).await?),
                 Credentials::Key(key) => {
-                    let remedy = "use spec.gitAuth.accessToken, githubApp or basicAuth, or write an ssh URL";
+                    let remedy = format!("use {}, or write an ssh URL", fields.login);
                     return Err(GitError::Unfit { scheme, source_name: key.source_name, remedy });
                 }
             };
@@ -189,7 +217,7 @@ async fn transport(
                 && url.scheme() == "http"
                 && !settings.allow_local
             {
-                let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https");
+                let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https".into());
                 return Err(GitError::Unfit { scheme, source_name, remedy });
             }
             let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
@@ -203,10 +231,10 @@ async fn transport(
         Place::Ssh { user, host, port, path } => {
             let Credentials::Key(mut key) = credentials else {
                 let source_name = match credentials.source_name() {
-                    "" => "nothing in spec.gitAuth".to_owned(),
+                    "" => format!("nothing in {}", fields.auth),
                     name => name.to_owned(),
                 };
-                let remedy = "set spec.gitAuth.sshAuth, or write an https URL";
+                let remedy = format!("set {}, or write an https URL", fields.key);
                 return Err(GitError::Unfit { scheme: "an ssh URL", source_name, remedy });
             };
             key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);

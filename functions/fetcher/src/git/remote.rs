@@ -1,4 +1,4 @@
-//! What a Stack names: where the repository is, and which commit of it.
+//! What a Stack or a Workspace names: where the repository is, and which commit of it.
 
 use url::Url;
 
@@ -13,7 +13,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// What `spec.projectRepo` says: a URL, or git's short form `user@host:path`.
+    /// What the spec says: a URL, or git's short form `user@host:path`.
     pub(super) fn parse(text: &str, allow_local: bool) -> Result<Self, GitError> {
         if text.is_empty() {
             return Err(GitError::Url("missing \"projectRepo\""));
@@ -44,15 +44,13 @@ impl Place {
         match url.scheme() {
             // Anyone who may read the Stack would read it.
             "http" | "https" if !url.username().is_empty() || url.password().is_some() => {
-                Err(GitError::Url("it has a user or a password in it: take that out and use spec.gitAuth"))
+                Err(GitError::UrlWithLogin { what: "a user or a password", ssh: false })
             }
             "http" | "https" if url.query().is_some() || url.fragment().is_some() => {
                 Err(GitError::Url("it has a query or a fragment in it; take that out"))
             }
             "http" | "https" => Ok(Self::Http(url.clone())),
-            "ssh" if url.password().is_some() => {
-                Err(GitError::Url("it has a password in it: take that out and use spec.gitAuth.sshAuth"))
-            }
+            "ssh" if url.password().is_some() => Err(GitError::UrlWithLogin { what: "a password", ssh: true }),
             "ssh" => {
                 let path = url.path();
                 Ok(Self::Ssh {
@@ -96,12 +94,18 @@ impl Wanted {
             (_, "") => ("spec.branch", branch),
             _ => ("spec.commit", commit),
         };
-        if field == "spec.commit"
-            && name.len() == 40
-            && let Ok(id) = gix_hash::ObjectId::from_hex(name.as_bytes())
-        {
-            return Ok(Self::Commit(id));
+        if field == "spec.commit" { Self::of_reference(field, name) } else { Self::of_name(field, name) }
+    }
+
+    /// What a field says that has a commit's id, or a name.
+    pub(super) fn of_reference(field: &'static str, text: &str) -> Result<Self, GitError> {
+        match gix_hash::ObjectId::from_hex(text.as_bytes()) {
+            Ok(id) if text.len() == 40 => Ok(Self::Commit(id)),
+            _ => Self::of_name(field, text),
         }
+    }
+
+    fn of_name(field: &'static str, name: &str) -> Result<Self, GitError> {
         let wrong = |why| GitError::Reference { field, value: name.chars().take(200).collect(), why };
         if name.contains(|c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c)) {
             return Err(wrong("no branch or tag can have that name"));

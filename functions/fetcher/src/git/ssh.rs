@@ -100,7 +100,7 @@ fn private_key(key: &Key) -> Result<PrivateKey, GitError> {
             Some(_) => "cannot be opened: it is no private key in PEM form, or the passphrase beside it is not its own",
             None => "cannot be opened: it is no private key in PEM form, or it needs its passphrase (password)",
         };
-        GitError::Credential { source_name: key.source_name.clone(), why }
+        GitError::Credential { source_name: key.source_name.clone(), why: why.into() }
     })
 }
 

@@ -1,0 +1,28 @@
+//! The source that a Workspace names itself: a git repository, or an artifact of a Flux source of its namespace. As its credentials are
+//! the Workspace's, so is its tree.
+
+use driftless_api::{OwnSource, Workspace};
+use driftless_aws::{Objects, Queues};
+use driftless_contract::ObjectKey;
+use driftless_kubernetes::Cluster;
+use jiff::Timestamp;
+
+use crate::{Answer, Error, Ports, Settings, flux, git, transport::Artifacts};
+
+pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    settings: &Settings,
+    key: &ObjectKey,
+    now: Timestamp,
+) -> Result<Option<Answer>, Error> {
+    let Some(workspace) = ports.cluster.get::<Workspace>(&key.namespace, &key.name).await? else { return Ok(None) };
+    let Ok(Some(source)) = workspace.own_source() else { return Ok(None) };
+    let subject = source.fingerprint();
+    let result = match source {
+        OwnSource::Git { url, reference, auth, .. } => {
+            git::fetch_of_workspace(ports, settings, key, (url, reference, auth), &subject, now).await?
+        }
+        OwnSource::Flux { url, digest, .. } => flux::fetch_of_workspace(ports, settings, key, (url, digest), now).await?,
+    };
+    Ok(Some((subject, result)))
+}

@@ -1,0 +1,231 @@
+//! The source that a Workspace names itself. The Workspace of a Stack is run with the Stack's source.
+
+use std::fmt;
+
+use driftless_core::hash;
+use kube::ResourceExt as _;
+
+use crate::{FluxArtifact, KeySelector, Workspace, WorkspaceGit, WorkspaceGitAuth};
+
+/// The fields that name a source.
+const FIELDS: &str = "spec.git, spec.flux and spec.projectInfo";
+
+/// What is fetched for the runs of a Workspace. Nothing of it is empty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OwnSource<'a> {
+    /// `spec.git`
+    Git {
+        /// `url`
+        url: &'a str,
+        /// `ref`: a branch, a tag, a full ref, or a commit by its whole id.
+        reference: &'a str,
+        /// `auth`: one form of credential at most.
+        auth: Option<&'a WorkspaceGitAuth>,
+        /// `dir`, as a path within the tree; empty for its root.
+        dir: &'a str,
+    },
+    /// `spec.flux`
+    Flux {
+        /// `url`
+        url: &'a str,
+        /// `digest`, which may be none.
+        digest: &'a str,
+        /// As that of git.
+        dir: &'a str,
+    },
+}
+
+impl Workspace {
+    /// Whether it is a Stack's.
+    #[must_use]
+    pub fn is_stacks(&self) -> bool {
+        self.owner_references().iter().any(|owner| owner.kind == "Stack")
+    }
+
+    /// The source that is fetched for its runs; `None` if nothing is, as it is a Stack's, says where a Stack's tree is, or is a project
+    /// without a program. An error names the field, what it says and the remedy.
+    pub fn own_source(&self) -> Result<Option<OwnSource<'_>>, String> {
+        let spec = &self.spec;
+        if self.is_stacks() || spec.driftless.as_ref().is_some_and(|ours| ours.tree.is_some()) {
+            return Ok(None);
+        }
+        if spec.local.is_some() {
+            return Err(format!("spec.local has no meaning on Fargate; remove it, and set one of {FIELDS}"));
+        }
+        match (&spec.git, &spec.flux, &spec.project_info) {
+            (None, None, None) => Err(format!("no source; set one of {FIELDS}, or name the Workspace of a Stack, which has run")),
+            (None, None, Some(_)) => Ok(None),
+            (Some(git), None, None) => git.source().map(Some),
+            (None, Some(flux), None) => flux.source().map(Some),
+            (git, flux, project) => {
+                let fields = [("git", git.is_some()), ("flux", flux.is_some()), ("projectInfo", project.is_some())];
+                let set: Vec<_> = fields.iter().filter(|(_, set)| *set).map(|(field, _)| format!("spec.{field}")).collect();
+                Err(format!("{} are set, and a source is one of them; keep one", set.join(" and ")))
+            }
+        }
+    }
+}
+
+impl WorkspaceGit {
+    fn source(&self) -> Result<OwnSource<'_>, String> {
+        let url = given("spec.git.url", self.url.as_deref(), "write the URL of the repository")?;
+        let reference = given("spec.git.ref", self.r#ref.as_deref(), "write a branch, a tag or the whole id of a commit")?;
+        let auth = self.auth.as_ref();
+        if let Some(auth) = auth {
+            auth.check()?;
+        }
+        Ok(OwnSource::Git { url, reference, auth, dir: dir("spec.git.dir", self.dir.as_deref())? })
+    }
+}
+
+impl WorkspaceGitAuth {
+    /// As in PKO, one form of credential; the password is of the user or of the key.
+    fn check(&self) -> Result<(), String> {
+        let Self { github_app, password, ssh_private_key, token, username } = self;
+        let forms = [
+            ("githubApp", github_app.is_some()),
+            ("sshPrivateKey", ssh_private_key.is_some()),
+            ("token", token.is_some()),
+            ("username", username.is_some()),
+        ];
+        let set: Vec<_> = forms.iter().filter(|(_, set)| *set).map(|(form, _)| *form).collect();
+        match (set.as_slice(), password) {
+            ([_, _, ..], _) => Err(format!("spec.git.auth has {}; keep one", set.join(" and "))),
+            (["username"], None) => Err("spec.git.auth.username has no password beside it; add spec.git.auth.password".into()),
+            ([] | ["githubApp" | "token"], Some(KeySelector { .. })) => Err(
+                "spec.git.auth.password is of nothing: set username or sshPrivateKey beside it and nothing else, or remove it"
+                    .into(),
+            ),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FluxArtifact {
+    fn source(&self) -> Result<OwnSource<'_>, String> {
+        let url =
+            given("spec.flux.url", self.url.as_deref(), "write the status.artifact.url of a Flux source of this namespace")?;
+        let remedy = "write the status.artifact.digest of the Flux source, such as sha256:…";
+        let digest = given("spec.flux.digest", self.digest.as_deref(), remedy)?;
+        Ok(OwnSource::Flux { url, digest, dir: dir("spec.flux.dir", self.dir.as_deref())? })
+    }
+}
+
+fn given<'a>(field: &str, value: Option<&'a str>, remedy: &str) -> Result<&'a str, String> {
+    value.map(str::trim).filter(|value| !value.is_empty()).ok_or_else(|| format!("{field} is missing; {remedy}"))
+}
+
+fn dir<'a>(field: &str, value: Option<&'a str>) -> Result<&'a str, String> {
+    let dir = value.unwrap_or_default();
+    if dir.split('/').any(|part| part == "..") {
+        return Err(format!("{field} is {dir:?}; it must stay within the source: remove every \"..\""));
+    }
+    Ok(dir.trim_start_matches("./").trim_matches('/'))
+}
+
+impl OwnSource<'_> {
+    /// Changes with everything that says what is fetched and how; not with the directory, which changes nothing of that.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        let fields = match self {
+            Self::Git { url, reference, auth, .. } => serde_json::json!(["git", url, reference, auth]),
+            Self::Flux { url, digest, .. } => serde_json::json!(["flux", url, digest]),
+        };
+        hash(&[&fields.to_string()])
+    }
+
+    /// The project's directory within the tree; empty for its root.
+    #[must_use]
+    pub fn dir(&self) -> &str {
+        match self {
+            Self::Git { dir, .. } | Self::Flux { dir, .. } => dir,
+        }
+    }
+
+    /// Whether it names what may be something else later: a branch, or a tag.
+    #[must_use]
+    pub fn is_followed(&self) -> bool {
+        match self {
+            Self::Git { reference, .. } => reference.len() != 40 || !reference.bytes().all(|c| c.is_ascii_hexdigit()),
+            Self::Flux { .. } => false,
+        }
+    }
+}
+
+/// In words, for a condition. Without the URL, which may have a password in it.
+impl fmt::Display for OwnSource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Git { reference, .. } => write!(f, "spec.git at {reference}"),
+            Self::Flux { digest, .. } => write!(f, "spec.flux at {digest}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn workspace(owner: &str, spec: &Value) -> Workspace {
+        let owner = json!({ "apiVersion": "x/v1", "kind": owner, "name": "s", "uid": "u" });
+        let metadata = json!({ "name": "w", "namespace": "n", "ownerReferences": [owner] });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_source_names_the_field_and_the_remedy() {
+        let key = json!({ "name": "s", "key": "k" });
+        let auth = |auth: Value| json!({ "git": { "url": "u", "ref": "main", "auth": auth } });
+        for (spec, words) in [
+            (json!({}), "no source; set one of spec.git, spec.flux and spec.projectInfo"),
+            (json!({ "local": { "dir": "/app" } }), "spec.local has no meaning on Fargate; remove it"),
+            (json!({ "git": { "url": "u" }, "flux": { "url": "u" } }), "spec.git and spec.flux are set"),
+            (json!({ "git": {}, "projectInfo": { "name": "a", "runtime": "b" } }), "spec.git and spec.projectInfo are set"),
+            (json!({ "git": { "ref": "main" } }), "spec.git.url is missing; write the URL"),
+            (json!({ "git": { "url": "u", "ref": " " } }), "spec.git.ref is missing; write a branch, a tag"),
+            (json!({ "git": { "url": "u", "ref": "main", "dir": "a/../.." } }), "spec.git.dir is \"a/../..\"; it must stay"),
+            (auth(json!({ "token": key, "sshPrivateKey": key })), "spec.git.auth has sshPrivateKey and token; keep one"),
+            (auth(json!({ "username": key })), "spec.git.auth.username has no password"),
+            (auth(json!({ "password": key })), "spec.git.auth.password is of nothing"),
+            (auth(json!({ "token": key, "password": key })), "spec.git.auth.password is of nothing"),
+            (json!({ "flux": { "digest": "sha256:0" } }), "spec.flux.url is missing"),
+            (json!({ "flux": { "url": "u" } }), "spec.flux.digest is missing"),
+        ] {
+            let workspace = workspace("Other", &spec);
+            let found = workspace.own_source().unwrap_err();
+            assert!(found.starts_with(words), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_source_of_a_stack_is_not_the_workspaces_own() {
+        let git = json!({ "git": { "url": "u" } });
+        assert_eq!(workspace("Stack", &git).own_source(), Ok(None));
+        let tree = json!({ "driftless": { "tree": { "digest": "sha256:0" } }, "local": {} });
+        assert_eq!(workspace("Other", &tree).own_source(), Ok(None));
+        assert_eq!(workspace("Other", &json!({ "projectInfo": { "name": "a", "runtime": "b" } })).own_source(), Ok(None));
+    }
+
+    #[test]
+    fn the_fingerprint_is_of_what_is_fetched() {
+        let of = |spec: &Value| {
+            let workspace = workspace("Other", spec);
+            let source = workspace.own_source().unwrap().unwrap();
+            (source.fingerprint(), source.dir().to_owned(), source.is_followed())
+        };
+        let base = json!({ "git": { "url": "u", "ref": "main", "dir": "./a/" } });
+        let (first, dir, followed) = of(&base);
+        assert_eq!((dir.as_str(), followed), ("a", true));
+        let with = |git: Value| of(&crate::merge(base.clone(), &json!({ "git": git })));
+        assert_eq!(with(json!({ "dir": "b", "shallow": true })).0, first);
+        let key = json!({ "name": "s", "key": "k" });
+        for other in [json!({ "url": "v" }), json!({ "ref": "other" }), json!({ "auth": { "token": key } })] {
+            assert_ne!(with(other.clone()).0, first, "{other}");
+        }
+        assert!(!with(json!({ "ref": "0123456789abcdef0123456789abcdef01234567" })).2);
+        let flux = of(&json!({ "flux": { "url": "u", "digest": "main" } }));
+        assert!(flux.0 != first && !flux.2);
+    }
+}
