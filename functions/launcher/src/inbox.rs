@@ -120,7 +120,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if !is_old || ports.tasks.state(task).await? != TaskState::Alive {
         return Ok(());
     }
-    let snapshot = spec::snapshot(ports.cluster, settings, update).await?;
+    let snapshot = spec::snapshot(ports, settings, hint, update, now).await?;
     let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace).await?;
     let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
     ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;

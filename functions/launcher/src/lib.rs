@@ -10,6 +10,7 @@ mod compare;
 mod identity;
 mod inbox;
 mod inputs;
+mod source;
 mod spec;
 mod status;
 mod workspace;

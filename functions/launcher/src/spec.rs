@@ -1,18 +1,18 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, SECRETS_MOUNT, Tree, Update, Workspace,
-    WorkspaceSpec, WorkspaceStack, finalizer, names,
+    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, ObjectReference, SECRETS_MOUNT, Tree,
+    Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer, names,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Config, ConfigValue, Env, FetchRequest, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
-    Resources, RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
+    Config, ConfigValue, Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
+    ProjectInfo, Resources, RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
 };
 use driftless_core::TaskShape;
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -21,6 +21,7 @@ use crate::{
     Error, Ports, Settings, Stop, compare,
     identity::{self, Account},
     inputs::{Inputs, Kind},
+    source::{self, Source},
 };
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
@@ -60,9 +61,15 @@ pub(crate) struct StoredTree {
 }
 
 /// What an Update was made with, or for one that a user made without, what the Workspace that it names is now.
-pub(crate) async fn snapshot<C: Cluster>(cluster: &C, settings: &Settings, update: &Update) -> Result<Snapshot, Stop> {
+pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &LaunchHint,
+    update: &Update,
+    now: Timestamp,
+) -> Result<Snapshot, Stop> {
     let own = update.namespace().unwrap_or_default();
-    let Some(ours) = update.spec.driftless.clone() else { return named(cluster, update, own).await };
+    let Some(ours) = update.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
     let workspace = ours.workspace.clone().unwrap_or_default();
     let workspace: WorkspaceSpec =
         serde_json::from_value(workspace).map_err(|error| Stop::invalid(format!("spec.driftless.workspace: {error}")))?;
@@ -72,25 +79,53 @@ pub(crate) async fn snapshot<C: Cluster>(cluster: &C, settings: &Settings, updat
     Ok(Snapshot { ours, workspace, at: at.into(), namespace })
 }
 
-async fn named<C: Cluster>(cluster: &C, update: &Update, namespace: String) -> Result<Snapshot, Stop> {
+async fn named<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    hint: &LaunchHint,
+    update: &Update,
+    namespace: String,
+    now: Timestamp,
+) -> Result<Snapshot, Stop> {
     let name = update.spec.workspace_name.as_deref().unwrap_or_default();
     if name.is_empty() {
         return Err(Stop::invalid("spec.workspaceName is missing; name a Workspace of the same namespace"));
     }
-    let Some(found) = cluster.get::<Workspace>(&namespace, name).await? else {
+    let Some(found) = ports.cluster.get::<Workspace>(&namespace, name).await? else {
         let words =
             format!("Workspace {name:?} is not there; create it in the namespace {namespace:?}, or correct spec.workspaceName");
         return Err(Stop::Wait("WorkspaceNotFound", words));
     };
-    let at = format!("Workspace {name:?}: spec");
+    let of = format!("Workspace {name:?}");
+    let fetched = match found.own_source().map_err(|words| Stop::invalid(format!("{of}: {words}")))? {
+        Some(own) => {
+            let key = hint.update.sibling(WORKSPACE.0, WORKSPACE.1, name);
+            // A creation's time has no fraction of its second.
+            let since = update.creation_timestamp().map_or(now, |created| created.0 + SignedDuration::from_secs(1));
+            match source::look(ports, &key, hint.hops, &own, Some(since), now).await? {
+                Source::There(artifact) => Some(fetched(name, own.dir(), artifact)),
+                Source::Fetching(words) => return Err(Stop::Wait(source::NOT_FETCHED, format!("{of}: {words}"))),
+                Source::Failed { words, .. } => return Err(Stop::Wait(source::UNAVAILABLE, format!("{of}: {words}"))),
+            }
+        }
+        None => None,
+    };
     let (workspace, tree) = runnable(found);
-    let source = [("git", workspace.git.is_some()), ("flux", workspace.flux.is_some()), ("local", workspace.local.is_some())];
-    if let Some((field, _)) = source.into_iter().find(|(_, set)| *set) {
-        return Err(Stop::invalid(format!("{at}.{field} has no meaning here; {SOURCES}")));
-    }
+    let (commit, tree) = fetched.map_or((None, tree), |(commit, tree)| (Some(commit), Some(tree)));
+    let at = format!("{of}: spec");
     let snapshot = serde_json::to_value(&workspace).map_err(|error| Stop::invalid(format!("{at}: {error}")))?;
-    let ours = DriftlessUpdate { tree, workspace: Some(snapshot), ..DriftlessUpdate::default() };
+    let ours = DriftlessUpdate { commit, tree, workspace: Some(snapshot), ..DriftlessUpdate::default() };
     Ok(Snapshot { ours, workspace, at, namespace })
+}
+
+/// API version and kind of the object that the tree of a Workspace's own source is stored under.
+const WORKSPACE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
+
+/// The commit and the tree of what was fetched for a Workspace.
+fn fetched(workspace: &str, dir: &str, artifact: FetchedArtifact) -> (String, Tree) {
+    let (api_version, kind) = WORKSPACE;
+    let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: workspace.into() };
+    let tree = Tree { digest: Some(artifact.digest), dir: Some(dir.into()), source: Some(source), ..Tree::default() };
+    (artifact.revision, tree)
 }
 
 /// Whether an Update that a user made has its snapshot and our finalizer.
@@ -98,22 +133,11 @@ pub(crate) fn is_kept(update: &Update) -> bool {
     update.spec.driftless.is_some() && finalizer::is_on(update)
 }
 
-/// What a run of a Workspace can have for a source.
-pub(crate) const SOURCES: &str = "a run takes its source from the Workspace of a Stack, which has run, or is a project without a program: make a Stack and name its Workspace, or set projectInfo";
-
-/// Whether it is a Stack's.
-pub(crate) fn is_stacks(workspace: &Workspace) -> bool {
-    workspace.owner_references().iter().any(|owner| owner.kind == "Stack")
-}
-
-/// The spec of a Workspace as a run has it, and its tree. What else of a source is on the Workspace of a Stack is another operator's word.
+/// The spec of a Workspace as a run has it, and the tree that a Stack's has. What its own source is says [`Workspace::own_source`].
 pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
-    let is_stacks = is_stacks(&workspace);
     let mut spec = workspace.spec;
     let tree = spec.driftless.take().and_then(|ours| ours.tree);
-    if is_stacks || tree.is_some() {
-        (spec.git, spec.flux, spec.local) = (None, None, None);
-    }
+    (spec.git, spec.flux, spec.local) = (None, None, None);
     (spec, tree)
 }
 
@@ -126,7 +150,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<Prepared, Stop> {
     let key = &hint.update;
-    let Snapshot { ours, workspace, at, namespace } = snapshot(ports.cluster, settings, update).await?;
+    let Snapshot { ours, workspace, at, namespace } = snapshot(ports, settings, hint, update, now).await?;
     let owner = update.stack(&settings.system_namespace);
     let kept = (owner.is_none() && !is_kept(update)).then(|| ours.clone());
     let uid = owner.map_or_else(String::new, |stack| stack.uid);
@@ -248,9 +272,10 @@ async fn source<C, O: Objects, Q: Queues, T>(
     let Some(tree) = &ours.tree else {
         let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
         let Some(info) = info else {
-            let message =
-                "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run";
-            return Err(Stop::invalid(format!("{message}; {SOURCES}")));
+            return Err(Stop::invalid(
+                "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
+                 projectInfo, or name a Workspace with a source",
+            ));
         };
         let project = ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() };
         return Ok((RunSource::Project(project.clone()), Some(project), None));

@@ -1,15 +1,23 @@
 //! A Workspace is checked when it is made, not when it is first run: its status says whether runs can take place in it.
 
-use driftless_api::Workspace;
-use driftless_aws::{Queues, Tasks};
+use driftless_api::{Update, Workspace};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::LaunchHint;
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
+use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, Stop, WAIT_HOPS, definition, identity, look_later, spec};
+use crate::{
+    Error, Ports, Settings, Stop, WAIT_HOPS, definition, identity, look_later,
+    source::{self, Source},
+    spec,
+};
 
-/// Looks at a Workspace. What passes by itself is looked at again.
-pub(crate) async fn look<C: Cluster, O, Q: Queues, T: Tasks>(
+/// Of those that wait for a source as many are told at once. The others look again by themselves.
+const WOKEN: usize = 50;
+
+/// Looks at a Workspace. What passes by itself is looked at again: by the sweep, and what the fetcher answers when it did.
+pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
@@ -20,35 +28,68 @@ pub(crate) async fn look<C: Cluster, O, Q: Queues, T: Tasks>(
     let Some(mut workspace) = workspace.filter(|workspace| workspace.metadata.deletion_timestamp.is_none()) else {
         return Ok(());
     };
-    let (changed, passes) = match check(ports, settings, &key.namespace, &workspace).await {
-        Ok(definition) => (workspace.set_ready(Ok(&definition), false, now), false),
-        Err(Stop::Wait(reason, message)) => {
-            let passes = matches!(reason, "ServiceAccountNotFound" | "ServiceAccountForbidden");
-            (workspace.set_ready(Err((reason, &message)), passes, now), passes)
-        }
+    let (definition, source) = match check(ports, settings, hint, &workspace, now).await {
+        Ok((definition, source)) => (Ok(definition), source),
+        Err(Stop::Wait(reason, message)) => (Err((reason, message)), None),
         Err(Stop::Fail(error)) => return Err(error),
     };
+    let lacks_account = matches!(definition, Err(("ServiceAccountNotFound" | "ServiceAccountForbidden", _)));
+    let (ready, passes) = match (&definition, &source) {
+        (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account),
+        (Ok(_), Some(Source::Fetching(words))) => (Err((source::NOT_FETCHED, words.as_str())), true),
+        (Ok(_), Some(Source::Failed { words, terminal })) => (Err((source::UNAVAILABLE, words.as_str())), !terminal),
+        (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
+    };
+    let changed = workspace.set_ready(ready, passes, now);
     if changed {
         ports.cluster.replace_status(&workspace).await?;
     }
-    if passes && hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
+    match source {
+        Some(Source::There(_)) => wake(ports, hint).await?,
+        Some(Source::Failed { .. }) if changed => wake(ports, hint).await?,
+        _ => {}
+    }
+    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
 }
 
-/// The task definition of its runs, or why there can be none.
-async fn check<C: Cluster, O, Q, T: Tasks>(
+/// The task definition of its runs, and what is known of its own source, if it has one; or why there can be no runs.
+async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
-    namespace: &str,
+    hint: &LaunchHint,
     workspace: &Workspace,
-) -> Result<String, Stop> {
-    let is_stacks = spec::is_stacks(workspace);
-    let (spec, tree) = spec::runnable(workspace.clone());
-    if !is_stacks && tree.is_none() && spec.project_info.is_none() {
-        return Err(Stop::wait("SourceUnsupported", format!("nothing can be run: {}", spec::SOURCES)));
+    now: Timestamp,
+) -> Result<(String, Option<Source>), Stop> {
+    let invalid = |words| Stop::Wait("InvalidSpec", words);
+    let own = workspace.own_source().map_err(invalid)?;
+    let (spec, _) = spec::runnable(workspace.clone());
+    let shape = spec.shape("spec").map_err(invalid)?;
+    identity::account(ports.cluster, &hint.update.namespace, &spec).await?;
+    let definition = definition(ports.tasks, settings, shape).await?;
+    let source = match own {
+        Some(own) => Some(source::look(ports, &hint.update, hint.hops, &own, None, now).await?),
+        None => None,
+    };
+    Ok((definition, source))
+}
+
+/// Has the Updates looked at that wait for the source.
+async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
+    let key = &hint.update;
+    let selector = format!("spec.workspaceName={}", key.name);
+    let updates = ports.cluster.list::<Update>(Some(&key.namespace), Some(&selector)).await?;
+    // The status may be anybody's word: it leads to a look and to nothing else.
+    let waits = |update: &Update| {
+        let reason = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.waiting_reason.as_deref());
+        matches!(reason, Some(source::NOT_FETCHED | source::UNAVAILABLE)) && !update.is_complete()
+    };
+    for update in updates.iter().filter(|update| waits(update)).take(WOKEN) {
+        if let Some(launch) = LaunchHint::after(hint.hops, key.sibling("auto.pulumi.com/v1alpha1", "Update", &update.name_any()))
+        {
+            ports.queues.launch(&launch, 0).await?;
+        }
     }
-    let shape = spec.shape("spec").map_err(|words| Stop::Wait("InvalidSpec", words))?;
-    identity::account(ports.cluster, namespace, &spec).await?;
-    Ok(definition(ports.tasks, settings, shape).await?)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -100,8 +141,9 @@ mod tests {
         let project = json!({ "name": "shop", "runtime": "yaml" });
         let with = |fields: Value| driftless_api::merge(json!({ "projectInfo": project }), &fields);
         for (spec, reason, words, stalled) in [
-            (json!({}), "SourceUnsupported", "set projectInfo", true),
-            (json!({ "git": { "url": "u" } }), "SourceUnsupported", "set projectInfo", true),
+            (json!({}), "InvalidSpec", "no source; set one of spec.git", true),
+            (json!({ "git": { "url": "u" } }), "InvalidSpec", "spec.git.ref is missing", true),
+            (json!({ "git": { "url": "u", "ref": "v1" } }), "SourceNotFetched", "fetching spec.git at v1", false),
             (with(json!({ "securityProfile": "none" })), "InvalidSpec", "spec.securityProfile is \"none\"", true),
             (with(json!({ "resources": { "limits": { "cpu": "99" } } })), "InvalidSpec", "spec.resources", true),
             (with(json!({ "serviceAccountName": "gone" })), "ServiceAccountNotFound", "\"gone\" is not there", false),

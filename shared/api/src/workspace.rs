@@ -90,7 +90,7 @@ pub struct FluxArtifact {
     pub digest: Option<String>,
     /// The project's directory within it.
     pub dir: Option<String>,
-    /// Where it is.
+    /// Where it is: the `status.artifact.url` of a Flux source of the same namespace.
     pub url: Option<String>,
 }
 
@@ -103,9 +103,9 @@ pub struct WorkspaceGit {
     pub auth: Option<WorkspaceGitAuth>,
     /// The project's directory within it.
     pub dir: Option<String>,
-    /// The commit.
+    /// A branch, a tag, a full ref, or a commit by its whole id.
     pub r#ref: Option<String>,
-    /// Fetch only that commit.
+    /// Changes nothing: only that commit is fetched.
     pub shallow: Option<bool>,
     /// The repository's URL.
     pub url: Option<String>,

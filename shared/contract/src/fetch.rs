@@ -10,8 +10,8 @@ use crate::ObjectKey;
 pub struct FetchRequest {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The source: a Flux source, a Program, or a Stack that names a git repository. To collect, as the bucket names it: see
-    /// [`crate::keys::source_of_trees`].
+    /// The source: a Flux source, a Program, a Stack that names a git repository, or a Workspace that names a source itself. To collect,
+    /// as the bucket names it: see [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
     /// Delete the trees of the source that nobody needs, instead of fetching one.
     #[serde(default)]
@@ -21,19 +21,19 @@ pub struct FetchRequest {
     pub hops: u8,
 }
 
-/// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the fetcher, read for the Stack's
-/// condition. Holds no content of the source and no computed digest.
+/// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the fetcher, read for the
+/// conditions of those that want it. Holds no content of the source and no computed digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchOutcome {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git the fingerprint of
-    /// the fields that say what to fetch.
+    /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git and a Workspace the
+    /// fingerprint of the fields that say what to fetch.
     pub subject: String,
     /// When it ended.
     pub at: Timestamp,
-    /// What the source offers, where no object says it: what git came to.
+    /// What the source offers, where no object says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<FetchedArtifact>,
     /// How often fetching this failed in a row.
@@ -44,11 +44,11 @@ pub struct FetchOutcome {
     pub failure: Option<FetchFailure>,
 }
 
-/// What git had at the last look.
+/// What a Stack's git repository, or a Workspace's source, had at the last look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchedArtifact {
-    /// The commit's id.
+    /// The commit's id; of an artifact, its digest.
     pub revision: String,
     /// The digest that the tree is stored under.
     pub digest: String,

@@ -58,7 +58,7 @@ pub fn to_json<T: Serialize>(value: &T) -> String {
 pub struct LaunchHint {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The Update, or the Stack whose inputs are to be compared.
+    /// The Update, the Workspace that is to be checked, or the Stack whose inputs are to be compared.
     pub update: ObjectKey,
     /// See [`crate::Hint::hops`].
     #[serde(default)]

@@ -1,0 +1,148 @@
+//! The source that a Workspace names itself: what the fetcher found, and whether it has to look again.
+
+use driftless_api::OwnSource;
+use driftless_aws::{Objects, Queues};
+use driftless_contract::{FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, from_json, keys};
+use driftless_core::{FetchFailure, fetch_again};
+use jiff::{SignedDuration, Timestamp};
+
+use crate::{Error, Ports};
+
+/// The `waitingReason` of an Update, and the reason of a Workspace that is not ready, while the source is fetched.
+pub(crate) const NOT_FETCHED: &str = "SourceNotFetched";
+/// The same when it cannot be.
+pub(crate) const UNAVAILABLE: &str = "SourceUnavailable";
+
+/// A tree that was asked for so long ago is asked for again: whoever asks gets one that is kept for as long as this at least.
+const RECENT: SignedDuration = SignedDuration::from_hours(12);
+
+/// What is known of a source.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Source {
+    There(FetchedArtifact),
+    /// In words.
+    Fetching(String),
+    Failed {
+        words: String,
+        /// Not tried again until the source changes.
+        terminal: bool,
+    },
+}
+
+/// Looks at what was fetched for a Workspace, and has it fetched if that is due. A run begins with what was fetched after `since`, if the
+/// source may change, and who wants a run is not kept waiting by what failed before.
+pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    workspace: &ObjectKey,
+    hops: u8,
+    own: &OwnSource<'_>,
+    since: Option<Timestamp>,
+    now: Timestamp,
+) -> Result<Source, Error> {
+    let fingerprint = own.fingerprint();
+    let document = ports.objects.get(&keys::fetch(workspace)).await?;
+    let outcome: Option<FetchOutcome> = document.map(|document| from_json("fetch outcome", &document)).transpose()?;
+    let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
+    let (source, ask) = judge(own, outcome.as_ref(), since, now);
+    if ask {
+        // Those that know the same ask within moments of each other; a later try has to get through.
+        let known = outcome.map(|outcome| outcome.at.to_string()).unwrap_or_default();
+        let moment = (now.as_second() / 10).to_string();
+        let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
+        let request = FetchRequest { version: VERSION, source: workspace.clone(), collect: false, hops: hops.saturating_add(1) };
+        ports.queues.fetch(&request, &deduplication).await?;
+    }
+    Ok(source)
+}
+
+/// What is known, and whether to ask for it now.
+fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Timestamp>, now: Timestamp) -> (Source, bool) {
+    let fetching = || (Source::Fetching(format!("fetching {own}")), true);
+    let Some(FetchOutcome { at, artifact, failures, failure, .. }) = outcome else { return fetching() };
+    let is_before = since.is_some_and(|since| *at < since);
+    match (artifact, failure) {
+        (Some(_), None) if is_before && own.is_followed() || since.is_some() && now.duration_since(*at) > RECENT => fetching(),
+        (Some(artifact), None) => (Source::There(artifact.clone()), false),
+        (None, None) => fetching(),
+        (_, Some(failure)) => {
+            let (terminal, message) = (failure.terminal, failure.message.clone());
+            let failure = FetchFailure { at: *at, message, terminal, failures: *failures };
+            let (due, words) = fetch_again(&failure, is_before, now);
+            (Source::Failed { words: format!("{own}: {words}"), terminal: due.is_none() }, due.is_some_and(|due| due <= now))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_contract::FetchFailure as Failed;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+    const BRANCH: OwnSource<'_> = OwnSource::Git { url: "u", reference: "main", auth: None, dir: "" };
+    const PINNED: OwnSource<'_> = OwnSource::Flux { url: "u", digest: "sha256:0", dir: "" };
+
+    fn ago(seconds: i64) -> Timestamp {
+        NOW - SignedDuration::from_secs(seconds)
+    }
+
+    fn outcome(at: Timestamp, failure: Option<bool>) -> FetchOutcome {
+        let artifact = FetchedArtifact { revision: "r".into(), digest: "d".into() };
+        FetchOutcome {
+            version: VERSION,
+            subject: String::new(),
+            at,
+            artifact: failure.is_none().then_some(artifact),
+            failures: u32::from(failure.is_some()),
+            failure: failure.map(|terminal| Failed { message: "no".into(), terminal }),
+        }
+    }
+
+    fn judged(own: &OwnSource<'_>, outcome: &FetchOutcome, since: Option<Timestamp>) -> (&'static str, bool) {
+        match judge(own, Some(outcome), since, NOW) {
+            (Source::There(_), ask) => ("there", ask),
+            (Source::Fetching(_), ask) => ("fetching", ask),
+            (Source::Failed { terminal: false, .. }, ask) => ("failed", ask),
+            (Source::Failed { terminal: true, .. }, ask) => ("stalled", ask),
+        }
+    }
+
+    #[test]
+    fn a_run_begins_with_what_was_fetched_after_it_was_made_unless_that_cannot_be_something_else() {
+        let fetched = outcome(ago(10), None);
+        assert_eq!(judge(&BRANCH, None, None, NOW), (Source::Fetching("fetching spec.git at main".into()), true));
+        for since in [None, Some(ago(11)), Some(ago(10))] {
+            assert_eq!(judged(&BRANCH, &fetched, since), ("there", false));
+        }
+        assert_eq!(judged(&BRANCH, &fetched, Some(ago(9))), ("fetching", true));
+        assert_eq!(judged(&PINNED, &fetched, Some(ago(9))), ("there", false));
+    }
+
+    #[test]
+    fn a_tree_that_may_be_gone_soon_is_asked_for_before_it_is_used() {
+        let old = outcome(NOW - RECENT - SignedDuration::from_secs(1), None);
+        for own in [BRANCH, PINNED] {
+            assert_eq!(judged(&own, &old, None), ("there", false));
+            assert_eq!(judged(&own, &old, Some(Timestamp::UNIX_EPOCH)), ("fetching", true));
+            assert_eq!(judged(&own, &outcome(NOW - RECENT, None), Some(Timestamp::UNIX_EPOCH)), ("there", false));
+        }
+    }
+
+    #[test]
+    fn what_failed_is_asked_for_when_it_is_due_and_once_for_each_that_comes_later() {
+        for (own, failed, since, expected) in [
+            (BRANCH, outcome(ago(29), Some(false)), None, ("failed", false)),
+            (BRANCH, outcome(ago(30), Some(false)), None, ("failed", true)),
+            (BRANCH, outcome(ago(29), Some(false)), Some(ago(29)), ("failed", false)),
+            (BRANCH, outcome(ago(29), Some(false)), Some(ago(28)), ("failed", true)),
+            (PINNED, outcome(ago(9999), Some(true)), None, ("stalled", false)),
+            (PINNED, outcome(ago(9999), Some(true)), Some(ago(9998)), ("failed", true)),
+        ] {
+            assert_eq!(judged(&own, &failed, since), expected, "{own} {failed:?} {since:?}");
+        }
+        let (words, _) = judge(&BRANCH, Some(&outcome(NOW, Some(false))), None, NOW);
+        let words = format!("{words:?}");
+        assert!(words.contains("spec.git at main: no; trying again at"), "{words}");
+    }
+}
