@@ -278,6 +278,42 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_gets_artifacts_of_its_own_namespace_and_of_no_other() {
+        let [cluster, api_version, kind] = ["c", "auto.pulumi.com/v1alpha1", "Workspace"].map(String::from);
+        let key = ObjectKey { cluster, api_version, kind, namespace: "team".into(), name: "w".into() };
+        let settings = Settings { source_kinds: vec!["example.com/Widget".into()], ..settings() };
+        let host = "http://source-controller.flux-system.svc.cluster.local.";
+        for path in ["gitrepository/team/shop/abc.tar.gz", "ocirepository/team/shop.1/sha256:0f.tar.gz", "widget/team/w/f"] {
+            assert_eq!(place_of(&settings, &key, &format!("{host}/{path}")).unwrap().path(), path);
+        }
+        for url in [
+            format!("{host}/gitrepository/other/shop/abc.tar.gz"),
+            format!("{host}/gitrepository/team/../other/shop/abc.tar.gz"),
+            format!("{host}/gitrepository/team/../abc.tar.gz"),
+            format!("{host}/gitrepository/team/shop/../abc.tar.gz"),
+            format!("{host}/gitrepository/team/sh%2fop/abc.tar.gz"),
+            format!("{host}/gitrepository/team/shop/..%2f..%2fother%2fshop%2fabc.tar.gz"),
+            format!("{host}/gitrepository/team/shop/abc.tar.gz?x"),
+            format!("{host}/gitrepository/team/shop/"),
+            format!("{host}/GitRepository/team/shop/abc.tar.gz"),
+            format!("{host}/helmrepository/team/shop/index.yaml"),
+            format!("{host}//gitrepository/team/shop/abc.tar.gz"),
+            format!("{host}:8080/gitrepository/team/shop/abc.tar.gz"),
+            "http://evil.example.com/gitrepository/team/shop/abc.tar.gz".into(),
+            "http://169.254.169.254/gitrepository/team/shop/abc.tar.gz".into(),
+            "https://source-controller.flux-system.svc/gitrepository/team/shop/abc.tar.gz".into(),
+            "gitrepository/team/shop/abc.tar.gz".into(),
+            String::new(),
+        ] {
+            let refusal = place_of(&settings, &key, &url).unwrap_err();
+            assert!(
+                refusal.is_terminal() && refusal.to_string().starts_with(&format!("spec.flux.url is {url:?}: ")),
+                "{refusal}"
+            );
+        }
+    }
+
+    #[test]
     fn a_digest_without_an_algorithm_is_a_sha256_and_sha1_is_refused() {
         let hex = "0f".repeat(32);
         assert_eq!(digest(&hex).unwrap().as_str(), format!("sha256:{hex}"));

@@ -346,3 +346,70 @@ fn content_that_its_digest_does_not_match_is_not_stored() {
     assert!(failure.contains("does not match its digest"), "{failure}");
     assert_eq!(world.objects().len(), 1, "nothing but the outcome");
 }
+
+fn workspace() -> ObjectKey {
+    key("auto.pulumi.com/v1alpha1", "Workspace", "w")
+}
+
+fn insert_workspace(world: &World, file: &str, digest: &str) {
+    let url = format!("http://source-controller.flux-system.svc.cluster.local./gitrepository/team/shop/{file}");
+    insert(world, &workspace(), json!({ "spec": { "flux": { "url": url, "digest": digest } } }));
+}
+
+#[test]
+fn the_artifact_that_a_workspace_names_is_stored_for_it() {
+    let world = quiet();
+    let content = archive("x");
+    let digest = Digest::sha256(&content).to_string();
+    let served = Served { archives: RefCell::new([("gitrepository/team/shop/f".into(), content)].into()), ..nothing_served() };
+    insert_workspace(&world, "f", &digest);
+    ask_of(&world, &served, &workspace(), false).unwrap().unwrap();
+    let FetchOutcome { artifact, failure, .. } = outcome(&world, &workspace());
+    assert_eq!((artifact.map(|artifact| artifact.digest), failure), (Some(digest.clone()), None));
+    assert!(is_there(&world, &workspace(), &digest));
+    let hints = |world: &World| world.sent().iter().filter(|sent| matches!(sent, driftless_testkit::Message::Hint(_))).count();
+    assert_eq!(hints(&world), 1, "its look tells who waits");
+
+    let zeros = format!("sha256:{}", "0".repeat(64));
+    for (file, digest, words, terminal) in [
+        ("gone", digest.as_str(), "where nothing is any more; write the url and the digest", false),
+        ("f", &zeros, "does not match its digest", false),
+        ("f", "sha256:zz", "spec.flux.digest is \"sha256:zz\": ", true),
+    ] {
+        let world = quiet();
+        insert_workspace(&world, file, digest);
+        ask_of(&world, &served, &workspace(), false).unwrap().unwrap();
+        let failure = outcome(&world, &workspace()).failure.unwrap();
+        assert!(failure.message.contains(words) && failure.terminal == terminal, "{failure:?}");
+        assert_eq!(world.objects().len(), 1, "nothing but the outcome");
+    }
+
+    // What is wrong with its spec, and a Stack's, it says itself.
+    let world = quiet();
+    insert(&world, &workspace(), json!({ "spec": { "flux": {}, "git": {} } }));
+    ask_of(&world, &served, &workspace(), false).unwrap().unwrap();
+    assert!(world.objects().is_empty() && world.sent().is_empty());
+}
+
+#[test]
+fn a_workspace_keeps_what_it_names_and_nothing_when_it_is_gone() {
+    let world = quiet();
+    for digest in ["sha256:a", "sha256:b", "sha256:c"] {
+        store(&world, &workspace(), digest);
+        world.advance(SignedDuration::from_secs(1));
+    }
+    insert_workspace(&world, "f", "sha256:a");
+    let artifact = Some(FetchedArtifact { revision: "r".into(), digest: "sha256:a".into() });
+    let subject = "fingerprint".into();
+    let outcome = FetchOutcome { version: VERSION, subject, at: world.now(), artifact, failures: 0, failure: None };
+    put(&world, &keys::fetch(&workspace()), to_json(&outcome).into_bytes());
+    insert_update(&world, "team", "sha256:b", false);
+    store(&world, &workspace(), "sha256:d");
+    world.advance(DAY * 40);
+    let there = || ["sha256:a", "sha256:b", "sha256:c", "sha256:d"].map(|digest| is_there(&world, &workspace(), digest));
+    collect_of(&world, &workspace()).unwrap().unwrap();
+    assert_eq!(there(), [true, true, false, true]);
+    insert(&world, &workspace(), json!({ "spec": { "projectInfo": { "name": "a", "runtime": "b" } } }));
+    collect_of(&world, &workspace()).unwrap().unwrap();
+    assert_eq!(there(), [false, true, false, false]);
+}

@@ -117,10 +117,31 @@ impl Site {
         let metadata = json!({ "namespace": "team", "name": "shop" });
         let stack = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec });
         self.world.insert(stack);
+        self.answer(&key).await
+    }
+
+    /// The same of a Workspace with this `spec.git`: the commit, or why there is none.
+    async fn look_of_workspace(&self, git: Value) -> Result<String, String> {
+        let (api_version, kind) = ("auto.pulumi.com/v1alpha1", "Workspace");
+        let metadata = json!({ "namespace": "team", "name": "shop" });
+        let spec = json!({ "git": git });
+        self.world.insert(json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec }));
+        let key = Self::key().sibling(api_version, kind, "shop");
+        let outcome = self.answer(&key).await;
+        if let Some(failure) = outcome.failure {
+            assert!(!failure.message.contains("canary"), "{}", failure.message);
+            return Err(failure.message);
+        }
+        let artifact = outcome.artifact.unwrap();
+        assert!(self.world.objects().contains_key(&format!("{}manifest", keys::tree(&key, &artifact.digest))));
+        Ok(artifact.revision)
+    }
+
+    async fn answer(&self, key: &ObjectKey) -> FetchOutcome {
         let ports = Ports { cluster: &self.world, objects: &self.world, queues: &self.world, artifacts: &NoArtifacts };
         let request = FetchRequest { version: VERSION, source: key.clone(), hops: 0, collect: false };
         handle(&ports, &self.settings, &request, self.world.now()).await.unwrap();
-        from_json("fetch outcome", &self.world.objects()[&keys::fetch(&key)]).unwrap()
+        from_json("fetch outcome", &self.world.objects()[&keys::fetch(key)]).unwrap()
     }
 
     /// The commit that a look came to, and its files.
@@ -444,6 +465,68 @@ async fn the_deprecated_secret_has_the_forms_of_pko() {
     assert_eq!(message, "the git server refused the credentials of Secret \"bad\" key \"accessToken\" (spec.gitAuthSecret)");
     let (message, _) = site.refused(spec("none")).await;
     assert!(message.starts_with("Secret \"none\" is not there (spec.gitAuthSecret)"), "{message}");
+}
+
+#[tokio::test]
+async fn a_workspace_names_a_repository_with_its_own_fields() {
+    let site = Site::new();
+    let first = run(&site.work(), &["rev-parse", "HEAD"]);
+    let (web, url) = site.web(&["git:canary-token", "me:canary-password"]).await;
+    let ssh = Ssh::serve(&site, &[("key", "ed25519", "", &[]), ("locked", "ed25519", "canary-phrase", &[])]).await;
+    let (key, locked) = (file(&site, "key"), file(&site, "locked"));
+    let ssh_keys = [("key", &*key), ("locked", &*locked), ("phrase", "canary-phrase"), ("known_hosts", &*ssh.known_hosts[0])];
+    site.secret("ssh", &ssh_keys);
+    site.secret("git", &[("token", "canary-token"), ("bad", "canary-bad"), ("user", "me"), ("password", "canary-password")]);
+    let of = |secret: &str, key: &str| json!({ "name": secret, "key": key });
+    let ssh_url = format!("ssh://git@{}{}/shop.git", ssh.address, site.root().display());
+    for (url, auth) in [
+        (&url, json!({ "token": of("git", "token") })),
+        (&url, json!({ "username": of("git", "user"), "password": of("git", "password") })),
+        (&ssh_url, json!({ "sshPrivateKey": of("ssh", "key") })),
+        (&ssh_url, json!({ "sshPrivateKey": of("ssh", "locked"), "password": of("ssh", "phrase") })),
+    ] {
+        assert_eq!(
+            site.look_of_workspace(json!({ "url": url, "ref": "main", "auth": auth })).await.as_ref(),
+            Ok(&first),
+            "{auth}"
+        );
+    }
+    for (url, git, words) in [
+        (
+            &url,
+            json!({ "auth": { "token": of("git", "bad") } }),
+            "refused the credentials of Secret \"git\" key \"bad\" (spec.git.auth.token)",
+        ),
+        (&url, json!({ "auth": { "token": of("none", "x") } }), "Secret \"none\" is not there (spec.git.auth.token)"),
+        (&url, json!({}), "the git server wants credentials: set spec.git.auth"),
+        (
+            &url,
+            json!({ "auth": { "sshPrivateKey": of("ssh", "key") } }),
+            "use spec.git.auth.token, githubApp or username and password",
+        ),
+        (
+            &ssh_url,
+            json!({}),
+            "spec.git.url is an ssh URL: nothing in spec.git.auth is no credential for it; set spec.git.auth.sshPrivateKey",
+        ),
+        (&url, json!({ "ref": "a b" }), "spec.git.ref is \"a b\""),
+        (&"https://me:canary@example.com/a".into(), json!({}), "spec.git.url: it has a user or a password in it"),
+        (
+            &url,
+            json!({ "ref": "gone", "auth": { "token": of("git", "token") } }),
+            "no branch or tag \"gone\" in the repository (spec.git.ref)",
+        ),
+    ] {
+        let git = driftless_api::merge(json!({ "url": url, "ref": "main" }), &git);
+        let message = site.look_of_workspace(git).await.unwrap_err();
+        assert!(message.contains(words), "{message}");
+    }
+    // A commit by its id is fetched once.
+    let pinned = json!({ "url": url, "ref": first, "auth": { "token": of("git", "token") } });
+    site.look_of_workspace(pinned.clone()).await.unwrap();
+    web.requests();
+    assert_eq!(site.look_of_workspace(pinned).await, Ok(first));
+    assert_eq!(web.requests(), [""; 0]);
 }
 
 #[tokio::test]
