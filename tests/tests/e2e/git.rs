@@ -54,7 +54,7 @@ fn forms() -> Vec<Form> {
 type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], &'a [&'a str]);
 
 /// The credentials of the world by name.
-fn credentials(world: &Handle) -> Result<BTreeMap<String, String>> {
+pub fn credentials(world: &Handle) -> Result<BTreeMap<String, String>> {
     let mut credentials = BTreeMap::new();
     for file in fs::read_dir(world.get("WORLD_GIT_CREDENTIALS")?)? {
         let path = file?.path();

@@ -16,4 +16,5 @@ mod readiness;
 mod sources;
 mod tickets;
 mod updates;
+mod workspaces;
 mod world;

@@ -16,18 +16,19 @@ use serde_json::json;
 
 use crate::world::{alone, looked, shared};
 
-fn updates(team: &Namespace<'_>) -> Api<Update> {
+/// The Updates of a namespace.
+pub fn updates(team: &Namespace<'_>) -> Api<Update> {
     Api::namespaced(team.world.client.clone(), &team.name)
 }
 
 /// Applies an Update as a user would. `spec` is a YAML flow mapping.
-async fn apply_update(team: &Namespace<'_>, name: &str, annotations: &str, spec: &str) -> Result<()> {
+pub async fn apply_update(team: &Namespace<'_>, name: &str, annotations: &str, spec: &str) -> Result<()> {
     let head = "apiVersion: auto.pulumi.com/v1alpha1\nkind: Update\nmetadata";
     team.apply(&format!("{head}: {{ name: {name}, namespace: NAMESPACE, annotations: {annotations} }}\nspec: {spec}")).await
 }
 
 /// Waits until an Update is as `wanted` says.
-async fn wait(team: &Namespace<'_>, name: &str, what: &str, wanted: impl Fn(&Update) -> bool) -> Result<Update> {
+pub async fn wait(team: &Namespace<'_>, name: &str, what: &str, wanted: impl Fn(&Update) -> bool) -> Result<Update> {
     ready::until(&format!("Update {name} {what}"), RUN, async || {
         let update = updates(team).get(name).await?;
         if wanted(&update) { Ok(update) } else { bail!("{}", serde_json::to_string_pretty(&update.status)?) }
@@ -42,19 +43,21 @@ fn is(update: &Update, type_: &str) -> Option<(String, String, String)> {
     Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
 }
 
-fn ours(update: &Update) -> DriftlessUpdateStatus {
+/// What PKO's status does not have.
+pub fn ours(update: &Update) -> DriftlessUpdateStatus {
     update.status.as_ref().and_then(|status| status.driftless.clone()).unwrap_or_default()
 }
 
 /// Waits for the end of an Update that has to succeed.
-async fn succeeded(team: &Namespace<'_>, name: &str) -> Result<Update> {
+pub async fn succeeded(team: &Namespace<'_>, name: &str) -> Result<Update> {
     let update = wait(team, name, "to be complete", Update::is_complete).await?;
     let failed = is(&update, "Failed").context("Failed")?;
     ensure!(failed.0 == "False", "{name}: {failed:?}");
     Ok(update)
 }
 
-async fn gone(team: &Namespace<'_>, name: &str) -> Result<()> {
+/// Waits until an Update is gone.
+pub async fn gone(team: &Namespace<'_>, name: &str) -> Result<()> {
     ready::until(&format!("Update {name} is gone"), RUN, async || {
         let left = updates(team).get_opt(name).await?;
         ensure!(left.is_none(), "{left:#?}");
@@ -192,7 +195,8 @@ async fn a_forged_status_leads_to_nothing() -> Result<()> {
     victim.clear().await
 }
 
-fn workspace_says(workspace: &Workspace, type_: &str) -> Option<(String, String, String)> {
+/// Status, reason and message of a condition of a Workspace.
+pub fn workspace_says(workspace: &Workspace, type_: &str) -> Option<(String, String, String)> {
     let conditions = &workspace.status.as_ref()?.conditions;
     let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
     Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))

@@ -29,6 +29,7 @@ const TESTS: [(&str, &str); 12] = [
     ("readiness", include_str!("../readiness.rs")),
     ("sources", include_str!("../sources.rs")),
     ("updates", include_str!("../updates.rs")),
+    ("workspaces", include_str!("../workspaces.rs")),
 ];
 
 /// The rows of a section's tables, as cells.
