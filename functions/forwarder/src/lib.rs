@@ -1,15 +1,24 @@
 //! Watches a cluster and sends a hint for every object that changed in a way that matters. It runs in the cluster, decides nothing,
-//! sends no content, and remembers nothing but a hash per object: a new start hints every object once.
+//! sends no content, and remembers nothing but a hash per object: a new start hints every object once. Where it is given Flux's
+//! event endpoint, it also tells Flux of our Events about Stacks.
 
+mod alerts;
 mod outbox;
 mod tracker;
 
-use std::{convert::Infallible, fmt, mem, pin::pin};
+use std::{
+    convert::Infallible,
+    fmt::{self, Debug},
+    future::pending,
+    mem,
+    pin::pin,
+};
 
+pub use alerts::Flux;
 use driftless_contract::{Hint, ObjectKey};
 use futures::{StreamExt as _, future::join_all};
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     core::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::{
         utils::Backoff as _,
@@ -17,6 +26,7 @@ use kube::{
     },
 };
 use outbox::Outbox;
+use serde::de::DeserializeOwned;
 use tokio::time::sleep;
 use tracker::Tracker;
 
@@ -33,31 +43,58 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("source.toolkit.fluxcd.io", "v1", "ExternalArtifact"),
 ];
 
-/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue did not take.
+/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue did not take. `flux`
+/// is told of our Events; however slow it is, no hint waits for it.
 pub async fn forward<E: fmt::Display>(
     client: Client,
     cluster: &str,
     send: impl AsyncFn(&[Hint]) -> Result<Vec<usize>, E>,
+    flux: Option<&Flux>,
 ) -> Infallible {
     let outbox = Outbox::default();
     let watches = KINDS.map(|(group, version, kind)| {
-        watch(client.clone(), cluster, ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), &outbox)
+        hint(client.clone(), cluster, ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), &outbox)
     });
+    let alerts = async {
+        match flux {
+            Some(flux) => alerts::tell(client.clone(), flux).await,
+            None => pending().await,
+        }
+    };
     tokio::select! {
         never = outbox.drain(send) => never,
-        // The watcher goes on after every error, so that its stream has no end.
-        _ = join_all(watches) => std::future::pending().await,
+        never = alerts => never,
+        _ = join_all(watches) => pending().await,
     }
 }
 
-/// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
-/// kind that is not installed is one of them.
-async fn watch(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox) {
+/// Has hints sent for the objects of one kind.
+async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox) {
     let mut tracker = Tracker::default();
+    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let changed = |event| {
+        outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {
+            cluster: cluster.into(),
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+            namespace,
+            name,
+        }));
+    };
+    watch(api, watcher::Config::default(), &resource.kind, changed).await;
+}
+
+/// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
+/// kind that is not installed is one of them. As it goes on after every error, this has no end.
+async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
+    api: Api<K>,
+    config: watcher::Config,
+    kind: &str,
+    mut changed: impl FnMut(Event<K>),
+) {
     let mut backoff = DefaultBackoff::default();
     let mut failing = false;
-    let api = Api::<DynamicObject>::all_with(client, &resource);
-    let mut events = pin!(watcher(api, watcher::Config::default()));
+    let mut events = pin!(watcher(api, config));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
@@ -65,20 +102,14 @@ async fn watch(client: Client, cluster: &str, resource: ApiResource, outbox: &Ou
                 if !matches!(event, Event::Init) {
                     backoff.reset();
                     if mem::take(&mut failing) {
-                        tracing::info!(kind = resource.kind, "watching again");
+                        tracing::info!(kind, "watching again");
                     }
                 }
-                outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {
-                    cluster: cluster.into(),
-                    api_version: resource.api_version.clone(),
-                    kind: resource.kind.clone(),
-                    namespace,
-                    name,
-                }));
+                changed(event);
             }
             Err(error) => {
                 if !mem::replace(&mut failing, true) {
-                    tracing::warn!(kind = resource.kind, %error, "not watching until this passes");
+                    tracing::warn!(kind, %error, "not watching until this passes");
                 }
                 if let Some(pause) = backoff.next() {
                     sleep(pause).await;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use driftless_aws::{QueueUrls, Queues as _, Sqs};
+use forwarder::Flux;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Longer than the API server lets a watch last, so that only a connection that died in silence is given up.
@@ -20,12 +21,18 @@ struct Arguments {
     /// The URL of the queue for hints.
     #[arg(long, env = "HINTS_QUEUE_URL")]
     hints_queue_url: String,
+    /// The event endpoint of Flux's notification-controller, to be told of Events about Stacks: usually
+    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, nobody is told.
+    #[arg(long, env = "FLUX_EVENTS_URL")]
+    flux_events_url: Option<String>,
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     driftless_telemetry::init("forwarder");
-    let Arguments { cluster, hints_queue_url } = Arguments::parse();
+    let Arguments { cluster, hints_queue_url, flux_events_url } = Arguments::parse();
+    let flux = flux_events_url.filter(|url| !url.is_empty()).map(|url| Flux::new(&url)).transpose();
+    let flux = flux.map_err(|error| anyhow!("FLUX_EVENTS_URL is not usable: {error}"))?;
     let urls = QueueUrls { hints: Some(hints_queue_url), ..QueueUrls::default() };
     let queues = Sqs::new(&driftless_aws::config().await, urls);
     let mut config = kube::Config::infer().await.context("neither KUBECONFIG nor a pod's service account leads to a cluster")?;
@@ -34,10 +41,10 @@ async fn main() -> anyhow::Result<()> {
     config.default_retry = false;
     let client = kube::Client::try_from(config).context("the cluster's configuration cannot be used")?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tracing::info!(cluster, "forwarding");
-    // What was not sent is hinted again by the next start.
+    tracing::info!(cluster, alerts = flux.is_some(), "forwarding");
+    // What was not sent is hinted again by the next start. Flux is not told again.
     tokio::select! {
-        never = forwarder::forward(client, &cluster, async |hints: &[_]| queues.hints(hints).await) => match never {},
+        never = forwarder::forward(client, &cluster, async |hints: &[_]| queues.hints(hints).await, flux.as_ref()) => match never {},
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }

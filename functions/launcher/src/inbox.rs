@@ -50,7 +50,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
             "the run has neither a token for the cluster nor one for an AWS role: {words}. What can only be reached with them cannot be \
              destroyed"
         );
-        ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, now).await;
+        ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, None, now).await;
     }
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &inbox).await?)
 }

@@ -85,8 +85,8 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
             Effect::ReleaseUpdate { namespace, update } => release(ports, namespace, update).await?,
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
-            Effect::Event { event_type, reason, note } => {
-                ports.cluster.event(&stack, *event_type, reason, note, now).await;
+            Effect::Event { event_type, reason, note, revision } => {
+                ports.cluster.event(&stack, *event_type, reason, note, revision.as_deref(), now).await;
             }
             Effect::RemoveFinalizer => {
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
@@ -195,7 +195,10 @@ async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
         |workspace: &Workspace| workspace.owner_references().iter().any(|owner| Some(&owner.uid) == stack.metadata.uid.as_ref());
     if let Some(workspace) = workspace.filter(ours) {
         ports.cluster.delete(&workspace).await?;
-        ports.cluster.event(stack, EventType::Normal, "WorkspaceDeleted", "Workspace deleted per reclaim policy", now).await;
+        ports
+            .cluster
+            .event(stack, EventType::Normal, "WorkspaceDeleted", "Workspace deleted per reclaim policy", None, now)
+            .await;
     }
     Ok(())
 }

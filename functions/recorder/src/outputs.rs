@@ -50,7 +50,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
             let remedy =
                 "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs.yaml) and run again";
             let note = format!("the outputs Secret could not be created: {message}; {remedy}");
-            ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, now).await;
+            ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, None, now).await;
             Ok(None)
         }
         // It goes, and nobody is left to read them.

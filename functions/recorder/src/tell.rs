@@ -23,10 +23,11 @@ pub(crate) async fn tell<C: Cluster, O, Q, T>(
         stack.metadata.uid = Some(uid);
         stack
     });
+    let revision = update.spec.driftless.as_ref().and_then(|ours| ours.commit.as_deref()).filter(|commit| !commit.is_empty());
     for (reason, note) in notes {
-        ports.cluster.event(update, EventType::Warning, reason, &note, now).await;
+        ports.cluster.event(update, EventType::Warning, reason, &note, revision, now).await;
         if let Some(stack) = &stack {
-            ports.cluster.event(stack, EventType::Warning, reason, &note, now).await;
+            ports.cluster.event(stack, EventType::Warning, reason, &note, revision, now).await;
         }
     }
 }

@@ -170,6 +170,8 @@ fn only_an_artifact_of_a_source_leads_to_a_hint_of_it() {
     for (api_version, kind, reason) in [
         (flux, "GitRepository", "GitOperationFailed"),
         (flux, "HelmRepository", "NewArtifact"),
+        // An Event of our own about a Stack, which comes back through an Alert.
+        (flux, "ExternalArtifact", "StackCreated"),
         ("kustomize.toolkit.fluxcd.io/v1", "Bucket", "NewArtifact"),
         ("v1", "Bucket", "NewArtifact"),
         ("", "Bucket", "NewArtifact"),

@@ -242,7 +242,7 @@ impl<'a> Look<'a> {
         let readiness = Readiness::stalled(reason::SPEC_INVALID, message.clone());
         if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
             let event_type = EventType::Warning;
-            self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message });
+            self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message, revision: None });
         }
         readiness
     }
@@ -351,7 +351,12 @@ impl<'a> Look<'a> {
         last.last_attempted_commit = revision.into();
         last.last_successful_commit = revision.into();
         let note = format!("Nothing changed in {} at {revision:?}: no update is needed", paths(&self.snapshot.stack).join(", "));
-        self.effects.push(Effect::Event { event_type: EventType::Normal, reason: "RevisionSkipped", note });
+        self.effects.push(Effect::Event {
+            event_type: EventType::Normal,
+            reason: "RevisionSkipped",
+            note,
+            revision: Some(revision.into()),
+        });
         true
     }
 
@@ -396,8 +401,8 @@ impl<'a> Look<'a> {
             commit,
         };
         self.stack.status.current_update = Some(current.clone());
-        let event_type = EventType::Normal;
-        self.effects.push(Effect::Event { event_type, reason: "StackUpdateDetected", note: why.to_string() });
+        let (event_type, revision) = (EventType::Normal, Some(current.commit.clone()).filter(|commit| !commit.is_empty()));
+        self.effects.push(Effect::Event { event_type, reason: "StackUpdateDetected", note: why.to_string(), revision });
         self.effects.push(Effect::Run(Box::new(NewUpdate {
             current,
             operation,

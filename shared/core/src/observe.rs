@@ -49,11 +49,11 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
             status.outputs = Some(outputs.clone());
         }
     }
-    let event = if outcome.succeeded {
-        Effect::Event { event_type: EventType::Normal, reason: "StackCreated", note: "Successfully updated stack".into() }
+    let (event_type, reason, note) = if outcome.succeeded {
+        (EventType::Normal, "StackCreated", "Successfully updated stack".into())
     } else {
-        let note = format!("Failed to update stack: {}", outcome.message);
-        Effect::Event { event_type: EventType::Warning, reason: "StackUpdateFailure", note }
+        (EventType::Warning, "StackUpdateFailure", format!("Failed to update stack: {}", outcome.message))
     };
-    (status, event)
+    let revision = Some(run.commit.clone()).filter(|commit| !commit.is_empty());
+    (status, Effect::Event { event_type, reason, note, revision })
 }

@@ -59,6 +59,8 @@ pub enum Effect {
         reason: &'static str,
         /// The note.
         note: String,
+        /// The revision of the source that it is about, if it is about one.
+        revision: Option<String>,
     },
     /// Take our finalizer off the Stack. Always the last.
     RemoveFinalizer,

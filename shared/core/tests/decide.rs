@@ -223,6 +223,7 @@ fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
         event_type: EventType::Warning,
         reason: "StackUpdateFailure",
         note: "Failed to update stack: up failed: no such bucket".into(),
+        revision: Some(run(Operation::Up).commit),
     };
     assert!(first.effects.contains(&event));
 
@@ -394,7 +395,15 @@ fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
     assert_eq!((condition(&skipped).as_str(), created(&skipped)), ("Ready", None));
     assert_eq!(skipped.status.last_update.unwrap().last_successful_commit, "main@sha1:bbb");
     let note = "Nothing changed in infra, modules at \"main@sha1:bbb\": no update is needed".to_owned();
-    assert_eq!(skipped.effects, [Effect::Event { event_type: EventType::Normal, reason: "RevisionSkipped", note }]);
+    assert_eq!(
+        skipped.effects,
+        [Effect::Event {
+            event_type: EventType::Normal,
+            reason: "RevisionSkipped",
+            note,
+            revision: Some("main@sha1:bbb".into())
+        }]
+    );
 
     snapshot.tree = stored("other");
     let changed = plan(&snapshot);

@@ -27,7 +27,7 @@ use secrecy::SecretString;
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
 use crate::{
-    Cluster, Endpoint, Error, EventType, Object, Result,
+    Cluster, EVENT_REPORTER, EVENT_REVISION, Endpoint, Error, EventType, Object, Result,
     failure::{failed_write, failure},
 };
 
@@ -224,7 +224,15 @@ impl Cluster for Client {
         }
     }
 
-    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
+    async fn event<K: Object>(
+        &self,
+        regarding: &K,
+        event_type: EventType,
+        reason: &str,
+        note: &str,
+        revision: Option<&str>,
+        at: Timestamp,
+    ) {
         let (namespace, name) = place(regarding);
         let event = Event {
             action: Some(reason.into()),
@@ -232,12 +240,13 @@ impl Cluster for Client {
             metadata: ObjectMeta {
                 generate_name: Some(format!("{name:.200}-")),
                 namespace: Some(namespace.into()),
+                annotations: revision.map(|revision| [(EVENT_REVISION.to_owned(), revision.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             note: Some(note[..note.floor_char_boundary(NOTE_BYTES)].into()),
             reason: Some(reason.into()),
             regarding: Some(regarding.object_ref(&())),
-            reporting_controller: Some(self.manager.into()),
+            reporting_controller: Some(EVENT_REPORTER.into()),
             reporting_instance: Some(self.manager.into()),
             type_: Some(format!("{event_type:?}")),
             ..Event::default()

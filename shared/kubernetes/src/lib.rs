@@ -17,6 +17,12 @@ use kube::{
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Who reports every Event of ours, whichever function publishes it: its `reportingController`.
+pub const EVENT_REPORTER: &str = "driftless";
+
+/// Annotation of an Event: the revision of the source that it is about.
+pub const EVENT_REVISION: &str = "driftless.dev/revision";
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -120,13 +126,15 @@ pub trait Cluster {
         audience: Option<&str>,
         seconds: u32,
     ) -> impl Future<Output = Result<(SecretString, Timestamp)>>;
-    /// Tells people about an object, in at most 1024 bytes. What cannot be told is logged: no look fails for it.
+    /// Tells people about an object, in at most 1024 bytes, and which revision of its source that is about. What cannot be told is
+    /// logged: no look fails for it.
     fn event<K: Object>(
         &self,
         regarding: &K,
         event_type: EventType,
         reason: &str,
         note: &str,
+        revision: Option<&str>,
         at: Timestamp,
     ) -> impl Future<Output = ()>;
 }

@@ -270,7 +270,15 @@ impl Cluster for World {
         self.kubernetes("create a token of", &key, token).await
     }
 
-    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, _at: Timestamp) {
+    async fn event<K: Object>(
+        &self,
+        regarding: &K,
+        event_type: EventType,
+        reason: &str,
+        note: &str,
+        _revision: Option<&str>,
+        _at: Timestamp,
+    ) {
         let meta = regarding.meta();
         let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
         self.state().events.push(format!("{} {namespace}/{name} {event_type:?} {reason}: {note}", K::kind(&())));

@@ -135,8 +135,16 @@ impl Cluster for Wire {
         self.call(|| format!("token of {namespace}/{name}"), token).await
     }
 
-    async fn event<K: Object>(&self, regarding: &K, event_type: EventType, reason: &str, note: &str, at: Timestamp) {
-        self.world.event(regarding, event_type, reason, note, at).await;
+    async fn event<K: Object>(
+        &self,
+        regarding: &K,
+        event_type: EventType,
+        reason: &str,
+        note: &str,
+        revision: Option<&str>,
+        at: Timestamp,
+    ) {
+        self.world.event(regarding, event_type, reason, note, revision, at).await;
     }
 }
 

@@ -19,11 +19,11 @@ use super::{
     ready,
 };
 
-/// Starts both, with the rights of administrators. The cluster has their namespace and CRDs already.
+/// Starts both, with the rights of administrators, and tells the URL that takes events. The cluster has their namespace and CRDs already.
 ///
 /// The artifacts of source-controller have the addresses that they have in any cluster, which only the API server's service proxy
 /// can resolve here: `/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/<path>`.
-pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> Result<()> {
+pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> Result<String> {
     let storage = own_address()?;
     let storage = (storage, free_port(storage)?);
     let admin = cluster.client("admin").await?;
@@ -32,7 +32,8 @@ pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> R
     let pods: Api<Pod> = Api::namespaced(admin, "flux-system");
     pods.patch_status("source-controller", &PatchParams::default(), &Patch::Merge(status)).await?;
     let events = start_notification_controller(dirs, supervisor, cluster).await?;
-    start_source_controller(dirs, supervisor, cluster, storage, &events).await
+    start_source_controller(dirs, supervisor, cluster, storage, &events).await?;
+    Ok(events)
 }
 
 /// What kubelet and the endpoints controller would write: the API server's proxy goes only to an address that a Pod has.

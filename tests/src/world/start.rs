@@ -69,11 +69,11 @@ impl World {
 async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits: Limits) -> Result<(Aws, PrivateGit)> {
     let kubernetes = async {
         let cluster = Cluster::start(dirs, supervisor, project).await?;
-        flux::start(dirs, supervisor, &cluster).await?;
+        let flux_events = flux::start(dirs, supervisor, &cluster).await?;
         cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs.yaml")).await?;
-        Ok(cluster)
+        Ok((cluster, flux_events))
     };
-    let (cluster, git, private, registry, moto, image) = tokio::try_join!(
+    let ((cluster, flux_events), git, private, registry, moto, image) = tokio::try_join!(
         Box::pin(kubernetes),
         GitServer::start(dirs, supervisor),
         Box::pin(PrivateGit::start(dirs, supervisor)),
@@ -82,7 +82,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         image(dirs)
     )?;
     let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &private, &moto, image, limits)?).await?;
-    forwarder(dirs, supervisor, project, &cluster, &aws)?;
+    forwarder(dirs, supervisor, project, &cluster, &aws, &flux_events)?;
     let state = dirs.create("state")?;
     let env = [
         ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
@@ -179,12 +179,20 @@ fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
     path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))
 }
 
-fn forwarder(dirs: &Dirs, supervisor: &Supervisor, project: &Path, cluster: &Cluster, aws: &Aws) -> Result<()> {
+fn forwarder(
+    dirs: &Dirs,
+    supervisor: &Supervisor,
+    project: &Path,
+    cluster: &Cluster,
+    aws: &Aws,
+    flux_events: &str,
+) -> Result<()> {
     let keys = aws.session("ForwarderRole", "forwarder")?;
     let mut forwarder = command(dirs, binary(project, "forwarder")?);
     forwarder
         .env("KUBECONFIG", cluster.kubeconfig("forwarder"))
         .env("CLUSTER", cluster::NAME)
+        .env("FLUX_EVENTS_URL", flux_events)
         .env("HINTS_QUEUE_URL", aws.queues.get("Hints").context("the template has a queue Hints")?)
         .env("AWS_REGION", &aws.region)
         .env("AWS_ENDPOINT_URL", &aws.endpoint)

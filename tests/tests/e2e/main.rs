@@ -1,6 +1,7 @@
 //! What a user sees, through the real processes. All tests share one world; each has a namespace of its own. A test that turns
 //! something off for everybody has the world to itself.
 
+mod alerts;
 mod canary;
 mod compat;
 mod drift;

@@ -1,0 +1,175 @@
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    convert::Infallible,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
+
+use super::event::{FluxEvent, InvolvedObject};
+
+/// Events that wait, at most. Beyond that the oldest goes.
+const MOST: usize = 1000;
+/// How long an Event is of interest, from when we saw it.
+const WITHIN: Duration = Duration::from_mins(10);
+/// Between two tries: the first, and the longest.
+const PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Why Flux did not take an Event.
+#[derive(Clone, Debug)]
+pub(crate) enum Failed {
+    /// It may later.
+    Passing(String),
+    /// It will not.
+    Refused(String),
+}
+
+/// The Events that Flux does not have yet, oldest first.
+#[derive(Default)]
+pub(crate) struct Delivery {
+    waiting: RefCell<VecDeque<(Instant, FluxEvent)>>,
+    filled: Notify,
+    dropped: Cell<u64>,
+}
+
+impl Delivery {
+    /// Has Flux told of this.
+    pub(crate) fn put(&self, event: FluxEvent) {
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.push_back((Instant::now(), event));
+        if waiting.len() > MOST
+            && let Some((_, oldest)) = waiting.pop_front()
+        {
+            self.lost(&oldest, "too many wait");
+        }
+        self.filled.notify_one();
+    }
+
+    /// Posts what waits, one after another, over and over.
+    pub(crate) async fn drain(&self, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Infallible {
+        loop {
+            let next = self.waiting.borrow_mut().pop_front();
+            match next {
+                Some((since, event)) => {
+                    if let Err(why) = until(since + WITHIN, &event, &post).await {
+                        self.lost(&event, &why);
+                    }
+                }
+                None => self.filled.notified().await,
+            }
+        }
+    }
+
+    fn lost(&self, event: &FluxEvent, why: &str) {
+        self.dropped.set(self.dropped.get() + 1);
+        let (InvolvedObject { namespace, name, .. }, dropped) = (&event.involved_object, self.dropped.get());
+        tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Flux was not told of an Event");
+    }
+}
+
+/// Tries for as long as the Event is of interest, and says why it was not taken.
+async fn until(deadline: Instant, event: &FluxEvent, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Result<(), String> {
+    let (mut pause, mut last) = (PAUSE, "it waited for too long".to_owned());
+    while Instant::now() < deadline {
+        match post(event).await {
+            Ok(()) => return Ok(()),
+            Err(Failed::Refused(why)) => return Err(why),
+            Err(Failed::Passing(why)) => last = why,
+        }
+        tracing::info!(why = last, "Flux is to be told of an Event again");
+        sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::events::v1::Event;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::alerts::event::flux;
+
+    fn event(number: usize) -> FluxEvent {
+        flux(&Event { reason: Some(number.to_string()), ..Event::default() })
+    }
+
+    /// Drains for a while; what was posted, as (seconds, number).
+    async fn drain(delivery: &Delivery, seconds: u64, answer: impl Fn(u64, usize) -> Result<(), Failed>) -> Vec<(u64, usize)> {
+        let (begin, posts) = (Instant::now(), RefCell::new(Vec::new()));
+        let post = async |event: &FluxEvent| {
+            let (now, number) = (begin.elapsed().as_secs(), event.reason.parse().unwrap());
+            posts.borrow_mut().push((now, number));
+            answer(now, number)
+        };
+        assert!(timeout(Duration::from_secs(seconds), delivery.drain(post)).await.is_err());
+        posts.into_inner()
+    }
+
+    fn down() -> Result<(), Failed> {
+        Err(Failed::Passing("down".into()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_is_posted_once_and_in_order() {
+        let delivery = Delivery::default();
+        delivery.put(event(1));
+        delivery.put(event(2));
+        let later = async {
+            sleep(Duration::from_secs(5)).await;
+            delivery.put(event(3));
+        };
+        let (posts, ()) = tokio::join!(drain(&delivery, 60, |_, _| Ok(())), later);
+        assert_eq!((posts, delivery.dropped.get()), (vec![(0, 1), (0, 2), (5, 3)], 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_for_a_cause_that_passes_is_posted_again_with_growing_pauses_and_the_next_waits() {
+        let delivery = Delivery::default();
+        delivery.put(event(1));
+        delivery.put(event(2));
+        let posts = drain(&delivery, 60, |now, _| if now < 7 { down() } else { Ok(()) }).await;
+        assert_eq!((posts, delivery.dropped.get()), (vec![(0, 1), (1, 1), (3, 1), (7, 1), (7, 2)], 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_dropped_at_once() {
+        let delivery = Delivery::default();
+        delivery.put(event(1));
+        delivery.put(event(2));
+        let refuse = |_, number| if number == 1 { Err(Failed::Refused("bad".into())) } else { Ok(()) };
+        assert_eq!((drain(&delivery, 60, refuse).await, delivery.dropped.get()), (vec![(0, 1), (0, 2)], 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_posted_later_than_ten_minutes_after_it_was_seen() {
+        let delivery = Delivery::default();
+        delivery.put(event(1));
+        delivery.put(event(2));
+        let later = async {
+            sleep(Duration::from_mins(9)).await;
+            delivery.put(event(3));
+        };
+        let outage = Duration::from_mins(11).as_secs();
+        let (posts, ()) = tokio::join!(drain(&delivery, 2000, |now, _| if now < outage { down() } else { Ok(()) }), later);
+        let (first, rest) = posts.split_at(posts.iter().position(|(_, number)| *number != 1).unwrap());
+        assert_eq!(first.last().unwrap().0, 571, "the next would have been at 601: {first:?}");
+        assert!(rest.iter().all(|(_, number)| *number == 3), "the second was too old when its turn came: {rest:?}");
+        assert!(rest.last().unwrap().0 < outage + 30, "{rest:?}");
+        assert_eq!(delivery.dropped.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_too_many_wait_the_oldest_are_dropped() {
+        let delivery = Delivery::default();
+        (0..MOST + 3).for_each(|number| delivery.put(event(number)));
+        let posts = drain(&delivery, 60, |_, _| Ok(())).await;
+        assert_eq!((posts.len(), posts[0], delivery.dropped.get()), (MOST, (0, 3), 3));
+    }
+}

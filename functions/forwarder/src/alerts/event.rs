@@ -1,0 +1,177 @@
+use driftless_kubernetes::{EVENT_REPORTER, EVENT_REVISION};
+use k8s_openapi::api::events::v1::Event;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+/// The CRD of Flux's Alerts lists the kinds that they may be about, and a Stack is none of them. This one is, and Flux compares kind,
+/// namespace and name only: no such object has to be there.
+const API_VERSION: &str = "source.toolkit.fluxcd.io/v1";
+const KIND: &str = "ExternalArtifact";
+/// Flux drops metadata without one of these before its key: the group of the object, and that of events.
+const GROUP: &str = "source.toolkit.fluxcd.io";
+const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
+
+/// What may be shown on a commit. An update that begins is no verdict, and Flux would show it as a success.
+const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
+
+/// An Event as Flux's notification-controller takes it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FluxEvent {
+    pub(crate) involved_object: InvolvedObject,
+    severity: &'static str,
+    timestamp: String,
+    message: String,
+    pub(crate) reason: String,
+    metadata: Map<String, Value>,
+    reporting_controller: &'static str,
+    reporting_instance: String,
+}
+
+/// What Flux takes the Stack for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct InvolvedObject {
+    api_version: &'static str,
+    kind: &'static str,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    uid: String,
+}
+
+/// An Event about a Stack, for Flux.
+pub(crate) fn flux(event: &Event) -> FluxEvent {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let regarding = event.regarding.clone().unwrap_or_default();
+    let (name, reason) = (text(&regarding.name), text(&event.reason));
+    let time = event.event_time.as_ref().map(|time| time.0);
+    let time = time.or(event.metadata.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
+    // Flux drops an event that it had within five minutes, by its words and this token: two equal failures are two.
+    let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
+    if let Some(revision) = event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(EVENT_REVISION)) {
+        metadata.insert(format!("{GROUP}/revision"), json!(revision));
+        if let Some(commit) = commit(revision).filter(|_| VERDICTS.contains(&reason.as_str())) {
+            metadata.insert(format!("{EVENTS_GROUP}/commit"), json!(commit));
+        }
+    }
+    FluxEvent {
+        severity: if event.type_.as_deref() == Some("Warning") { "error" } else { "info" },
+        timestamp: time.strftime("%FT%TZ").to_string(),
+        message: format!("Stack {name}: {}", text(&event.note)),
+        involved_object: InvolvedObject {
+            api_version: API_VERSION,
+            kind: KIND,
+            // Not what it says that it is about: who may write Events here speaks for this namespace only.
+            namespace: text(&event.metadata.namespace),
+            name,
+            uid: text(&regarding.uid),
+        },
+        reason,
+        metadata,
+        reporting_controller: EVENT_REPORTER,
+        reporting_instance: text(&event.reporting_instance),
+    }
+}
+
+/// The git commit of a revision such as `main@sha1:<hex>`, or of one that is nothing else.
+fn commit(revision: &str) -> Option<&str> {
+    let commit = revision.rsplit_once("sha1:").map_or(revision, |(_, commit)| commit);
+    (commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "8d5b5c1f0e6a4c7d9b3f2e1a0c9d8e7f6a5b4c3d";
+
+    /// An Event as the API server has it.
+    fn event(type_: &str, reason: &str, note: &str, annotations: &Value) -> Event {
+        serde_json::from_value(json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": { "namespace": "shop", "name": "app-x2x8k", "uid": "0d9f6b56", "annotations": annotations },
+            "eventTime": "2026-11-20T21:11:25.987654Z",
+            "type": type_,
+            "reason": reason,
+            "action": reason,
+            "note": note,
+            "regarding": { "apiVersion": "pulumi.com/v1", "kind": "Stack", "namespace": "shop", "name": "app", "uid": "5f1c7c1e" },
+            "reportingController": "driftless",
+            "reportingInstance": "driftless-reconciler",
+        }))
+        .unwrap()
+    }
+
+    fn metadata(reason: &str, revision: &str) -> Value {
+        Value::Object(flux(&event("Normal", reason, "n", &json!({ "driftless.dev/revision": revision }))).metadata)
+    }
+
+    #[test]
+    fn a_failure_is_told_in_full() {
+        let revision = format!("main@sha1:{COMMIT}");
+        let failed =
+            event("Warning", "StackUpdateFailure", "Failed to update stack: up failed", &json!({ EVENT_REVISION: revision }));
+        assert_eq!(
+            serde_json::to_value(flux(&failed)).unwrap(),
+            json!({
+                "involvedObject": {
+                    "apiVersion": "source.toolkit.fluxcd.io/v1",
+                    "kind": "ExternalArtifact",
+                    "namespace": "shop",
+                    "name": "app",
+                    "uid": "5f1c7c1e",
+                },
+                "severity": "error",
+                "timestamp": "2026-11-20T21:11:25Z",
+                "message": "Stack app: Failed to update stack: up failed",
+                "reason": "StackUpdateFailure",
+                "metadata": {
+                    "source.toolkit.fluxcd.io/revision": revision,
+                    "source.toolkit.fluxcd.io/token": "0d9f6b56",
+                    "event.toolkit.fluxcd.io/commit": COMMIT,
+                },
+                "reportingController": "driftless",
+                "reportingInstance": "driftless-reconciler",
+            })
+        );
+    }
+
+    #[test]
+    fn an_event_about_no_revision_has_none() {
+        let flux = flux(&event("Warning", "StackConfigInvalid", "spec.stack: missing", &Value::Null));
+        assert_eq!(Value::Object(flux.metadata), json!({ "source.toolkit.fluxcd.io/token": "0d9f6b56" }));
+        assert_eq!((flux.severity, flux.message.as_str()), ("error", "Stack app: spec.stack: missing"));
+    }
+
+    #[test]
+    fn two_that_say_the_same_are_told_apart() {
+        let mut other = event("Warning", "StackUpdateFailure", "n", &Value::Null);
+        other.metadata.uid = Some("another".into());
+        let token = |event: &Event| flux(event).metadata["source.toolkit.fluxcd.io/token"].clone();
+        assert_ne!(token(&event("Warning", "StackUpdateFailure", "n", &Value::Null)), token(&other));
+    }
+
+    #[test]
+    fn only_a_verdict_about_a_git_commit_is_for_that_commit() {
+        let key = "event.toolkit.fluxcd.io/commit";
+        for revision in
+            [format!("main@sha1:{COMMIT}"), format!("feature/x@sha1:{COMMIT}"), format!("sha1:{COMMIT}"), COMMIT.into()]
+        {
+            assert_eq!(metadata("StackCreated", &revision)[key], COMMIT, "{revision}");
+            let begins = metadata("StackUpdateDetected", &revision);
+            assert_eq!((&begins["source.toolkit.fluxcd.io/revision"], begins.get(key)), (&json!(revision), None));
+        }
+        let digest = "c5879b8d250ca6e74ca6bba56d9d89d3902cdc521520c040f051f7893d9555ac";
+        for revision in ["1", "6.2.1", "main", &format!("latest@sha256:{digest}"), &COMMIT.replace('8', "x"), "sha1:é"] {
+            assert_eq!(metadata("StackCreated", revision).get(key), None, "{revision}");
+        }
+    }
+
+    #[test]
+    fn an_event_speaks_for_its_own_namespace_only() {
+        let mut event = event("Normal", "StackCreated", "n", &Value::Null);
+        event.metadata.namespace = Some("mine".into());
+        assert_eq!(flux(&event).involved_object.namespace, "mine");
+    }
+}

@@ -1,0 +1,33 @@
+//! Tells Flux's notification-controller of every Event that Driftless publishes about a Stack, once: what its Alerts make of it is the
+//! user's. What was there before the start is not told, and what cannot be told within ten minutes is dropped.
+
+mod client;
+mod delivery;
+mod event;
+mod seen;
+
+use std::{convert::Infallible, future::pending};
+
+pub use client::Flux;
+use delivery::Delivery;
+use driftless_kubernetes::EVENT_REPORTER;
+use k8s_openapi::api::events::v1::Event;
+use kube::{Api, Client, runtime::watcher};
+use seen::Seen;
+
+use crate::watch;
+
+/// Tells until it is dropped.
+pub(crate) async fn tell(client: Client, flux: &Flux) -> Infallible {
+    let (mut seen, delivery) = (Seen::default(), Delivery::default());
+    let ours = watcher::Config::default().fields(&format!("reportingController={EVENT_REPORTER},regarding.kind=Stack"));
+    let watching = watch(Api::<Event>::all(client), ours, "Event", |change| {
+        if let Some(event) = seen.unseen(change) {
+            delivery.put(event::flux(&event));
+        }
+    });
+    tokio::select! {
+        never = delivery.drain(async |event: &_| flux.post(event).await) => never,
+        () = watching => pending().await,
+    }
+}
