@@ -7,13 +7,17 @@ use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
 use driftless_aws::{BATCH, Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, Stack as CoreStack, due, its_turn};
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Object, Page};
+use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt as _};
 
 /// An Update that is not complete, or not released, is hinted when it is older than this: its launch, its record or the look at its
 /// Stack may have got lost.
 const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+/// Batches of hints that are under way at once, at most: a page's, where every object on it is due, are sent in five round trips.
+const BATCHES_AT_ONCE: usize = 10;
 
 /// The sources are collected in so many parts, so that the fetcher never has all at once.
 const PARTS: i64 = 24;
@@ -56,6 +60,14 @@ pub struct Swept {
 }
 
 /// Hints what is due in a cluster.
+///
+/// Memory is bounded by a page of objects, and what is due on a page is hinted before the next one is read: a sweep that is cut short has
+/// done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
+/// end. The next one begins anew, whatever became of this one, and a hint that is sent twice does no harm.
+///
+/// A sweep may take longer than a tick: the next one goes on beside it, and as `now` is the same for all pages, each asks every object whether
+/// its turn is at this one's tick. What must hold is that the time limit of the function suffices for one whole list. It does for some hundred
+/// times the 10,000 Stacks that `make bench` shows, which is more than an API server holds.
 pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
@@ -63,30 +75,46 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     settings: Settings,
     now: Timestamp,
 ) -> Result<Swept, Error> {
-    let (mut hints, mut swept) = (Vec::new(), Swept::default());
-    for stack in cluster.list::<Stack>(None, None).await? {
+    let mut swept = Swept::default();
+    let stacks = hint_each(name, cluster, queues, |stack: &Stack| {
         swept.stacks += 1;
-        if due(&CoreStack::from(&stack), settings.period_seconds, settings.tick_seconds, now) {
-            hints.push(Hint::new(key(name, &stack)));
-        }
-    }
-    for update in cluster.list::<Update>(None, None).await? {
+        due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
+    })
+    .await;
+    let updates = hint_each(name, cluster, queues, |update: &Update| {
         if !update.is_complete() {
             let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
             *if ours.is_some_and(|ours| ours.task.is_some()) { &mut swept.running } else { &mut swept.waiting } += 1;
         }
         let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-        if (!update.is_complete() || finalizer::is_on(&update)) && age > UNFINISHED_AFTER || update.expired(now) {
-            hints.push(Hint::new(key(name, &update)));
+        (!update.is_complete() || finalizer::is_on(update)) && age > UNFINISHED_AFTER || update.expired(now)
+    })
+    .await;
+    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| !is_settled(workspace)).await;
+    Ok(Swept { hints: stacks? + updates? + workspaces?, ..swept })
+}
+
+/// Hints every object of a kind that wants a look. How many hints were sent.
+async fn hint_each<K: Object, C: Cluster, Q: Queues>(
+    name: &str,
+    cluster: &C,
+    queues: &Q,
+    mut wants_look: impl FnMut(&K) -> bool,
+) -> Result<usize, Error> {
+    let (mut sent, mut failed, mut from) = (0, None, None);
+    loop {
+        let Page { objects, next } = cluster.page::<K>(None, None, from.as_deref()).await?;
+        let due = objects.iter().filter(|object| wants_look(object));
+        let hints: Vec<_> = due.map(|object| Hint::new(key(name, object))).collect();
+        match send(queues, &hints).await {
+            Ok(()) => sent += hints.len(),
+            Err(error) => failed = Some(error),
         }
-    }
-    for workspace in cluster.list::<Workspace>(None, None).await? {
-        if !is_settled(&workspace) {
-            hints.push(Hint::new(key(name, &workspace)));
+        if next.is_none() {
+            return failed.map_or(Ok(sent), Err);
         }
+        from = next;
     }
-    send(queues, &hints).await?;
-    Ok(Swept { hints: hints.len(), ..swept })
 }
 
 /// Whether a Workspace needs no look: it is ready as it is now, or going.
@@ -113,8 +141,19 @@ async fn send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<(), Error> {
 /// Those that were not taken.
 async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>, Error> {
     let mut refused = Vec::new();
-    for batch in hints.chunks(BATCH) {
-        refused.extend(queues.hints(batch).await?.into_iter().filter_map(|position| batch.get(position)).cloned());
+    for batches in hints.chunks(BATCH * BATCHES_AT_ONCE) {
+        let batches: Vec<_> = batches.chunks(BATCH).collect();
+        let answers = join_all(batches.iter().map(|batch| queues.hints(batch))).await;
+        for (batch, answer) in batches.into_iter().zip(answers) {
+            match answer {
+                Ok(positions) => refused.extend(positions.into_iter().filter_map(|position| batch.get(position)).cloned()),
+                Err(error) if error.is_transient() => {
+                    tracing::warn!(%error, hints = batch.len(), "a batch of hints was not taken");
+                    refused.extend_from_slice(batch);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
     Ok(refused)
 }
@@ -296,6 +335,46 @@ mod tests {
         let expected = ["expired", "new", "running", "stale", "stalled", "unfinished", "unreleased"];
         assert_eq!(hinted(&world), expected);
         assert_eq!(swept, Swept { stacks: 0, waiting: 1, running: 1, hints: 7 });
+    }
+
+    #[test]
+    fn a_page_that_fails_takes_no_hint_from_what_came_before_and_from_other_kinds() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..200 {
+            let world = World::new(seed, Faults { transient: 150, ..Faults::NONE });
+            for name in 0..7 {
+                for kind in ["Update", "Workspace"] {
+                    insert(&world, kind, &name.to_string(), json!({}), &json!({}), &json!({}));
+                }
+            }
+            world.advance(SignedDuration::from_mins(2));
+            let swept = world.drive(sweep(CLUSTER, &world, &world.calm(), SETTINGS, world.now())).unwrap();
+            let sent = world.sent();
+            let of_kind =
+                |kind: &str| sent.iter().filter(|sent| matches!(sent, Message::Hint(hint) if hint.object.kind == kind)).count();
+            seen.insert((of_kind("Update"), of_kind("Workspace"), swept.ok().map(|swept| swept.hints)));
+        }
+        // Pages are of three.
+        for expected in [(7, 7, Some(14)), (3, 7, None), (6, 7, None), (7, 0, None), (7, 7, None)] {
+            assert!(seen.contains(&expected), "{expected:?} is not among {seen:?}");
+        }
+        assert!(seen.iter().all(|(updates, workspaces, _)| [0, 3, 6, 7].contains(updates) && [0, 3, 6, 7].contains(workspaces)));
+        assert!(
+            seen.iter()
+                .all(|(updates, workspaces, swept)| swept.is_none_or(|hints| hints == updates + workspaces && hints == 14))
+        );
+    }
+
+    #[test]
+    fn more_hints_than_are_under_way_at_once_are_all_sent() {
+        let world = World::new(0, Faults::NONE);
+        let name = |name: usize| {
+            let (cluster, api_version, kind, namespace) = (CLUSTER.into(), "v1".into(), "Stack".into(), "n".into());
+            ObjectKey { cluster, api_version, kind, namespace, name: format!("{name:03}") }
+        };
+        let hints: Vec<_> = (0..2 * BATCH * BATCHES_AT_ONCE + 5).map(|number| Hint::new(name(number))).collect();
+        world.drive(send(&world, &hints)).unwrap().unwrap();
+        assert_eq!(hinted(&world), hints.iter().map(|hint| hint.object.name.clone()).collect::<Vec<_>>());
     }
 
     #[test]

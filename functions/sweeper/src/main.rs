@@ -29,12 +29,14 @@ async fn main() -> Result<(), Error> {
     let queues = Sqs::new(&aws, QueueUrls { hints, sources, ..QueueUrls::default() });
     run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
         let mut failed = None;
+        // The time of this tick, however long the clusters before take.
+        let tick = now();
         for name in &names {
             let begun = now();
             let swept = async {
                 let cluster = clusters.get(name).await?;
-                let swept = sweep(name, &cluster, &queues, settings, now()).await?;
-                Ok((swept, collect(name, &objects, &queues, settings, now()).await?))
+                let swept = sweep(name, &cluster, &queues, settings, tick).await?;
+                Ok((swept, collect(name, &objects, &queues, settings, tick).await?))
             };
             let swept: Result<_, sweeper::Error> = swept.await;
             match swept {

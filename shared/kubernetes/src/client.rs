@@ -1,12 +1,14 @@
 use std::{
     collections::HashMap,
     path::PathBuf,
+    pin::pin,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_contract::ObjectKey;
+use futures::AsyncReadExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -14,25 +16,31 @@ use k8s_openapi::{
         core::v1::ServiceAccount,
         events::v1::Event,
     },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{ListMeta, MicroTime, ObjectMeta},
 };
 use kube::{
     Api, Config,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     client::{ClientBuilder, retry::RetryPolicy},
     config::{KubeConfigOptions, Kubeconfig, NamedContext},
-    core::{ApiResource, DeserializeGuard, DynamicObject, GroupVersionKind, error_boundary::InvalidObject},
+    core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta, Request},
 };
 use secrecy::SecretString;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
 use crate::{
-    Cluster, EVENT_REPORTER, EVENT_REVISION, Endpoint, Error, EventType, Object, Result,
+    Cluster, EVENT_REPORTER, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result,
     failure::{failed_write, failure},
 };
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
+/// A page that is larger is not read to its end, so that nobody's objects fill a function's memory,
+const PAGE_BYTES: u64 = 8 << 20;
+/// but asked for again with so many objects: etcd takes 1.5 MiB at most for each.
+const FEW: u32 = 5;
 /// How long the cluster may be silent within an answer: a function's own time is short.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Tries after a 429, 503 or 504. Few: redelivery and later looks are the outer retry.
@@ -76,6 +84,33 @@ impl Client {
         &self.kube
     }
 
+    /// A page as text: the one that is asked for, or what is left of it. A token that expired is answered with one that goes on from
+    /// the same place, in the list as it is now. `None` if even a few objects are too large for this function's memory.
+    async fn page_text(&self, list: &Request, mut params: ListParams) -> kube::Result<Option<Vec<u8>>> {
+        let mut text = self.text(list, &params).await;
+        if let Err(kube::Error::Api(status)) = &text
+            && status.code == 410
+            && let Some(token) = status.metadata.as_ref().and_then(|metadata| metadata.continue_.clone())
+        {
+            params.continue_token = Some(token);
+            text = self.text(list, &params).await;
+        }
+        if let Ok(None) = text {
+            params.limit = Some(FEW);
+            text = self.text(list, &params).await;
+        }
+        text
+    }
+
+    /// What a list answers, unless it is larger than [`PAGE_BYTES`].
+    async fn text(&self, list: &Request, params: &ListParams) -> kube::Result<Option<Vec<u8>>> {
+        let request = list.list(params).map_err(kube::Error::BuildRequest)?;
+        let mut text = Vec::new();
+        let answer = pin!(self.kube.request_stream(request).await?);
+        answer.take(PAGE_BYTES + 1).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)?;
+        Ok((text.len() as u64 <= PAGE_BYTES).then_some(text))
+    }
+
     fn api<K: Object>(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.kube.clone(), namespace)
     }
@@ -85,14 +120,22 @@ impl Client {
     }
 }
 
+/// A page as it comes. kube's own type of it copies every object twice before it is read.
+#[derive(Deserialize)]
+struct List<'a> {
+    metadata: ListMeta,
+    #[serde(borrow)]
+    items: Vec<&'a RawValue>,
+}
+
 /// One object that cannot be read, such as another operator's, keeps no other from being seen.
-fn readable<K: Object>(DeserializeGuard(object): DeserializeGuard<K>) -> Option<K> {
-    let warn = |invalid: &InvalidObject| {
-        let name =
-            [&invalid.metadata.namespace, &invalid.metadata.name].map(|part| part.as_deref().unwrap_or_default()).join("/");
-        tracing::warn!(kind = %K::kind(&()), name, error = invalid.error, "an object is left out: it cannot be read");
+fn readable<K: Object>(object: &RawValue) -> Option<K> {
+    let warn = |error: &serde_json::Error| {
+        let PartialObjectMeta { metadata, .. } = serde_json::from_str::<PartialObjectMeta<()>>(object.get()).unwrap_or_default();
+        let name = [metadata.namespace, metadata.name].map(Option::unwrap_or_default).join("/");
+        tracing::warn!(kind = %K::kind(&()), name, %error, "an object is left out: it cannot be read");
     };
-    object.inspect_err(warn).ok()
+    serde_json::from_str(object.get()).inspect_err(warn).ok()
 }
 
 /// A read, and once more if it failed for a cause that passes: a connection that was idle while the function was frozen is found dead by
@@ -147,23 +190,30 @@ impl Cluster for Client {
         .await
     }
 
-    async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
-        let kube = self.kube.clone();
-        let api: Api<DeserializeGuard<K>> =
-            namespace.map_or_else(|| Api::all(kube.clone()), |namespace| Api::namespaced(kube.clone(), namespace));
-        let mut params =
-            ListParams { field_selector: field_selector.map(Into::into), limit: Some(PAGE), ..ListParams::default() };
-        let mut objects = Vec::new();
-        loop {
-            let page =
-                again(async || api.list(&params).await.map_err(|error| failure(format!("list {}", K::plural(&())), error)))
-                    .await?;
-            objects.extend(page.items.into_iter().filter_map(readable));
-            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-            if params.continue_token.is_none() {
-                return Ok(objects);
-            }
-        }
+    async fn page<K: Object>(
+        &self,
+        namespace: Option<&str>,
+        field_selector: Option<&str>,
+        from: Option<&str>,
+    ) -> Result<Page<K>> {
+        let call = || format!("list {}", K::plural(&()));
+        let list = Request::new(K::url_path(&(), namespace));
+        let params = ListParams {
+            field_selector: field_selector.map(Into::into),
+            limit: Some(PAGE),
+            continue_token: from.map(Into::into),
+            ..ListParams::default()
+        };
+        let text = again(async || self.page_text(&list, params.clone()).await.map_err(|error| failure(call(), error))).await?;
+        let too_large =
+            || Error::Permanent { call: call(), message: format!("{FEW} objects are larger than {PAGE_BYTES} bytes") };
+        let text = text.ok_or_else(too_large)?;
+        let List { metadata, items } =
+            serde_json::from_slice(&text).map_err(|error| failure(call(), kube::Error::SerdeError(error)))?;
+        Ok(Page {
+            objects: items.into_iter().filter_map(readable).collect(),
+            next: metadata.continue_.filter(|token| !token.is_empty()),
+        })
     }
 
     async fn create<K: Object>(&self, object: &K) -> Result<K> {
@@ -322,6 +372,13 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
+    use serde_json::json;
+    use tower::BoxError;
+
     use super::*;
 
     #[test]
@@ -332,6 +389,91 @@ mod tests {
         for name in ["a", "my-app.v2", "GitRepository", "source.toolkit.fluxcd.io"] {
             assert!(is_name(name), "{name}");
         }
+    }
+
+    /// A cluster that answers a list by its query, and the queries so far.
+    fn cluster(answer: impl Fn(&str) -> (u16, String) + Clone + Send + 'static) -> (Client, Arc<Mutex<Vec<String>>>) {
+        let queries = Arc::new(Mutex::new(Vec::new()));
+        let asked = Arc::clone(&queries);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let query = request.uri().query().unwrap_or_default().trim_start_matches('&').to_owned();
+            let (code, text) = answer(&query);
+            asked.lock().unwrap().push(query);
+            let response = http::Response::builder().status(code).body(Body::from(text.into_bytes())).unwrap();
+            async move { Ok::<_, BoxError>(response) }
+        });
+        let endpoint = Endpoint { server: String::new(), certificate_authority: None };
+        (Client { kube: kube::Client::new(service, "default"), endpoint, manager: "test" }, queries)
+    }
+
+    fn page(names: &[&str], next: &str) -> (u16, String) {
+        let items: Vec<_> = names.iter().map(|name| json!({ "metadata": { "name": name } })).collect();
+        (200, json!({ "items": items, "metadata": { "continue": next } }).to_string())
+    }
+
+    fn expired(next: Option<&str>) -> (u16, String) {
+        let metadata = json!({ "continue": next });
+        (
+            410,
+            json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old", "metadata": metadata }).to_string(),
+        )
+    }
+
+    /// The names on all pages, or the error.
+    async fn names(client: &Client) -> Result<Vec<String>> {
+        let objects = client.list::<ConfigMap>(Some("n"), None).await?;
+        Ok(objects.into_iter().filter_map(|object| object.metadata.name).collect())
+    }
+
+    #[tokio::test]
+    async fn a_list_has_every_page_without_what_cannot_be_read() {
+        let (client, queries) = cluster(|query| match query {
+            "limit=500" => page(&["a", "b"], "two"),
+            "limit=500&continue=two" => {
+                let items = json!([{ "metadata": { "name": "c" }, "data": 7 }, { "metadata": { "name": "d" } }]);
+                (200, json!({ "items": items, "metadata": { "continue": "three" } }).to_string())
+            }
+            _ => page(&[], ""),
+        });
+        assert_eq!(names(&client).await.unwrap(), ["a", "b", "d"]);
+        assert_eq!(*queries.lock().unwrap(), ["limit=500", "limit=500&continue=two", "limit=500&continue=three"]);
+    }
+
+    #[tokio::test]
+    async fn a_token_that_expired_is_replaced_by_the_one_in_the_answer() {
+        let (client, queries) = cluster(|query| match query {
+            "limit=500" => page(&["a"], "old"),
+            "limit=500&continue=old" => expired(Some("new")),
+            _ => page(&["b"], ""),
+        });
+        assert_eq!(names(&client).await.unwrap(), ["a", "b"]);
+        assert_eq!(queries.lock().unwrap().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_list_of_which_every_token_expires_fails_for_now() {
+        for (next, requests) in [(Some("new"), 5), (None, 3)] {
+            let answer = move |query: &str| if query == "limit=500" { page(&["a"], "old") } else { expired(next) };
+            let (client, queries) = cluster(answer);
+            let error = names(&client).await.unwrap_err();
+            assert!(error.is_transient(), "{error}");
+            assert_eq!(queries.lock().unwrap().len(), requests);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
+        let large = || "x".repeat(usize::try_from(PAGE_BYTES).unwrap());
+        let (client, queries) = cluster(move |query| match query {
+            "limit=500" => page(&["a", &large()], "end"),
+            "limit=5" => page(&["a"], "rest"),
+            _ => page(&["b"], ""),
+        });
+        assert_eq!(names(&client).await.unwrap(), ["a", "b"]);
+        assert_eq!(*queries.lock().unwrap(), ["limit=500", "limit=5", "limit=500&continue=rest"]);
+
+        let (client, _) = cluster(move |_| page(&[&large()], ""));
+        assert_eq!(names(&client).await.unwrap_err().to_string(), "list configmaps: 5 objects are larger than 8388608 bytes");
     }
 
     #[test]

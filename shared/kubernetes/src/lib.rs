@@ -97,6 +97,15 @@ pub struct Endpoint {
     pub certificate_authority: Option<String>,
 }
 
+/// A part of a list.
+#[derive(Clone, Debug)]
+pub struct Page<K> {
+    /// Its objects.
+    pub objects: Vec<K>,
+    /// Where the next page begins; absent at the end.
+    pub next: Option<String>,
+}
+
 /// One cluster.
 pub trait Cluster {
     /// Where its API server is, for others than this client.
@@ -105,8 +114,27 @@ pub trait Cluster {
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
     /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served, or may not be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
-    /// The objects of a namespace, or of all, that a field selector such as `spec.programRef.name=x` chooses. Reads every page.
-    fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> impl Future<Output = Result<Vec<K>>>;
+    /// The first page, or the one that begins at `from`, of the objects of a namespace, or of all, that a field selector such as
+    /// `spec.programRef.name=x` chooses. An object that is there all the while is on one of the pages; one that comes or goes between two of
+    /// them may be.
+    fn page<K: Object>(
+        &self,
+        namespace: Option<&str>,
+        field_selector: Option<&str>,
+        from: Option<&str>,
+    ) -> impl Future<Output = Result<Page<K>>>;
+    /// The objects of every page at once.
+    fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> impl Future<Output = Result<Vec<K>>> {
+        async move {
+            let Page { mut objects, mut next } = self.page(namespace, field_selector, None).await?;
+            while let Some(from) = next {
+                let page = self.page(namespace, field_selector, Some(&from)).await?;
+                objects.extend(page.objects);
+                next = page.next;
+            }
+            Ok(objects)
+        }
+    }
     /// Creates an object; [`Error::Conflict`] if it is there.
     fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Writes an object's metadata and spec over the version that was read.

@@ -1,5 +1,5 @@
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Result};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -9,6 +9,8 @@ use crate::{State, World};
 
 /// The name of the one cluster.
 pub const CLUSTER: &str = "sim";
+/// Objects per page of a list: few, so that the smallest of clusters has more than one.
+const PAGE: usize = 3;
 
 impl World {
     /// Writes an object as it is given, status included: what a user, Flux or another controller does. Its uid and generation are
@@ -192,15 +194,28 @@ impl Cluster for World {
         self.kubernetes("get", key, |state| state.cluster.get(key).map(read).transpose()).await
     }
 
-    async fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> Result<Vec<K>> {
-        let kind = key::<K>("", "");
+    /// Each page is of the list as it is now, as from a token that expired.
+    async fn page<K: Object>(
+        &self,
+        namespace: Option<&str>,
+        field_selector: Option<&str>,
+        from: Option<&str>,
+    ) -> Result<Page<K>> {
+        let (begin_namespace, begin_name) = from.and_then(|from| from.split_once('/')).unwrap_or_default();
+        let begin = key::<K>(begin_namespace, begin_name);
         let list = |state: &mut State| {
-            let of_kind =
-                state.cluster.iter().filter(|(key, _)| (&key.api_version, &key.kind) == (&kind.api_version, &kind.kind));
+            let of_kind = state
+                .cluster
+                .range(&begin..)
+                .take_while(|(key, _)| (&key.api_version, &key.kind) == (&begin.api_version, &begin.kind));
             let in_namespace = of_kind.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace));
-            in_namespace.filter(|(_, object)| is_selected(object, field_selector)).map(|(_, object)| read(object)).collect()
+            let mut selected = in_namespace.filter(|(_, object)| is_selected(object, field_selector));
+            Ok(Page {
+                objects: selected.by_ref().take(PAGE).map(|(_, object)| read(object)).collect::<Result<_>>()?,
+                next: selected.next().map(|(key, _)| format!("{}/{}", key.namespace, key.name)),
+            })
         };
-        self.kubernetes("list", &kind, list).await
+        self.kubernetes("list", &begin, list).await
     }
 
     async fn create<K: Object>(&self, object: &K) -> Result<K> {

@@ -10,7 +10,7 @@ use std::{
 use driftless_aws::{Objects, Queues, Started, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
 use driftless_core::TaskShape;
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
 use driftless_testkit::World;
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
@@ -80,11 +80,17 @@ impl Cluster for Wire {
         self.call(|| format!("get {} {}", key.kind, key.name), self.world.get_dynamic(key)).await
     }
 
-    async fn list<K: Object>(&self, namespace: Option<&str>, selector: Option<&str>) -> driftless_kubernetes::Result<Vec<K>> {
+    async fn page<K: Object>(
+        &self,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+        from: Option<&str>,
+    ) -> driftless_kubernetes::Result<Page<K>> {
         if self.is_broken(Breakage::Names) && K::kind(&()) == "Update" && self.who.starts_with("fetcher") {
-            return Ok(Vec::new());
+            return Ok(Page { objects: Vec::new(), next: None });
         }
-        self.call(|| format!("list {} {selector:?}", K::kind(&())), self.world.list(namespace, selector)).await
+        let what = || format!("list {} {selector:?} from {from:?}", K::kind(&()));
+        self.call(what, self.world.page(namespace, selector, from)).await
     }
 
     async fn create<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {

@@ -6,6 +6,7 @@ mod hundred;
 mod sources;
 mod stack;
 mod starts;
+mod sweep;
 
 use std::{path::Path, time::Duration};
 
@@ -25,6 +26,9 @@ async fn main() -> Result<()> {
     }
     if wants("sources") {
         Box::pin(sources::measure(&project)).await?;
+    }
+    if wants("sweep") {
+        Box::pin(sweep::measure(&project)).await?;
     }
     if wants("stack") || wants("hundred") {
         let world = World::start(&project, Limits::default()).await?;
