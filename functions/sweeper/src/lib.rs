@@ -66,8 +66,8 @@ pub struct Swept {
 /// end. The next one begins anew, whatever became of this one, and a hint that is sent twice does no harm.
 ///
 /// A sweep may take longer than a tick: the next one goes on beside it, and as `now` is the same for all pages, each asks every object whether
-/// its turn is at this one's tick. What must hold is that the time limit of the function suffices for one whole list. It does for some hundred
-/// times the 10,000 Stacks that `make bench` shows, which is more than an API server holds.
+/// its turn is at this one's tick. What must hold is that the time limit of the function suffices for one whole list: `make bench` shows what
+/// 10,000 Stacks take of it.
 pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,

@@ -8,7 +8,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_contract::ObjectKey;
-use futures::AsyncReadExt as _;
+use futures::AsyncBufReadExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -38,7 +38,7 @@ use crate::{
 /// Objects per page of a list.
 const PAGE: u32 = 500;
 /// A page that is larger is not read to its end, so that nobody's objects fill a function's memory,
-const PAGE_BYTES: u64 = 8 << 20;
+const PAGE_BYTES: usize = 8 << 20;
 /// but asked for again with so many objects: etcd takes 1.5 MiB at most for each.
 const FEW: u32 = 5;
 /// How long the cluster may be silent within an answer: a function's own time is short.
@@ -105,10 +105,18 @@ impl Client {
     /// What a list answers, unless it is larger than [`PAGE_BYTES`].
     async fn text(&self, list: &Request, params: &ListParams) -> kube::Result<Option<Vec<u8>>> {
         let request = list.list(params).map_err(kube::Error::BuildRequest)?;
+        let mut answer = pin!(self.kube.request_stream(request).await?);
         let mut text = Vec::new();
-        let answer = pin!(self.kube.request_stream(request).await?);
-        answer.take(PAGE_BYTES + 1).read_to_end(&mut text).await.map_err(kube::Error::ReadEvents)?;
-        Ok((text.len() as u64 <= PAGE_BYTES).then_some(text))
+        // Not `read_to_end`: it fills all that is allocated with zeros whenever it has to wait.
+        loop {
+            let piece = answer.fill_buf().await.map_err(kube::Error::ReadEvents)?;
+            let length = piece.len();
+            if length == 0 || text.len() + length > PAGE_BYTES {
+                return Ok((length == 0).then_some(text));
+            }
+            text.extend_from_slice(piece);
+            answer.consume_unpin(length);
+        }
     }
 
     fn api<K: Object>(&self, namespace: &str) -> Api<K> {
@@ -463,7 +471,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
-        let large = || "x".repeat(usize::try_from(PAGE_BYTES).unwrap());
+        let large = || "x".repeat(PAGE_BYTES);
         let (client, queries) = cluster(move |query| match query {
             "limit=500" => page(&["a", &large()], "end"),
             "limit=5" => page(&["a"], "rest"),
