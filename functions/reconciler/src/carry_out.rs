@@ -3,8 +3,9 @@
 use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, keys};
-use driftless_core::{Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
+use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -63,6 +64,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
     if plan.status != snapshot.stack.status {
         stack.set_status(&plan.status, now);
         stack = ports.cluster.replace_status(&stack).await?;
+        count_drift(&snapshot.stack.status.drift, &plan.status.drift, &hint.object, now);
     }
     for effect in effects {
         match effect {
@@ -99,6 +101,19 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
         }
     }
     Ok(())
+}
+
+/// Counts what a check found, once: this look has written it down.
+fn count_drift(before: &DriftStatus, after: &DriftStatus, stack: &ObjectKey, now: Timestamp) {
+    let found = match &after.verdict {
+        Some(DriftVerdict::Found(drift)) => drift.count,
+        Some(DriftVerdict::None) => 0,
+        _ => return,
+    };
+    if before.last != after.last {
+        let values = [(Metric::DriftChecks, 1.0), (Metric::DriftedResources, f64::from(found))];
+        metrics::emit(&values, &[("cluster", &stack.cluster), ("stack", &stack.to_string())], now);
+    }
 }
 
 async fn fetch<C: Cluster, O: Objects, Q: Queues>(

@@ -86,7 +86,7 @@ impl<'a> Look<'a> {
                 self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
             }
             RunState::Ended(run, outcome) => {
-                let (after, event) = drift::observe_check(drift, &run.name, outcome, self.now);
+                let (after, event) = drift::observe_check(drift, run, outcome, self.now);
                 *drift = after;
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 self.effects.extend(event);

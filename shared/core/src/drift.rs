@@ -4,7 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{DriftStatus, DriftVerdict, Effect, EventType, LastUpdateState, RunOutcome, Schedule, Stack, due::spread};
+use crate::{DriftStatus, DriftVerdict, Effect, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack, due::spread};
 
 /// A Stack that failed, or whose check did, is not looked at more often than this.
 const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
@@ -137,7 +137,7 @@ pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
 /// What the end of a check makes of what is known, and the Event that tells of it, if it is news.
 pub(crate) fn observe_check(
     before: &DriftStatus,
-    name: &str,
+    check: &Run,
     outcome: &RunOutcome,
     now: Timestamp,
 ) -> (DriftStatus, Option<Effect>) {
@@ -150,7 +150,8 @@ pub(crate) fn observe_check(
         }
         _ => Some(DriftVerdict::Unknown(outcome.message.clone())),
     };
-    let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note });
+    let revision = Some(check.commit.clone());
+    let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note, revision });
     let event = match (&before.verdict, &verdict) {
         (before, after) if before == after => None,
         (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, "DriftDetected", drift.to_string()),
@@ -162,7 +163,7 @@ pub(crate) fn observe_check(
         }
         _ => None,
     };
-    (DriftStatus { current: None, last: Some(name.into()), checked: Some(now), verdict }, event)
+    (DriftStatus { current: None, last: Some(check.name.clone()), checked: Some(now), verdict }, event)
 }
 
 #[cfg(test)]

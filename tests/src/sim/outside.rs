@@ -179,7 +179,7 @@ impl Outside {
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
             }),
             Action::Suspend(stack, suspend) => {
-                annotate(world, stack, &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))])
+                annotate(world, stack, &[(names::SUSPEND, Some(if suspend { "true" } else { "false" }))]);
             }
             Action::Watch(stack, true) => {
                 annotate(world, stack, &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))]);

@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 12] = [
+const TESTS: [(&str, &str); 13] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
