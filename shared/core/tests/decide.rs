@@ -1,4 +1,5 @@
 //! What a look at a Stack leads to.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -773,7 +774,8 @@ fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
 
 #[test]
 fn no_drift_is_looked_for_where_nothing_is_or_something_is_under_way() {
-    let cases: [(&str, fn(&mut Snapshot)); 8] = [
+    type Change = fn(&mut Snapshot);
+    let cases: [(&str, Change); 8] = [
         ("not asked for", |snapshot| snapshot.stack.drift = None),
         ("paused", |snapshot| snapshot.stack.drift.as_mut().unwrap().schedule = None),
         ("suspended", |snapshot| snapshot.stack.suspended = true),

@@ -1,4 +1,5 @@
 //! What holds of every plan, whatever is true of the Stack.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

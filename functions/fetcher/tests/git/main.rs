@@ -117,7 +117,7 @@ impl Site {
         let metadata = json!({ "namespace": "team", "name": "shop" });
         let stack = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec });
         self.world.insert(stack);
-        self.answer(&key).await
+        Box::pin(self.answer(&key)).await
     }
 
     /// The same of a Workspace with this `spec.git`: the commit, or why there is none.
@@ -127,7 +127,7 @@ impl Site {
         let spec = json!({ "git": git });
         self.world.insert(json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec }));
         let key = Self::key().sibling(api_version, kind, "shop");
-        let outcome = self.answer(&key).await;
+        let outcome = Box::pin(self.answer(&key)).await;
         if let Some(failure) = outcome.failure {
             assert!(!failure.message.contains("canary"), "{}", failure.message);
             return Err(failure.message);
