@@ -114,7 +114,7 @@ impl std::fmt::Display for DriftedResource {
 /// When drift of a Stack is looked for next; in the past if that is due. `None` if never. What was never applied does not drift.
 pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
-    let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting)?;
+    let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
     let status = &stack.status.drift;
     let since = status.checked.or(last.last_resync_time)?;
     let next = schedule.next(since, spread(&stack.uid))?;

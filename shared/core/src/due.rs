@@ -1,8 +1,8 @@
 use jiff::Timestamp;
 
-use crate::Stack;
+use crate::{Stack, drift::next_check};
 
-/// Whether the sweep should hint a Stack: something about it was not looked at yet, a booked look is overdue, or its turn for a
+/// Whether the sweep should hint a Stack: something about it was not looked at yet, a booked look or one for drift is overdue, or its turn for a
 /// look without any reason has come. Turns come every `period_seconds`, spread over the Stacks by their uid, so that what no event
 /// told of is seen within that time. `tick_seconds` is the time between two sweeps.
 #[must_use]
@@ -11,8 +11,11 @@ pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp
     let unseen = status.observed_generation != Some(stack.generation)
         || status.observed_reconcile_request != stack.reconcile_request
         || status.readiness.is_none()
+        || status.suspended != stack.suspended
+        || stack.drift.is_none() && status.drift.checked.is_some()
         || stack.deleting;
-    let overdue = status.next_look.is_some_and(|at| at <= now);
+    let check = next_check(stack).filter(|_| status.drift.current.is_none());
+    let overdue = status.next_look.into_iter().chain(check).any(|at| at <= now);
     unseen || overdue || its_turn(&stack.uid, period_seconds, tick_seconds, now)
 }
 

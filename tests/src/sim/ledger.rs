@@ -47,6 +47,8 @@ struct Run {
     place: usize,
     /// What the runner reported.
     succeeded: Option<bool>,
+    /// What there was to put back came after it.
+    superseded: bool,
     /// It looked for drift and changed nothing; what it found.
     drift: Option<u32>,
 }
@@ -160,8 +162,21 @@ impl Ledger {
         let (namespace, pulumi_stack, place) = (spec.run.update.namespace.clone(), pulumi_stack.into(), self.runs.len());
         let (operation, drift) = (spec.operation, spec.preview_only.then_some(0));
         self.stats.checks += u64::from(spec.preview_only);
-        self.runs
-            .insert(uid, Run { state, stack, operation, update: name, namespace, pulumi_stack, place, succeeded: None, drift });
+        self.runs.insert(
+            uid,
+            Run {
+                state,
+                stack,
+                operation,
+                update: name,
+                namespace,
+                pulumi_stack,
+                place,
+                succeeded: None,
+                superseded: false,
+                drift,
+            },
+        );
         self.check_limits();
     }
 
@@ -206,12 +221,17 @@ impl Ledger {
         }
         self.secrets.insert(stack_uid.clone(), secret.clone());
         if spec.refresh {
-            // It is run for what is there and not for what is wanted.
+            // It is run for what is there and not for what is wanted; if it fails, another is.
+            let of_stack = |run: &&mut Run| run.stack.as_ref() == Some(&stack_uid);
+            self.runs.values_mut().filter(of_stack).for_each(|run| run.superseded = true);
             return None;
         }
         let state = Some((stack_uid, generation, request, commit, spec.operation, secret));
-        let again =
-            self.runs.values().find(|run| run.state == state && run.succeeded == Some(true)).map(|run| run.update.clone());
+        let again = self
+            .runs
+            .values()
+            .find(|run| run.state == state && run.succeeded == Some(true) && !run.superseded)
+            .map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
         state
     }

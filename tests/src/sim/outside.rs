@@ -135,8 +135,8 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at, Action::Suspend(stack, true)));
         script.push((end.min(at + dice.seconds(300)), Action::Suspend(stack, false)));
     }
-    if dice.chance(300) {
-        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), dice.index(stacks));
+    if dice.chance(500) {
+        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length / 2), dice.index(stacks));
         script.push((at, Action::Watch(stack, true)));
         script.push((end, Action::Watch(stack, false)));
     }
@@ -310,6 +310,9 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
             status.readiness == Some(Readiness::Ready) && waits_for(world, &stack).is_none()
         });
         return met.then(|| format!("Stack {name} waits for Stack {prerequisite}, which is Ready"));
+    }
+    if status.drift.current.is_some() || status.drift.checked.is_some() {
+        return Some(format!("Stack {name} is not to look for drift any more: {:?}", status.drift));
     }
     let Some(last) = &status.last_update else { return Some(format!("Stack {name} never ran: {:?}", status.readiness)) };
     if (last.generation, &last.reconcile_request, &last.last_attempted_commit) != (generation, &reconcile_request, &revision) {
