@@ -5,6 +5,7 @@ use std::{
 };
 
 use driftless_api::names;
+use driftless_contract::PREFIX;
 use kube::{core::DynamicObject, runtime::watcher::Event};
 use serde_json::Value;
 
@@ -53,7 +54,8 @@ fn place(object: &DynamicObject) -> Place {
 /// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
 fn hash(object: &DynamicObject) -> u64 {
     let metadata = &object.metadata;
-    let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || name.starts_with(names::PREFIX);
+    let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
+    let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);
     let requests: Vec<_> = metadata.annotations.iter().flatten().filter(|(name, _)| is_request(name)).collect();
     let text = |path: &str| object.data.pointer(path).and_then(Value::as_str);
     let artifact = (text("/status/artifact/revision"), text("/status/artifact/digest"));

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use driftless_contract::{Hint, ObjectKey};
+use driftless_contract::{EVENT_REPORTER, Hint, ObjectKey};
 use serde::Deserialize;
 
 /// The API group of Flux's sources.
@@ -29,9 +29,6 @@ const KINDS: [(&str, &[&str], &[&str]); 3] = [
         ],
     ),
 ];
-
-/// The `reportingController` of the events that we send to Flux's notification-controller, which may come back.
-const OURS: &str = "driftless";
 
 /// A Flux event as the notification-controller sends it, as far as we read it. It may have more fields in any release.
 #[derive(Deserialize)]
@@ -64,7 +61,7 @@ impl Event {
         let (_, kinds, reasons) = KINDS.into_iter().find(|(known, ..)| *known == group)?;
         // An error may come with the reason of the success before it.
         let good = reasons.contains(&self.reason.as_str()) && self.severity != "error";
-        if !kinds.contains(&kind.as_str()) || !good || self.reporting_controller == OURS {
+        if !kinds.contains(&kind.as_str()) || !good || self.reporting_controller == EVENT_REPORTER {
             return None;
         }
         // Only of a source it says what to look for.

@@ -4,9 +4,6 @@
 /// The finalizer on every Stack and on every Update that a Stack owns.
 pub const FINALIZER: &str = "finalizer.stack.pulumi.com";
 
-/// What the names of all annotations and labels begin with that PKO does not have.
-pub const PREFIX: &str = "driftless.dev/";
-
 /// Annotation of a Stack: another value asks for another run.
 pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 

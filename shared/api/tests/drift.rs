@@ -79,7 +79,7 @@ fn what_is_known_of_drift_is_read_back_as_it_was_written() {
             Some([
                 "True",
                 "DriftDetected",
-                "3 resources are not as they were applied: update urn:a (tags.owner); update urn:a; and 1 more. \
+                "3 resources drifted: update urn:a (tags.owner); update urn:a; and 1 more. \
                  To put it back, annotate the Stack with driftless.dev/remediate=app-1",
             ]),
         ),

@@ -27,3 +27,6 @@ pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"
 
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
+
+/// Who reports every Event of ours, whichever function publishes it: its `reportingController`. What comes back from Flux is known by it.
+pub const EVENT_REPORTER: &str = "driftless";

@@ -95,8 +95,8 @@ impl Drift {
 impl std::fmt::Display for Drift {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let named: Vec<_> = self.resources.iter().take(NAMED).map(ToString::to_string).collect();
-        let are = if self.count == 1 { "resource is" } else { "resources are" };
-        write!(f, "{} {are} not as they were applied: {}", self.count, named.join("; "))?;
+        let resources = if self.count == 1 { "resource" } else { "resources" };
+        write!(f, "{} {resources} drifted: {}", self.count, named.join("; "))?;
         match usize::try_from(self.count).unwrap_or(usize::MAX).saturating_sub(named.len()) {
             0 => Ok(()),
             more => write!(f, "; and {more} more"),
@@ -159,7 +159,7 @@ pub(crate) fn observe_check(
             event(EventType::Warning, "DriftCheckFailed", format!("whether there is drift is not known: {why}"))
         }
         (Some(DriftVerdict::Found(_)), Some(DriftVerdict::None)) => {
-            event(EventType::Normal, "DriftResolved", "everything is as it was applied".into())
+            event(EventType::Normal, "DriftResolved", "no drift any more: everything is as it was applied".into())
         }
         _ => None,
     };

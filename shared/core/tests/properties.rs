@@ -1,5 +1,4 @@
 //! What holds of every plan, whatever is true of the Stack.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 
@@ -63,7 +62,7 @@ prop_compose! {
         schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
         remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
     ) -> DriftSettings {
-        DriftSettings { schedule: schedule.map(|text| Schedule::parse(text, None).unwrap()), remediate }
+        DriftSettings { schedule: schedule.map(support::schedule), remediate }
     }
 }
 

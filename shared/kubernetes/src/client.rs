@@ -7,7 +7,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use driftless_contract::ObjectKey;
+use driftless_contract::{EVENT_REPORTER, ObjectKey};
 use futures::AsyncBufReadExt as _;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -31,7 +31,7 @@ use serde_json::value::RawValue;
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
 use crate::{
-    Cluster, EVENT_REPORTER, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result,
     failure::{failed_write, failure},
 };
 

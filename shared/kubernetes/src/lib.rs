@@ -17,9 +17,6 @@ use kube::{
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Who reports every Event of ours, whichever function publishes it: its `reportingController`.
-pub const EVENT_REPORTER: &str = "driftless";
-
 /// Annotation of an Event: the revision of the source that it is about.
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
 

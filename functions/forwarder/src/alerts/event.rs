@@ -1,4 +1,5 @@
-use driftless_kubernetes::{EVENT_REPORTER, EVENT_REVISION};
+use driftless_contract::EVENT_REPORTER;
+use driftless_kubernetes::EVENT_REVISION;
 use k8s_openapi::api::events::v1::Event;
 use serde::Serialize;
 use serde_json::{Map, Value, json};

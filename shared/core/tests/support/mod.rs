@@ -141,3 +141,8 @@ pub fn condition(plan: &Plan) -> String {
         Readiness::Stalled { reason, message } => format!("Stalled/{reason}: {message}"),
     }
 }
+
+/// A schedule in UTC.
+pub fn schedule(text: &str) -> Schedule {
+    Schedule::parse(text, None).unwrap()
+}

@@ -1,0 +1,183 @@
+//! When drift is looked for, what is told of it, and when it is put back.
+
+mod support;
+
+use driftless_core::*;
+use support::*;
+
+use LastUpdateState::{Failed, Succeeded};
+
+/// A Stack that was applied an hour ago and is looked at for drift every hour, the last time an hour ago.
+fn watched() -> Snapshot {
+    let mut stack = stack_after(last_update(Succeeded, 0, 3600));
+    stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), remediate: None });
+    stack.status.drift = DriftStatus { last: Some("check-1".into()), checked: Some(ago(3600)), ..DriftStatus::default() };
+    snapshot(stack)
+}
+
+fn check(plan: &Plan) -> Option<&NewUpdate> {
+    plan.effects.iter().find_map(|effect| match effect {
+        Effect::CheckDrift(update) => Some(&**update),
+        _ => None,
+    })
+}
+
+fn drift(count: u32) -> Drift {
+    let resource =
+        |n| DriftedResource { urn: format!("urn:{n}"), change: "update".into(), properties: vec!["tags.owner".into()] };
+    Drift { count, resources: (0..count).map(resource).collect() }
+}
+
+/// The same after the check that its status names ended.
+fn checked(mut snapshot: Snapshot, outcome: RunOutcome) -> Snapshot {
+    snapshot.stack.status.drift.current = Some("check-2".into());
+    snapshot.check = RunState::Ended(Run { name: "check-2".into(), ..run(Operation::Refresh) }, outcome);
+    snapshot
+}
+
+fn found(count: u32) -> RunOutcome {
+    RunOutcome { drift: Some(drift(count)), ..outcome(true) }
+}
+
+fn events(plan: &Plan) -> Vec<(&str, &str)> {
+    let event = |effect| match effect {
+        &Effect::Event { reason, ref note, .. } => Some((reason, note.as_str())),
+        _ => None,
+    };
+    plan.effects.iter().filter_map(event).collect()
+}
+
+#[test]
+fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
+    let mut snapshot = watched();
+    let due = plan(&snapshot);
+    let new = check(&due).unwrap();
+    assert_eq!((new.operation, new.message.as_str(), new.current.generation), (Operation::Refresh, "Drift check", 1));
+    assert_eq!(new.tree.as_ref().map(|tree| tree.digest.as_str()), Some("sha256:aaa"));
+    assert_eq!(due.status.drift.current.as_ref(), Some(&new.current.name));
+    assert_eq!((condition(&due).as_str(), created(&due), &due.status.current_update), ("Ready", None, &None));
+
+    // It is named after the one before, and not like a run.
+    assert_ne!(new.current.name, check_name(&stack()));
+    assert_ne!(new.current.name, update_name(&snapshot.stack));
+
+    // Before that, a look is booked for then, which is spread over the hour.
+    snapshot.stack.status.drift.checked = Some(ago(1));
+    let early = plan(&snapshot);
+    let wait = early.look_at.unwrap().duration_since(now()).as_secs();
+    assert!(early.effects.is_empty() && (0..=3600).contains(&wait), "{early:?}");
+
+    // One is enough.
+    snapshot.stack.status.drift = due.status.drift.clone();
+    snapshot.check = RunState::Live(Run { name: new.current.name.clone(), ..run(Operation::Refresh) }, None);
+    let again = plan(&snapshot);
+    assert_eq!(again.effects, [Effect::Launch { namespace: "team".into(), update: new.current.name.clone() }]);
+    assert_eq!(condition(&again), "Ready");
+}
+
+#[test]
+fn no_drift_is_looked_for_where_nothing_is_or_something_is_under_way() {
+    type Change = fn(&mut Snapshot);
+    let cases: [(&str, Change); 8] = [
+        ("not asked for", |snapshot| snapshot.stack.drift = None),
+        ("paused", |snapshot| snapshot.stack.drift.as_mut().unwrap().schedule = None),
+        ("suspended", |snapshot| snapshot.stack.suspended = true),
+        ("never ran", |snapshot| snapshot.stack.status.last_update = None),
+        ("only previews", |snapshot| snapshot.stack.spec.preview = true),
+        ("goes", |snapshot| (snapshot.stack.deleting, snapshot.stack.spec.destroy_on_finalize) = (true, true)),
+        ("wants a run", |snapshot| snapshot.stack.generation = 2),
+        ("runs", |snapshot| snapshot.run = RunState::Live(run(Operation::Up), None)),
+    ];
+    for (why, change) in cases {
+        let mut snapshot = watched();
+        change(&mut snapshot);
+        assert_eq!(check(&plan(&snapshot)), None, "{why}");
+    }
+}
+
+#[test]
+fn what_a_check_found_is_told_once_and_changes_nothing_else() {
+    let snapshot = checked(watched(), found(4));
+    let first = plan(&snapshot);
+    let words =
+        "4 resources drifted: update urn:0 (tags.owner); update urn:1 (tags.owner); update urn:2 (tags.owner); and 1 more";
+    assert_eq!(events(&first), [("DriftDetected", words)]);
+    assert_eq!((condition(&first).as_str(), created(&first)), ("Ready", None));
+    assert_eq!(first.status.last_update, snapshot.stack.status.last_update);
+    let DriftStatus { current, last, checked: at, verdict } = &first.status.drift;
+    assert_eq!((current, last.as_deref(), *at), (&None, Some("check-2"), Some(now())));
+    assert_eq!(verdict, &Some(DriftVerdict::Found(drift(4))));
+
+    let mut known = snapshot.clone();
+    known.stack.status.drift = first.status.drift;
+    let verdict = |outcome| {
+        let plan = plan(&checked(known.clone(), outcome));
+        // docs/notifications.md has an Alert choose them by this word.
+        assert!(events(&plan).iter().all(|(_, note)| note.contains("drift")));
+        (
+            plan.status.drift.verdict.clone().unwrap(),
+            events(&plan).iter().map(|(reason, _)| (*reason).to_owned()).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(verdict(found(4)), (DriftVerdict::Found(drift(4)), vec![]));
+    assert_eq!(verdict(found(0)), (DriftVerdict::None, vec!["DriftResolved".into()]));
+    let failed = DriftVerdict::Unknown("up failed: no such bucket".into());
+    assert_eq!(verdict(outcome(false)), (failed, vec!["DriftCheckFailed".into()]));
+    // An update that waited, or a user, ended it before it found anything out.
+    for outcome in [RunOutcome { interrupted: true, ..outcome(false) }, RunOutcome { started: false, ..outcome(false) }] {
+        assert_eq!(verdict(outcome), (DriftVerdict::Found(drift(4)), vec![]));
+    }
+}
+
+#[test]
+fn a_stack_or_a_check_that_fails_is_looked_at_once_an_hour_at_most() {
+    let mut snapshot = watched();
+    snapshot.stack.drift.as_mut().unwrap().schedule = Some(schedule("1m"));
+    snapshot.stack.status.drift.checked = Some(ago(120));
+    assert!(check(&plan(&snapshot)).is_some());
+    let mut failing = snapshot.clone();
+    failing.stack.status.drift.verdict = Some(DriftVerdict::Unknown("no".into()));
+    assert_eq!((check(&plan(&failing)), plan(&failing).look_at), (None, Some(ago(120 - 3600))));
+    snapshot.stack.status.last_update = Some(last_update(Failed, 3, 7200));
+    assert_eq!(check(&plan(&snapshot)), None);
+    snapshot.stack.status.drift.checked = Some(ago(3600));
+    assert!(check(&plan(&snapshot)).is_some());
+}
+
+#[test]
+fn drift_is_put_back_if_that_is_asked_for_by_an_update_that_refreshes() {
+    let mut snapshot = watched();
+    snapshot.stack.status.drift = DriftStatus {
+        last: Some("check-1".into()),
+        checked: Some(now()),
+        verdict: Some(DriftVerdict::Found(drift(2))),
+        ..DriftStatus::default()
+    };
+    snapshot.stack.spec.expect_no_refresh_changes = true;
+    let with = |remediate| {
+        let mut snapshot = snapshot.clone();
+        snapshot.stack.drift.as_mut().unwrap().remediate = remediate;
+        snapshot
+    };
+    for nothing in [None, Some(Remediate::Check("check-0".into()))] {
+        assert_eq!(created(&plan(&with(nothing))), None);
+    }
+    for remediate in [Remediate::Always, Remediate::Check("check-1".into())] {
+        let mut asked = with(Some(remediate));
+        let put_back = plan(&asked);
+        let new = created(&put_back).unwrap();
+        assert_eq!((new.operation, new.message.as_str()), (Operation::Up, "Drift detected: 2 resource(s)"));
+        assert!(new.refresh && !new.expect_no_refresh_changes);
+
+        // One that fails is tried again likewise.
+        asked.stack.status.last_update = Some(last_update(Failed, 0, 60));
+        assert!(created(&plan(&asked)).is_some_and(|new| new.refresh && new.message.starts_with("Backoff")));
+
+        // It is over when such an update succeeded; one that does not refresh does not help.
+        asked.stack.status.current_update = Some(new.current.clone());
+        for (refresh, verdict) in [(true, DriftVerdict::Remediated), (false, DriftVerdict::Found(drift(2)))] {
+            asked.run = RunState::Ended(Run { refresh, ..run(Operation::Up) }, outcome(true));
+            assert_eq!(plan(&asked).status.drift.verdict, Some(verdict));
+        }
+    }
+}
