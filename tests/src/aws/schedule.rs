@@ -82,6 +82,6 @@ fn event(account: &str, region: &str, rule: &str) -> Value {
     json!({
         "version": "0", "id": random_hex(16).unwrap_or_default(), "detail-type": "Scheduled Event", "source": "aws.events", "account": account,
         "time": now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "region": region,
-        "resources": [format!("arn:aws:events:{region}:{account}:rule/{rule}")], "detail": {},
+        "resources": [rule], "detail": {},
     })
 }

@@ -13,7 +13,7 @@ use std::{
 
 pub use resources::{Destination, Function, Mapping, Queue, Role, Rule, Schedule};
 use resources::{Notification, Raw};
-use serde_json::{Map, Value};
+use serde_json::Value;
 pub use watch::{Alarm, Dashboard, Metric};
 
 use super::policy::{self, Demand, Statement, Who};
@@ -94,23 +94,14 @@ impl Template {
     pub fn parse(text: &str, folder: &Path, settings: &Settings) -> Result<Self, Error> {
         let template: Value = serde_saphyr::from_str(text).map_err(|error| Error::new("template", error.to_string()))?;
         let section = |name: &str| template[name].as_object().cloned().unwrap_or_default();
-        let known = [
-            "AWSTemplateFormatVersion",
-            "Transform",
-            "Description",
-            "Parameters",
-            "Conditions",
-            "Globals",
-            "Resources",
-            "Outputs",
-        ];
+        let known = ["AWSTemplateFormatVersion", "Description", "Parameters", "Conditions", "Resources", "Outputs"];
         if let Some(other) =
             template.as_object().and_then(|sections| sections.keys().find(|name| !known.contains(&name.as_str())))
         {
             return Err(Error::new(other, "this section is not known here"));
         }
         let (parameters, conditions) = (section("Parameters"), section("Conditions"));
-        let resources = with_globals(section("Resources"), &template["Globals"])?;
+        let resources = section("Resources");
         let resolver = resolve::Resolver::new(settings, &parameters, &conditions, &resources)?;
 
         let mut raw = Raw::default();
@@ -168,38 +159,6 @@ impl Template {
     fn policy_of(&self, arn: &str) -> &[Statement] {
         let resource = if arn.starts_with("arn:aws:s3:::") { arn.split('/').next().unwrap_or(arn) } else { arn };
         self.resource_policies.get(resource).map_or(&[], Vec::as_slice)
-    }
-}
-
-/// SAM's Globals: a scalar of the function wins, maps are merged, lists are joined.
-fn with_globals(mut resources: Map<String, Value>, globals: &Value) -> Result<Map<String, Value>, Error> {
-    let Some(globals) = globals.as_object() else { return Ok(resources) };
-    if let Some(other) = globals.keys().find(|kind| *kind != "Function") {
-        return Err(Error::new("Globals", format!("{other} is not known here")));
-    }
-    for resource in resources.values_mut().filter(|resource| resource["Type"] == "AWS::Serverless::Function") {
-        let own = resource["Properties"].take();
-        resource["Properties"] = merged(globals.get("Function").cloned().unwrap_or_default(), own);
-    }
-    Ok(resources)
-}
-
-fn merged(global: Value, own: Value) -> Value {
-    match (global, own) {
-        // An intrinsic is one value, not a map.
-        (Value::Object(mut global), Value::Object(own)) if !own.keys().any(|key| key == "Ref" || key.starts_with("Fn::")) => {
-            for (key, value) in own {
-                let merged = merged(global.remove(&key).unwrap_or_default(), value);
-                global.insert(key, merged);
-            }
-            Value::Object(global)
-        }
-        (Value::Array(mut global), Value::Array(own)) => {
-            global.extend(own);
-            Value::Array(global)
-        }
-        (global, Value::Null) => global,
-        (_, own) => own,
     }
 }
 

@@ -151,16 +151,12 @@ impl<'a> Resolver<'a> {
 
     fn attribute(&self, place: &str, id: &str, attribute: &str) -> Result<String, Error> {
         let Settings { account, region, .. } = self.settings;
-        if let (Some(function), "FunctionUrl") = (id.strip_suffix("Url"), attribute)
-            && self.resources.get(function).is_some_and(|function| function["Properties"]["FunctionUrlConfig"].is_object())
-        {
-            return Ok(self.settings.function_url.clone());
-        }
         Ok(match (self.kind(place, id)?, attribute) {
             ("AWS::SQS::Queue", "QueueName") => self.name(id)?,
             ("AWS::SQS::Queue", "Arn") => format!("arn:aws:sqs:{region}:{account}:{}", self.name(id)?),
             ("AWS::S3::Bucket", "Arn") => format!("arn:aws:s3:::{}", self.name(id)?),
-            ("AWS::Serverless::Function", "Arn") => format!("arn:aws:lambda:{region}:{account}:function:{}", self.name(id)?),
+            ("AWS::Lambda::Url", "FunctionUrl") => self.settings.function_url.clone(),
+            ("AWS::Lambda::Function", "Arn") => format!("arn:aws:lambda:{region}:{account}:function:{}", self.name(id)?),
             ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{account}:role/{}", self.name(id)?),
             // AWS makes it up; what matters is that it is not the name.
             ("AWS::IAM::Role", "RoleId") => format!("AROA{:.17}", keys::hash(&["role", id])).to_uppercase(),
@@ -184,7 +180,7 @@ impl<'a> Resolver<'a> {
         let property = match self.kind(id, id)? {
             "AWS::SQS::Queue" => "QueueName",
             "AWS::S3::Bucket" => "BucketName",
-            "AWS::Serverless::Function" => "FunctionName",
+            "AWS::Lambda::Function" => "FunctionName",
             "AWS::IAM::Role" => "RoleName",
             "AWS::ECS::Cluster" => "ClusterName",
             "AWS::Events::Rule" => "Name",

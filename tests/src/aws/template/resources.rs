@@ -58,7 +58,7 @@ pub struct Mapping {
 /// A rule that ticks.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// The rule's name.
+    /// The rule's ARN.
     pub rule: String,
     /// The time between ticks.
     pub every: Duration,
@@ -182,7 +182,11 @@ pub(super) struct Raw {
     functions: BTreeMap<String, (String, raw::Function)>,
     queues: BTreeMap<String, Queue>,
     bucket: Option<raw::Bucket>,
+    mappings: Vec<(String, raw::Mapping)>,
+    permissions: Vec<raw::Permission>,
+    urls: Vec<(String, raw::Url)>,
     rules: BTreeMap<String, Rule>,
+    schedules: Vec<(String, Schedule, Vec<Destination>)>,
     roles: BTreeMap<String, Role>,
     clusters: Vec<String>,
     log_groups: Vec<String>,
@@ -208,10 +212,13 @@ impl Raw {
         let text = |value: Value| value.as_str().unwrap_or_default().to_owned();
         let arn = || attribute("Arn").map(text);
         match kind {
-            "AWS::Serverless::Function" => {
+            "AWS::Lambda::Function" => {
                 let function = shape(id, properties)?;
                 self.functions.insert(id.into(), (arn()?, function));
             }
+            "AWS::Lambda::EventSourceMapping" => self.mappings.push((id.into(), shape(id, properties)?)),
+            "AWS::Lambda::Permission" => self.permissions.push(shape(id, properties)?),
+            "AWS::Lambda::Url" => self.urls.push((id.into(), shape(id, properties)?)),
             "AWS::SQS::Queue" => {
                 let attributes = attributes(id, &properties)?;
                 let (url, arn) = (text(reference()?), arn()?);
@@ -226,8 +233,15 @@ impl Raw {
                 self.roles.insert(id.into(), role);
             }
             "AWS::Events::Rule" => {
-                let raw::Rule { event_pattern: pattern, targets } = shape(id, properties)?;
-                self.rules.insert(id.into(), Rule { arn: arn()?, pattern, targets });
+                let raw::Rule { event_pattern, schedule_expression, targets } = shape(id, properties)?;
+                let arn = arn()?;
+                match (event_pattern, schedule_expression) {
+                    (Some(pattern), None) => drop(self.rules.insert(id.into(), Rule { arn, pattern, targets })),
+                    (None, Some(schedule)) => {
+                        self.schedules.push((id.into(), Schedule { rule: arn, every: rate(id, &schedule)? }, targets));
+                    }
+                    _ => return Err(Error::new(id, "a rule here has either a pattern or a schedule")),
+                }
             }
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
@@ -280,8 +294,34 @@ impl Raw {
             }
         }
         for (id, (arn, function)) in self.functions {
-            let function = self::function(&id, arn, function, folder, settings, &template)?;
+            let function = self::function(&id, arn, function, folder, &template)?;
             template.functions.insert(id, function);
+        }
+        for (id, mapping) in self.mappings {
+            let function = named(&template, &id, &mapping.function_name)?;
+            let mapping = self::mapping(&id, &template.functions[&function], mapping, &template)?;
+            template.functions.entry(function).and_modify(|function| function.mappings.push(mapping));
+        }
+        for (id, schedule, targets) in self.schedules {
+            for target in targets {
+                let function = named(&template, &id, &target.arn)?;
+                let may = |permission: &raw::Permission| {
+                    permission.principal == "events.amazonaws.com" && permission.source_arn.as_ref() == Some(&schedule.rule)
+                };
+                permitted(&template, &self.permissions, &function, "lambda:InvokeFunction", &may)?;
+                template.functions.entry(function).and_modify(|function| function.schedules.push(schedule.clone()));
+            }
+        }
+        for (id, url) in self.urls {
+            let function = named(&template, &id, &url.target_function_arn)?;
+            let anyone = |permission: &raw::Permission| permission.principal == "*" && permission.source_arn.is_none();
+            permitted(&template, &self.permissions, &function, "lambda:InvokeFunctionUrl", &|permission| {
+                anyone(permission) && permission.function_url_auth_type.is_some()
+            })?;
+            permitted(&template, &self.permissions, &function, "lambda:InvokeFunction", &|permission| {
+                anyone(permission) && permission.invoked_via_function_url == Some(true)
+            })?;
+            template.functions.entry(function).and_modify(|function| function.has_url = true);
         }
         check_deliveries(&template)?;
         Ok(template)
@@ -318,14 +358,30 @@ fn check_deliveries(template: &Template) -> Result<(), Error> {
     Ok(())
 }
 
-fn function(
-    id: &str,
-    arn: String,
-    raw: raw::Function,
-    folder: &Path,
-    settings: &Settings,
+/// The logical id of the function with that name or ARN.
+fn named(template: &Template, place: &str, function: &str) -> Result<String, Error> {
+    let mut all = template.functions.iter();
+    let found = all.find(|(_, other)| other.name == function || other.arn == function).map(|(id, _)| id.clone());
+    found.ok_or_else(|| Error::new(place, format!("no function of the template is {function}")))
+}
+
+/// What events and URLs invoke must be let in by the function's own policy; AWS drops the first and refuses the second.
+fn permitted(
     template: &Template,
-) -> Result<Function, Error> {
+    permissions: &[raw::Permission],
+    function: &str,
+    action: &str,
+    may: &dyn Fn(&raw::Permission) -> bool,
+) -> Result<(), Error> {
+    for permission in permissions {
+        if permission.action == action && may(permission) && named(template, function, &permission.function_name)? == function {
+            return Ok(());
+        }
+    }
+    Err(Error::new(function, format!("no permission lets in {action} by what invokes it")))
+}
+
+fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: &Template) -> Result<Function, Error> {
     let environment = raw.environment.variables;
     let bytes: usize = environment.iter().map(|(name, value)| name.len() + value.len()).sum();
     if bytes > ENVIRONMENT_BYTES {
@@ -340,54 +396,45 @@ fn function(
     if !policy::allows(&template.roles[role].trust, Who::Service("lambda.amazonaws.com"), &service) {
         return Err(Error::new(id, "its role does not trust lambda.amazonaws.com"));
     }
-    let (mut mappings, mut schedules) = (Vec::new(), Vec::new());
-    for (name, event) in raw.events.unwrap_or_default() {
-        match event {
-            raw::Event::Sqs(sqs) => mappings.push(mapping(id, timeout, role, sqs, template)?),
-            raw::Event::Schedule(raw::Schedule { schedule }) => {
-                schedules.push(Schedule { rule: format!("{}-{id}{name}", settings.stack), every: rate(id, &schedule)? });
-            }
-        }
-    }
     Ok(Function {
         name: arn.rsplit(':').next().unwrap_or_default().into(),
         arn,
-        code: code(folder, &raw.code_uri),
+        code: code(folder, &raw.code),
         timeout,
         memory: raw.memory_size,
         environment,
         role: role.into(),
         log_group: raw.logging_config.log_group,
         reserved_concurrency: raw.reserved_concurrent_executions,
-        has_url: raw.function_url_config.is_some(),
+        has_url: false,
         recursive: matches!(raw.recursive_loop, Some(raw::RecursiveLoop::Allow)),
-        mappings,
-        schedules,
+        mappings: Vec::new(),
+        schedules: Vec::new(),
     })
 }
 
 /// The checks that Lambda makes when a mapping is created.
-fn mapping(id: &str, timeout: Duration, role: &str, sqs: raw::Sqs, template: &Template) -> Result<Mapping, Error> {
-    let queue = template.queue(&sqs.queue)?;
-    if queue.visibility() < timeout {
+fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template) -> Result<Mapping, Error> {
+    let queue = template.queue(&raw.event_source_arn)?;
+    if queue.visibility() < function.timeout {
         return Err(Error::new(id, format!("messages of {} show again before its time limit is over", queue.name)));
     }
-    if !(1..=10).contains(&sqs.batch_size) || !(2..=1000).contains(&sqs.scaling_config.maximum_concurrency) {
+    if !(1..=10).contains(&raw.batch_size) || !(2..=1000).contains(&raw.scaling_config.maximum_concurrency) {
         return Err(Error::new(id, "a batch has 1 to 10 messages here, and a mapping a concurrency of 2 to 1000"));
     }
     for action in ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"] {
-        if !template.allows(role, &Demand::new(action, &queue.arn)) {
+        if !template.allows(&function.role, &Demand::new(action, &queue.arn)) {
             return Err(Error::new(
                 id,
                 format!("the execution role does not have permission to call {action} on {}", queue.name),
             ));
         }
     }
-    let concurrency = sqs.scaling_config.maximum_concurrency;
+    let concurrency = raw.scaling_config.maximum_concurrency;
     Ok(Mapping {
-        queue: sqs.queue,
-        batch_size: sqs.batch_size,
-        partial: sqs.function_response_types.is_some_and(|types| !types.is_empty()),
+        queue: raw.event_source_arn,
+        batch_size: raw.batch_size,
+        partial: raw.function_response_types.is_some_and(|types| !types.is_empty()),
         concurrency,
     })
 }

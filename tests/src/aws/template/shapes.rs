@@ -18,23 +18,25 @@ macro_rules! shape {
     };
 }
 shape!(Function {
-    function_name: Value, code_uri: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
+    function_name: Value, code: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
     ephemeral_storage: Option<Storage>, timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
-    logging_config: Logging, reserved_concurrent_executions: Option<usize>, function_url_config: Option<Url>,
-    events: Option<BTreeMap<String, Event>>,
+    logging_config: Logging, reserved_concurrent_executions: Option<usize>,
 });
 shape!(Storage { size: u32 });
 shape!(Environment { variables: BTreeMap<String, String> });
 shape!(Logging { log_group: String });
-shape!(Url { auth_type: AuthType });
-shape!(Sqs { queue: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
+shape!(Url { target_function_arn: String, auth_type: AuthType });
+shape!(Mapping { function_name: String, event_source_arn: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
 shape!(Scaling { maximum_concurrency: usize });
-shape!(Schedule { schedule: String });
+shape!(Permission {
+    function_name: String, action: String, principal: String, source_arn: Option<String>, function_url_auth_type: Option<AuthType>,
+    invoked_via_function_url: Option<bool>,
+});
 shape!(Role { assume_role_policy_document: Policy, policies: Vec<Inline> });
 shape!(Inline { policy_name: String, policy_document: Policy });
 shape!(QueuePolicy { queues: Vec<String>, policy_document: Policy });
 shape!(BucketPolicy { bucket: String, policy_document: Policy });
-shape!(Rule { event_pattern: Value, targets: Vec<Destination> });
+shape!(Rule { event_pattern: Option<Value>, schedule_expression: Option<String>, targets: Vec<Destination> });
 shape!(Cluster { cluster_name: String, capacity_providers: Value });
 shape!(Key { description: Value, enable_key_rotation: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
@@ -57,14 +59,6 @@ shape!(Bucket {
     notification_configuration: Notifications,
 });
 shape!(Notifications { queue_configurations: Vec<Notification> });
-
-#[derive(Deserialize)]
-#[serde(tag = "Type", content = "Properties")]
-pub(super) enum Event {
-    #[serde(rename = "SQS")]
-    Sqs(Sqs),
-    Schedule(Schedule),
-}
 
 #[derive(Deserialize)]
 pub(super) enum Comparison {

@@ -292,6 +292,10 @@ fn a_wrong_wire_is_found_before_anything_starts() {
         ("Service: s3.amazonaws.com", "Service: sns.amazonaws.com", "does not let s3.amazonaws.com send"),
         ("[sqs:ReceiveMessage, sqs:DeleteMessage,", "[sqs:DeleteMessage,", "permission to call sqs:ReceiveMessage"),
         ("Service: lambda.amazonaws.com", "Service: ecs-tasks.amazonaws.com", "does not trust lambda.amazonaws.com"),
+        ("Action: lambda:InvokeFunctionUrl", "Action: lambda:GetFunction", "no permission lets in lambda:InvokeFunctionUrl"),
+        ("InvokedViaFunctionUrl: true", "InvokedViaFunctionUrl: false", "no permission lets in lambda:InvokeFunction by"),
+        ("Fn::GetAtt: [SweeperSweep, Arn]", "Fn::GetAtt: [TaskStopped, Arn]", "no permission lets in lambda:InvokeFunction by"),
+        ("Ref: Reconciler\n      EventSourceArn", "Ref: Hints\n      EventSourceArn", "no function of the template is"),
         ("Fn::GetAtt: [SourcesDeadLetters, Arn]", "Fn::GetAtt: [HintsDeadLetters, Arn]", "must both be FIFO"),
     ] {
         let error = broken(from, to);
