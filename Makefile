@@ -25,11 +25,17 @@ world: build ## The one-machine world in the foreground; `source target/world/en
 test: lint unit e2e ## Everything that CI runs.
 
 .PHONY: lint
-lint: ## Format, clippy, licences and bans, shell scripts.
+lint: lint-infra ## Format, clippy, licences and bans, templates.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	@tests/tools/install cargo-deny
 	cargo deny --log-level error check bans licenses sources
+
+.PHONY: lint-infra
+lint-infra: ## The templates of AWS: cfn-lint, and checkov without a finding.
+	@tests/tools/install python checkov
+	cfn-lint infra/template.yaml infra/cluster.yaml
+	checkov --config-file .checkov.yaml
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.

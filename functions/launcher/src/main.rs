@@ -48,6 +48,7 @@ async fn main() -> Result<(), Error> {
             execution_role_arn: env::required("EXECUTION_ROLE_ARN")?,
             subnets: env::list("SUBNETS")?,
             security_groups: env::list("SECURITY_GROUPS")?,
+            assign_public_ip: env::required("ASSIGN_PUBLIC_IP")?,
             runner_image: env::required("RUNNER_IMAGE")?,
             log_group: env::required("LOG_GROUP")?,
             bucket,

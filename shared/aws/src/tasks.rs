@@ -6,9 +6,9 @@ use aws_sdk_ecs::{
     error::{BuildError, ProvideErrorMetadata as _},
     operation::run_task::RunTaskError,
     types::{
-        AwsVpcConfiguration, Compatibility, ContainerCondition, ContainerDefinition, ContainerDependency, EphemeralStorage,
-        KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint, NetworkConfiguration, NetworkMode, Task, Volume,
-        builders::ContainerDefinitionBuilder,
+        AssignPublicIp, AwsVpcConfiguration, Compatibility, ContainerCondition, ContainerDefinition, ContainerDependency,
+        EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint, NetworkConfiguration, NetworkMode,
+        Task, Volume, builders::ContainerDefinitionBuilder,
     },
 };
 use driftless_contract::{Launch, keys, to_json};
@@ -51,6 +51,8 @@ pub struct TaskSettings {
     pub subnets: Vec<String>,
     /// `SECURITY_GROUPS`
     pub security_groups: Vec<String>,
+    /// `ASSIGN_PUBLIC_IP`: `ENABLED` or `DISABLED`.
+    pub assign_public_ip: String,
     /// `RUNNER_IMAGE`: its entry point is the runner, whose `install <path>` copies it there.
     pub runner_image: String,
     /// `LOG_GROUP`
@@ -117,6 +119,7 @@ impl Tasks for Ecs {
         let call = "ecs:RunTask";
         let settings = self.settings()?;
         let vpc = AwsVpcConfiguration::builder().set_subnets(Some(settings.subnets.clone()));
+        let vpc = vpc.assign_public_ip(AssignPublicIp::from(settings.assign_public_ip.as_str()));
         let vpc =
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
         let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
@@ -315,6 +318,7 @@ mod tests {
             execution_role_arn: "execution".into(),
             subnets: Vec::new(),
             security_groups: Vec::new(),
+            assign_public_ip: "DISABLED".into(),
             runner_image: "runner".into(),
             log_group: "logs".into(),
             bucket: "bucket".into(),

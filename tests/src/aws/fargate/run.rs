@@ -175,6 +175,9 @@ fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
             "Network Configuration must be provided when networkMode 'awsvpc' is specified: 1 to 16 subnets, up to 5 security groups.",
         ));
     }
+    if !vpc["assignPublicIp"].is_null() && vpc["assignPublicIp"] != "ENABLED" && vpc["assignPublicIp"] != "DISABLED" {
+        return Err(Fault::parameter("assignPublicIp must be ENABLED or DISABLED."));
+    }
     check_overrides(&input["overrides"], definition)
 }
 

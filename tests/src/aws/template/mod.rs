@@ -51,12 +51,24 @@ pub struct Settings {
     pub secrets: BTreeMap<String, String>,
 }
 
+/// A resource as it is written, with everything resolved.
+pub struct Resource {
+    /// `Type`
+    pub kind: String,
+    /// What `Ref` gives, where that is known here.
+    pub reference: Option<String>,
+    /// `Properties`. Has secrets.
+    pub properties: Value,
+}
+
 /// The template with everything resolved. Maps are by logical id.
 pub struct Template {
     /// The account's number.
     pub account: String,
     /// The Region.
     pub region: String,
+    /// Every resource whose condition holds.
+    pub resources: BTreeMap<String, Resource>,
     /// The functions.
     pub functions: BTreeMap<String, Function>,
     /// The queues.
@@ -94,7 +106,7 @@ impl Template {
     pub fn parse(text: &str, folder: &Path, settings: &Settings) -> Result<Self, Error> {
         let template: Value = serde_saphyr::from_str(text).map_err(|error| Error::new("template", error.to_string()))?;
         let section = |name: &str| template[name].as_object().cloned().unwrap_or_default();
-        let known = ["AWSTemplateFormatVersion", "Description", "Parameters", "Conditions", "Resources", "Outputs"];
+        let known = ["AWSTemplateFormatVersion", "Description", "Metadata", "Parameters", "Conditions", "Resources", "Outputs"];
         if let Some(other) =
             template.as_object().and_then(|sections| sections.keys().find(|name| !known.contains(&name.as_str())))
         {
@@ -104,29 +116,31 @@ impl Template {
         let resources = section("Resources");
         let resolver = resolve::Resolver::new(settings, &parameters, &conditions, &resources)?;
 
-        let mut raw = Raw::default();
+        let (mut raw, mut written) = (Raw::default(), BTreeMap::new());
         for (id, resource) in &resources {
-            let other = resource
-                .as_object()
-                .and_then(|fields| fields.keys().find(|name| !["Type", "Properties", "DependsOn"].contains(&name.as_str())));
+            const KNOWN: [&str; 6] = ["Type", "Properties", "DependsOn", "Condition", "DeletionPolicy", "UpdateReplacePolicy"];
+            let other = resource.as_object().and_then(|fields| fields.keys().find(|name| !KNOWN.contains(&name.as_str())));
             if let Some(other) = other {
                 return Err(Error::new(id, format!("{other} is not known here")));
             }
+            if let Some(condition) = resource["Condition"].as_str()
+                && !resolver.condition(id, condition)?
+            {
+                continue;
+            }
             let attribute = |attribute: &str| resolver.resolve(id, &serde_json::json!({ "Fn::GetAtt": [id, attribute] }));
             let reference = || resolver.resolve(id, &serde_json::json!({ "Ref": id }));
-            raw.add(
-                id,
-                resource["Type"].as_str().unwrap_or_default(),
-                resolver.resolve(id, &resource["Properties"])?,
-                &reference,
-                &attribute,
-            )?;
+            let kind = resource["Type"].as_str().unwrap_or_default();
+            let properties = resolver.resolve(id, &resource["Properties"])?;
+            raw.add(id, kind, properties.clone(), &reference, &attribute)?;
+            let reference = reference().ok().and_then(|reference| reference.as_str().map(Into::into));
+            written.insert(id.clone(), Resource { kind: kind.into(), reference, properties });
         }
         let outputs = section("Outputs").into_iter().map(|(name, output)| {
             let value = resolver.resolve(&name, &output["Value"])?;
             Ok((name, value.as_str().unwrap_or_default().into()))
         });
-        raw.finish(folder, settings, outputs.collect::<Result<_, Error>>()?)
+        raw.finish(folder, settings, written, outputs.collect::<Result<_, Error>>()?)
     }
 
     /// The queue of that ARN.

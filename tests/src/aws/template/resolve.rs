@@ -46,16 +46,20 @@ impl<'a> Resolver<'a> {
         Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, conditions, resources, open: RefCell::default() })
     }
 
-    /// The value with every intrinsic replaced. `place` is for error messages.
+    /// The value with every intrinsic replaced, without what is no value. `place` is for error messages.
     pub(super) fn resolve(&self, place: &str, value: &Value) -> Result<Value, Error> {
         match value {
-            Value::Array(items) => items.iter().map(|item| self.resolve(place, item)).collect(),
+            Value::Array(items) => {
+                let items = items.iter().map(|item| self.resolve(place, item));
+                items.filter(|item| !matches!(item, Ok(Value::Null))).collect()
+            }
             Value::Object(fields) => {
                 if let Some((name, argument)) = intrinsic(fields) {
                     self.intrinsic(place, name, argument)
                 } else {
                     let fields =
                         fields.iter().map(|(name, value)| Ok((name.clone(), self.resolve(&format!("{place}.{name}"), value)?)));
+                    let fields = fields.filter(|field| !matches!(field, Ok((_, Value::Null))));
                     fields.collect::<Result<Map<_, _>, Error>>().map(Value::Object)
                 }
             }
@@ -82,14 +86,18 @@ impl<'a> Resolver<'a> {
             },
             ("Fn::If", Value::Array(arguments)) => match arguments.as_slice() {
                 [Value::String(condition), then, otherwise] => {
-                    let declared = self.conditions.get(condition);
-                    let declared = declared.ok_or_else(|| Error::new(place, format!("{condition} is no condition")))?;
-                    self.resolve(place, if self.holds(condition, declared)? { then } else { otherwise })
+                    self.resolve(place, if self.condition(place, condition)? { then } else { otherwise })
                 }
                 _ => Err(unreadable()),
             },
             _ => Err(unreadable()),
         }
+    }
+
+    /// Whether the condition of that name holds.
+    pub(super) fn condition(&self, place: &str, name: &str) -> Result<bool, Error> {
+        let declared = self.conditions.get(name).ok_or_else(|| Error::new(place, format!("{name} is no condition")))?;
+        self.holds(name, declared)
     }
 
     fn holds(&self, place: &str, condition: &Value) -> Result<bool, Error> {
@@ -136,6 +144,7 @@ impl<'a> Resolver<'a> {
             return Ok(parameter.clone());
         }
         let value = match id {
+            "AWS::NoValue" => return Ok(Value::Null),
             "AWS::AccountId" => account.clone(),
             "AWS::Region" => region.clone(),
             "AWS::Partition" => "aws".into(),
@@ -143,6 +152,7 @@ impl<'a> Resolver<'a> {
             _ => match self.kind(place, id)? {
                 "AWS::SQS::Queue" => format!("{}/{account}/{}", self.settings.endpoint, self.name(id)?),
                 "AWS::KMS::Key" => key_id(id),
+                "AWS::IAM::ManagedPolicy" => format!("arn:aws:iam::{account}:policy/{}", self.name(id)?),
                 _ => self.name(id)?,
             },
         };
@@ -182,6 +192,8 @@ impl<'a> Resolver<'a> {
             "AWS::S3::Bucket" => "BucketName",
             "AWS::Lambda::Function" => "FunctionName",
             "AWS::IAM::Role" => "RoleName",
+            "AWS::IAM::ManagedPolicy" => "ManagedPolicyName",
+            "AWS::CloudWatch::Dashboard" => "DashboardName",
             "AWS::ECS::Cluster" => "ClusterName",
             "AWS::Events::Rule" => "Name",
             "AWS::Logs::LogGroup" => "LogGroupName",

@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Alarm, Dashboard, Error, Settings, Template, code, shapes as raw, watch};
+use super::{Alarm, Dashboard, Error, Resource, Settings, Template, code, shapes as raw, watch};
 use crate::aws::policy::{self, Demand, Statement, Who};
 
 /// A Lambda function.
@@ -187,7 +187,8 @@ pub(super) struct Raw {
     urls: Vec<(String, raw::Url)>,
     rules: BTreeMap<String, Rule>,
     schedules: Vec<(String, Schedule, Vec<Destination>)>,
-    roles: BTreeMap<String, Role>,
+    roles: BTreeMap<String, (Role, Vec<String>)>,
+    managed: BTreeMap<String, Vec<Statement>>,
     clusters: Vec<String>,
     log_groups: Vec<String>,
     alarms: BTreeMap<String, Alarm>,
@@ -227,10 +228,14 @@ impl Raw {
             }
             "AWS::S3::Bucket" if self.bucket.is_none() => self.bucket = Some(shape(id, properties)?),
             "AWS::IAM::Role" => {
-                let raw::Role { assume_role_policy_document: trust, policies } = shape(id, properties)?;
+                let raw::Role { assume_role_policy_document: trust, managed_policy_arns, policies } = shape(id, properties)?;
                 let policies = policies.into_iter().flat_map(|policy| policy.policy_document.statement).collect();
                 let role = Role { arn: arn()?, id: text(attribute("RoleId")?), policies, trust: trust.statement };
-                self.roles.insert(id.into(), role);
+                self.roles.insert(id.into(), (role, managed_policy_arns.unwrap_or_default()));
+            }
+            "AWS::IAM::ManagedPolicy" => {
+                let raw::ManagedPolicy { policy_document } = shape(id, properties)?;
+                self.managed.insert(text(reference()?), policy_document.statement);
             }
             "AWS::Events::Rule" => {
                 let raw::Rule { event_pattern, schedule_expression, targets } = shape(id, properties)?;
@@ -244,6 +249,7 @@ impl Raw {
                 }
             }
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
+            "AWS::ECS::ClusterCapacityProviderAssociations" => drop(shape::<raw::CapacityProviders>(id, properties)?),
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
             "AWS::CloudWatch::Alarm" => {
                 let alarm = watch::alarm(id, shape(id, properties)?)?;
@@ -261,18 +267,33 @@ impl Raw {
         Ok(())
     }
 
-    pub(super) fn finish(self, folder: &Path, settings: &Settings, outputs: BTreeMap<String, String>) -> Result<Template, Error> {
+    pub(super) fn finish(
+        self,
+        folder: &Path,
+        settings: &Settings,
+        resources: BTreeMap<String, Resource>,
+        outputs: BTreeMap<String, String>,
+    ) -> Result<Template, Error> {
         let bucket = self.bucket.ok_or_else(|| Error::new("Resources", "there is no bucket"))?;
         let [cluster] = self.clusters.as_slice() else { return Err(Error::new("Resources", "there must be one ECS cluster")) };
+        let roles = self.roles.into_iter().map(|(id, (mut role, managed))| {
+            for arn in managed {
+                let policy =
+                    self.managed.get(&arn).ok_or_else(|| Error::new(&id, format!("{arn} is no policy of the template")))?;
+                role.policies.extend(policy.iter().cloned());
+            }
+            Ok((id, role))
+        });
         let mut template = Template {
             account: settings.account.clone(),
             region: settings.region.clone(),
+            resources,
             functions: BTreeMap::new(),
             queues: self.queues,
             bucket: bucket.bucket_name,
             notifications: bucket.notification_configuration.queue_configurations,
             rules: self.rules,
-            roles: self.roles,
+            roles: roles.collect::<Result<_, Error>>()?,
             cluster: cluster.clone(),
             log_groups: self.log_groups,
             alarms: self.alarms,

@@ -20,8 +20,9 @@ macro_rules! shape {
 shape!(Function {
     function_name: Value, code: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
     ephemeral_storage: Option<Storage>, timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
-    logging_config: Logging, reserved_concurrent_executions: Option<usize>,
+    logging_config: Logging, vpc_config: Option<Vpc>, reserved_concurrent_executions: Option<usize>,
 });
+shape!(Vpc { subnet_ids: Vec<String>, security_group_ids: Vec<String> });
 shape!(Storage { size: u32 });
 shape!(Environment { variables: BTreeMap<String, String> });
 shape!(Logging { log_group: String });
@@ -32,13 +33,15 @@ shape!(Permission {
     function_name: String, action: String, principal: String, source_arn: Option<String>, function_url_auth_type: Option<AuthType>,
     invoked_via_function_url: Option<bool>,
 });
-shape!(Role { assume_role_policy_document: Policy, policies: Vec<Inline> });
+shape!(Role { assume_role_policy_document: Policy, managed_policy_arns: Option<Vec<String>>, policies: Vec<Inline> });
 shape!(Inline { policy_name: String, policy_document: Policy });
 shape!(QueuePolicy { queues: Vec<String>, policy_document: Policy });
 shape!(BucketPolicy { bucket: String, policy_document: Policy });
 shape!(Rule { event_pattern: Option<Value>, schedule_expression: Option<String>, targets: Vec<Destination> });
-shape!(Cluster { cluster_name: String, capacity_providers: Value });
-shape!(Key { description: Value, enable_key_rotation: Value, key_policy: Policy });
+shape!(ManagedPolicy { policy_document: Policy });
+shape!(Cluster { cluster_name: String });
+shape!(CapacityProviders { cluster: String, capacity_providers: Value, default_capacity_provider_strategy: Value });
+shape!(Key { description: Value, enable_key_rotation: Value, pending_window_in_days: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
 shape!(Dashboard { dashboard_name: String, dashboard_body: String });
 shape!(Alarm {

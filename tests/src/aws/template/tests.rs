@@ -81,6 +81,38 @@ fn messages_are_hidden_for_six_time_limits_and_every_fed_queue_has_dead_letters(
     }
 }
 
+/// The console shows a parameter that is in no group at the end, without a heading.
+#[test]
+fn every_parameter_is_in_one_group() {
+    let template: Value = serde_saphyr::from_str(TEMPLATE).unwrap();
+    let groups = template["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"].as_array().unwrap();
+    let mut grouped: Vec<_> = groups.iter().flat_map(|group| group["Parameters"].as_array().unwrap()).cloned().collect();
+    let mut parameters: Vec<Value> =
+        template["Parameters"].as_object().unwrap().keys().map(|name| name.as_str().into()).collect();
+    grouped.sort_by_key(Value::to_string);
+    parameters.sort_by_key(Value::to_string);
+    assert_eq!(grouped, parameters);
+}
+
+#[test]
+fn only_functions_in_a_vpc_may_have_network_interfaces_made() {
+    let may = |settings: &Settings, role: &str, function: Option<&str>| {
+        let template = Template::parse(TEMPLATE, Path::new("/p/infra"), settings).unwrap();
+        let demand = Demand::new("ec2:CreateNetworkInterface", "arn:aws:ec2:eu-west-1:111122223333:subnet/subnet-1");
+        let function = function.map(|name| format!("arn:aws:lambda:eu-west-1:111122223333:function:{name}"));
+        template.allows(role, &function.map_or(demand.clone(), |arn| demand.with("lambda:SourceFunctionArn", arn)))
+    };
+    let mut settings = settings();
+    assert!(!may(&settings, "LauncherRole", None));
+    settings.parameters.insert("FunctionSubnets".into(), "subnet-1,subnet-2".into());
+    settings.parameters.insert("FunctionSecurityGroups".into(), "sg-1".into());
+    for role in ["ReconcilerRole", "FetcherRole", "LauncherRole", "RecorderRole", "SweeperRole"] {
+        assert!(may(&settings, role, None), "{role}");
+        assert!(!may(&settings, role, Some("d-launcher")), "{role}");
+    }
+    assert!(!may(&settings, "WebhookRole", None) && !may(&settings, "TaskRole", None));
+}
+
 /// Whoever may send to a queue that leads back to itself would be stopped by Lambda after 16 hops.
 #[test]
 fn a_function_in_a_cycle_of_messages_allows_it_and_no_other_does() {
@@ -144,12 +176,17 @@ fn the_limits_of_runs_are_documented_as_they_are() {
 #[test]
 fn what_is_not_known_or_does_not_resolve_is_named() {
     for (from, to, words) in [
-        ("AWS::ECS::Cluster", "AWS::ECS::Service", "Cluster: AWS::ECS::Service is not known here"),
+        (
+            "AWS::ECS::ClusterCapacityProviderAssociations",
+            "AWS::ECS::Service",
+            "CapacityProviders: AWS::ECS::Service is not known here",
+        ),
         ("Ref: TaskLogs", "Ref: TaskLog", "TaskLog is neither a parameter nor a resource"),
         ("Fn::GetAtt: [TaskRole, RoleId]", "Fn::GetAtt: [TaskRole, Name]", "the attribute Name of TaskRole"),
         ("RecursiveLoop: Allow", "RecursiveLoops: Allow", "unknown field `RecursiveLoops`"),
         ("SqsManagedSseEnabled: true", "KmsMasterKeyId: x", "KmsMasterKeyId is not known here"),
-        ("DependsOn: RunsPolicy", "Condition: RunsPolicy", "Condition is not known here"),
+        ("DependsOn: RunsPolicy", "Condition: RunsPolicy", "RunsPolicy is no condition"),
+        ("DependsOn: RunsPolicy", "CreationPolicy: RunsPolicy", "CreationPolicy is not known here"),
         ("Outputs:", "Mappings:", "this section is not known here"),
         ("AWS::CloudWatch::Dashboard", "AWS::CloudWatch::CompositeAlarm", "AWS::CloudWatch::CompositeAlarm is not known here"),
         ("OKActions", "InsufficientDataActions", "unknown field `InsufficientDataActions`"),

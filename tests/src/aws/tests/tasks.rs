@@ -181,6 +181,11 @@ async fn what_ecs_refuses_is_refused() {
     );
     assert!(refused(&|input| input["startedBy"] = "a b".into()).await.contains("startedBy"));
     assert!(refused(&|input| input["networkConfiguration"] = Value::Null).await.contains("Network Configuration"));
+    assert!(
+        refused(&|input| input["networkConfiguration"]["awsvpcConfiguration"]["assignPublicIp"] = true.into())
+            .await
+            .contains("assignPublicIp")
+    );
     let role = world.aws.site.template.roles["LauncherRole"].arn.clone();
     let passed = refused(&|input| input["overrides"]["taskRoleArn"] = role.clone().into()).await;
     assert!(passed.starts_with("AccessDeniedException") && passed.contains("iam:PassRole"), "{passed}");

@@ -129,7 +129,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 47] = [
+const ENV: [(&str, &str); 48] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -163,6 +163,7 @@ const ENV: [(&str, &str); 47] = [
     ("EXECUTION_ROLE_ARN", "arn:aws:iam::1:role/e"),
     ("SUBNETS", "s"),
     ("SECURITY_GROUPS", "g"),
+    ("ASSIGN_PUBLIC_IP", "DISABLED"),
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
     ("MAX_RUNS", "0"),
