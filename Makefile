@@ -44,7 +44,8 @@ unit: tools ## Tests that need no world: decisions, contracts, archives, generat
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
-	cargo test --package driftless-tests --locked --test processes --test cluster
+	@tests/tools/install helm kustomize-controller
+	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
 
 .PHONY: sim

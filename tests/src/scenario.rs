@@ -136,7 +136,7 @@ pub enum Source<'a> {
 impl Namespace<'_> {
     /// Lets runs come from this namespace, as an installation's guide says.
     pub async fn allow_runs(&self) -> Result<()> {
-        let bindings = include_str!("../../infra/kubernetes/runs.yaml");
+        let bindings = include_str!("../../infra/kubernetes/runs/runs.yaml");
         self.apply(&bindings.replace("namespace: default", "namespace: NAMESPACE")).await
     }
 

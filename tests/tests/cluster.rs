@@ -50,7 +50,7 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
     let cluster = async {
         let cluster = Cluster::start(dirs, supervisor, project()).await?;
         flux::start(dirs, supervisor, &cluster).await?;
-        apply(&cluster.client("admin").await?, &project().join("infra/kubernetes/runs.yaml")).await?;
+        apply(&cluster.client("admin").await?, &project().join("infra/kubernetes/runs/runs.yaml")).await?;
         Ok(cluster)
     };
     let started = std::time::Instant::now();

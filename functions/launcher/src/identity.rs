@@ -69,7 +69,7 @@ pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: 
 pub(crate) fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {
-            let remedy = "to let runs be the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs.yaml)";
+            let remedy = "to let runs be the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs)";
             Stop::Wait("ServiceAccountForbidden", format!("{message}; {remedy}"))
         }
         error => error.into(),

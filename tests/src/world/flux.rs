@@ -1,9 +1,9 @@
-//! Flux: the real source-controller and notification-controller.
+//! Flux: the real source-controller and notification-controller, and kustomize-controller for whoever asks.
 
 use std::net::Ipv4Addr;
 
-use anyhow::Result;
-use k8s_openapi::api::core::v1::Pod;
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::{Endpoints, Pod};
 use kube::{
     Api,
     api::{Patch, PatchParams},
@@ -93,7 +93,24 @@ async fn start_source_controller(
     ready::until("source-controller serves artifacts", ready::START, || ready::answers(storage, "/")).await
 }
 
-/// What both have in common, and where it tells its health.
+/// Starts kustomize-controller with the rights of an administrator, after the others; `events` is what their start has told. The cluster
+/// has its CRDs already.
+pub async fn start_kustomize_controller(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster, events: &str) -> Result<()> {
+    let endpoints: Api<Endpoints> = Api::namespaced(cluster.client("admin").await?, "flux-system");
+    let endpoints = serde_json::to_value(endpoints.get("source-controller").await?)?;
+    let subset = &endpoints["subsets"][0];
+    let address = subset["addresses"][0]["ip"].as_str().context("an address")?;
+    let (mut kustomize, health) = controller(dirs, cluster, "kustomize-controller")?;
+    kustomize
+        .arg(format!("--events-addr={events}"))
+        .args(["--interval-jitter-percentage=0", "--requeue-dependency=2s"])
+        // The name that artifacts have, nobody resolves here.
+        .env("SOURCE_CONTROLLER_LOCALHOST", format!("{address}:{}", subset["ports"][0]["port"]));
+    supervisor.start(dirs, "kustomize-controller", kustomize)?;
+    ready::until("kustomize-controller is ready", ready::START, || ready::answers(health, "/readyz")).await
+}
+
+/// What all have in common, and where it tells its health.
 fn controller(dirs: &Dirs, cluster: &Cluster, name: &str) -> Result<(Command, (Ipv4Addr, u16))> {
     let [health, metrics] = [free_port(Ipv4Addr::LOCALHOST)?, free_port(Ipv4Addr::LOCALHOST)?];
     let mut command = command(dirs, dirs.tool(name)?);

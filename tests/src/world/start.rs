@@ -70,7 +70,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     let kubernetes = async {
         let cluster = Cluster::start(dirs, supervisor, project).await?;
         let flux_events = flux::start(dirs, supervisor, &cluster).await?;
-        cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs.yaml")).await?;
+        cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs/runs.yaml")).await?;
         Ok((cluster, flux_events))
     };
     let ((cluster, flux_events), git, private, registry, moto, image) = tokio::try_join!(

@@ -112,7 +112,7 @@ async fn a_namespace_that_runs_may_not_come_from_is_told_what_to_bind() -> Resul
     let team = world.foreign_namespace("foreign").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
-    waits_for(&team, "bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs.yaml)").await?;
+    waits_for(&team, "bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs)").await?;
     team.allow_runs().await?;
     team.ready_after("app", 1).await?;
     nothing_was_given_up(&world).await

@@ -72,7 +72,7 @@ pub enum GitError {
     NotText { source_name: String },
     #[error(
         "Secret {secret:?} may not be read ({field}): {message}; bind the ClusterRole driftless:git-credentials in this \
-         namespace (infra/kubernetes/runs.yaml)"
+         namespace (infra/kubernetes/runs)"
     )]
     Forbidden { secret: String, field: &'static str, message: String },
     #[error("{}", self.words(&Fields::STACK))]
