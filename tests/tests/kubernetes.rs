@@ -1,0 +1,446 @@
+//! What is applied to a cluster: as a Kustomization, as a chart and as Flux's one file, by kubectl, helm and Flux themselves.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use driftless_tests::world::{
+    cluster::{self, AUDIT_LOG, Cluster, apply_yaml},
+    dirs::Dirs,
+    flux,
+    git::GitServer,
+    process::{Process, Supervisor, command},
+    ready,
+};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    authentication::v1::TokenRequest,
+    core::v1::{ConfigMap, ServiceAccount},
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    config::Kubeconfig,
+};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_mins(2);
+const FORWARDER: &str = "driftless-forwarder";
+const SYSTEM: &str = "driftless-system";
+
+/// The values of an installation: as files name them, as the chart does, and what they are here.
+const VALUES: [(&str, &str, &str); 5] = [
+    ("CLUSTER", "cluster", "production"),
+    ("AWS_REGION", "awsRegion", "eu-west-1"),
+    ("HINTS_QUEUE_URL", "hintsQueueUrl", "https://sqs.eu-west-1.amazonaws.com/123456789012/hints"),
+    ("WEBHOOK_URL", "webhookUrl", "https://abc.lambda-url.eu-west-1.on.aws/"),
+    ("FORWARDER_IMAGE", "forwarderImage", "registry.example/forwarder@sha256:0123"),
+];
+const ADDRESS: &str = "https://abc.lambda-url.eu-west-1.on.aws/production";
+
+/// Objects by what they are, for example `apps/v1 Deployment driftless-system/driftless-forwarder`.
+type Objects = BTreeMap<String, Value>;
+
+#[test]
+fn an_overlay_s_values_are_filled_in_everywhere() -> Result<()> {
+    let text = kustomized(false)?;
+    assert!(!text.contains(".invalid"), "a value of values.env is left");
+    let objects = objects(&text)?;
+    assert_eq!(objects["notification.toolkit.fluxcd.io/v1beta3 Provider flux-system/driftless"]["spec"]["address"], ADDRESS);
+    let container = &objects[&deployment()]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], VALUES[4].2);
+    let name = container["envFrom"][0]["configMapRef"]["name"].as_str().context("a name")?;
+    assert_eq!(objects[&format!("v1 ConfigMap {SYSTEM}/{name}")]["data"], values());
+    Ok(())
+}
+
+#[test]
+fn the_chart_has_what_the_kustomization_has() -> Result<()> {
+    let mut kustomized = objects(&kustomized(true)?)?;
+    let mut charted = objects(&charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)?;
+    assert!(kustomized.len() > 40, "{:?}", kustomized.keys());
+
+    // Helm makes the namespace of a release itself.
+    kustomized.remove(&format!("v1 Namespace /{SYSTEM}")).context("a namespace")?;
+    // It keeps CRDs without being asked to.
+    for (id, object) in kustomized.iter_mut().filter(|(id, _)| id.contains(" CustomResourceDefinition ")) {
+        let annotations = object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("annotations"));
+        assert_eq!(annotations, Some(json!({ "kustomize.toolkit.fluxcd.io/prune": "disabled" })), "{id}");
+    }
+    // How other values start the forwarder anew: by a hash in the name, or beside it.
+    let hashed = kustomized.keys().find(|id| id.contains(" ConfigMap ")).context("a ConfigMap")?.clone();
+    let mut config = kustomized.remove(&hashed).context("it")?;
+    let name = config["metadata"]["name"].take();
+    config["metadata"]["name"] = json!("driftless");
+    kustomized.insert(format!("v1 ConfigMap {SYSTEM}/driftless"), config);
+    let container = &mut kustomized.get_mut(&deployment()).context("a Deployment")?["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["envFrom"][0]["configMapRef"]["name"], name);
+    container["envFrom"][0]["configMapRef"]["name"] = json!("driftless");
+    let pod = &mut charted.get_mut(&deployment()).context("a Deployment")?["spec"]["template"]["metadata"];
+    let annotations = pod.as_object_mut().and_then(|metadata| metadata.remove("annotations")).context("annotations")?;
+    assert_eq!(annotations.as_object().map(|all| all.keys().collect::<Vec<_>>()), Some(vec!["checksum/values"]));
+
+    assert_eq!(kustomized.keys().collect::<Vec<_>>(), charted.keys().collect::<Vec<_>>());
+    for (id, object) in kustomized {
+        assert_eq!(object, charted[&id], "{id}");
+    }
+    Ok(())
+}
+
+#[test]
+fn other_values_start_the_chart_s_forwarder_anew_and_its_pod_can_be_added_to() -> Result<()> {
+    let pod = |more: &[&str]| -> Result<Value> {
+        Ok(objects(&charted(more)?)?.remove(&deployment()).context("a Deployment")?["spec"]["template"].take())
+    };
+    let [first, second] = [pod(&[])?, pod(&["--set", "cluster=staging,podSpec.nodeSelector.disk=ssd"])?];
+    assert_ne!(first["metadata"]["annotations"], second["metadata"]["annotations"]);
+    assert_eq!(second["spec"]["nodeSelector"], json!({ "disk": "ssd" }));
+    assert_eq!(second["spec"]["containers"], first["spec"]["containers"]);
+    Ok(())
+}
+
+#[test]
+fn the_chart_says_what_is_missing_or_wrong() -> Result<()> {
+    let chart = project().join("infra/chart").display().to_string();
+    let template = ["template", "driftless", &chart];
+    for (arguments, words) in [
+        (
+            vec!["--namespace", SYSTEM],
+            "missing properties 'cluster', 'awsRegion', 'hintsQueueUrl', 'webhookUrl', 'forwarderImage'",
+        ),
+        (vec!["--namespace", SYSTEM, "--set", "awsRegion=Ireland"], "at '/awsRegion': 'Ireland' does not match pattern"),
+        (
+            vec!["--namespace", SYSTEM, "--set", "webhookUrl=https://a/b"],
+            "at '/webhookUrl': 'https://a/b' does not match pattern",
+        ),
+        (vec!["--namespace", SYSTEM, "--set", "Cluster=a"], "additional properties 'Cluster' not allowed"),
+        (vec!["--set", &set_values()], "install it with --namespace driftless-system --create-namespace"),
+    ] {
+        let error = run("helm", template.into_iter().chain(arguments.iter().copied())).err().context(words)?.to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_chart_has_this_version() -> Result<()> {
+    let chart: Value = serde_saphyr::from_str(&fs::read_to_string(project().join("infra/chart/Chart.yaml"))?)?;
+    assert_eq!((&chart["version"], &chart["appVersion"]), (&json!(env!("CARGO_PKG_VERSION")), &json!(env!("CARGO_PKG_VERSION"))));
+    Ok(())
+}
+
+#[tokio::test]
+async fn flux_kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() -> Result<()> {
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    supervisor.guard(Box::pin(applied(&dirs, &supervisor))).await?;
+    supervisor.stop().await;
+    Ok(())
+}
+
+async fn applied(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> {
+    let (cluster, git) =
+        tokio::try_join!(Box::pin(Cluster::start(dirs, supervisor, project())), GitServer::start(dirs, supervisor))?;
+    let admin = cluster.client("admin").await?;
+    cluster::apply(&admin, &dirs.tool("kustomize-controller-crds")?).await?;
+    let events = flux::start(dirs, supervisor, &cluster).await?;
+    flux::start_kustomize_controller(dirs, supervisor, &cluster, &events).await?;
+    let kustomized_only = kustomized(false)?;
+    flux_applies_one_file(&cluster, &admin, &git, &kustomized_only).await?;
+
+    apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
+    kubectl_applies(&cluster, "kustomized", &kustomized(true)?)?;
+    the_forwarder_sees_all_it_watches(dirs, &cluster, &admin).await?;
+    // Each of the two names its own ConfigMap.
+    kubectl_applies(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)
+}
+
+/// The one file is all that the cluster is given: source, build, apply and health check are Flux's.
+async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServer, kustomized: &str) -> Result<()> {
+    let repository = git.create("driftless").await?;
+    let mut files = Vec::new();
+    read_below(&project().join("infra/kubernetes"), Path::new("infra/kubernetes"), &mut files)?;
+    files.push(("infra/other/kustomization.yaml".to_owned(), "not one\n".to_owned()));
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let commit = repository.commit("a release", &files).await?;
+    let tag = concat!("v", env!("CARGO_PKG_VERSION"));
+    let tagged = Command::new("git").arg("-C").arg(&repository.path).args(["tag", tag, &commit]).status()?;
+    ensure!(tagged.success(), "git tag: {tagged}");
+
+    let file = project().join("infra/flux/driftless.yaml");
+    let mut text = fs::read_to_string(&file)?;
+    for (name, value) in VALUES.map(|(name, _, value)| (name, value)).into_iter().chain([("VERSION", env!("CARGO_PKG_VERSION"))])
+    {
+        let placeholder = format!("${{{name}}}");
+        ensure!(text.matches(&placeholder).count() == 1, "{placeholder} is to be there once");
+        text = text.replace(&placeholder, value);
+    }
+    ensure!(!text.contains("${"), "a placeholder is left: {text}");
+    let text = text.replace("https://github.com/driftless-dev/driftless", &repository.url);
+    kubectl_applies(cluster, "flux", &text)?;
+
+    let deployments: Api<Deployment> = Api::namespaced(admin.clone(), SYSTEM);
+    // There is no node here, so that nobody else says that the Pod is there.
+    let generation = ready::until("the Deployment", LIMIT, async || {
+        deployments.get(FORWARDER).await.with_context(|| cluster.admin_kubeconfig.display().to_string())
+    });
+    let generation = generation.await?.metadata.generation;
+    let available = json!({ "status": {
+        "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [{ "type": "Available", "status": "True" }],
+    } });
+    deployments.patch_status(FORWARDER, &PatchParams::default(), &Patch::Merge(available)).await?;
+
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("kustomize.toolkit.fluxcd.io", "v1", "Kustomization"));
+    let kustomizations: Api<DynamicObject> = Api::namespaced_with(admin.clone(), "flux-system", &kind);
+    let status = ready::until("the Kustomization", LIMIT, async || {
+        let status = kustomizations.get("driftless").await?.data["status"].take();
+        let ready = status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+        ensure!(ready, "{status}");
+        Ok(status)
+    })
+    .await?;
+    assert_eq!(status["lastAppliedRevision"], format!("{tag}@sha1:{commit}"));
+
+    let objects = objects(kustomized)?;
+    let entries = status["inventory"]["entries"].as_array().context("an inventory")?;
+    let entries: BTreeSet<_> = entries.iter().filter_map(|entry| entry["id"].as_str().map(ToOwned::to_owned)).collect();
+    assert_eq!(entries, objects.values().map(inventory_id).collect());
+    let there = there(&run_in(cluster, &["get", "--output", "json", "--filename", &written(cluster, "there", kustomized)?])?)?;
+    for (id, object) in &objects {
+        includes(id, &there[id], object)?;
+        assert_eq!(there[id]["metadata"]["labels"]["kustomize.toolkit.fluxcd.io/name"], "driftless", "{id}");
+    }
+    Ok(())
+}
+
+/// How Flux names an object in its inventory.
+fn inventory_id(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().replace(':', "__");
+    let version = text(&object["apiVersion"]);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    format!("{}_{}_{group}_{}", text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]), text(&object["kind"]))
+}
+
+/// Applies all of it as a user does, first without effect, and finds everything in the answer as it was written.
+fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
+    let file = written(cluster, name, text)?;
+    let written = objects(text)?;
+    for more in [&["--dry-run=server"][..], &[]] {
+        let apply = ["apply", "--server-side", "--force-conflicts", "--validate=strict", "--output", "json", "--filename", &file];
+        let there = there(&run_in(cluster, &[&apply, more].concat())?)?;
+        assert_eq!(there.keys().collect::<Vec<_>>(), written.keys().collect::<Vec<_>>(), "{name}");
+        for (id, object) in &written {
+            includes(id, &there[id], object)?;
+        }
+    }
+    Ok(())
+}
+
+/// The program as the Deployment has it, but for the network, and but for where a Pod has its token and the API server's address: it
+/// lists and watches every kind, and is refused nothing.
+async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin: &Client) -> Result<()> {
+    let deployment = Api::<Deployment>::namespaced(admin.clone(), SYSTEM).get(FORWARDER).await?;
+    let pod = serde_json::to_value(deployment)?["spec"]["template"]["spec"].take();
+    let container = &pod["containers"][0];
+    let config = container["envFrom"][0]["configMapRef"]["name"].as_str().context("a ConfigMap")?;
+    let mut env = Api::<ConfigMap>::namespaced(admin.clone(), SYSTEM).get(config).await?.data.context("data")?;
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let [name, value] = ["name", "value"].map(|key| variable[key].as_str().unwrap_or_default().to_owned());
+        env.insert(name, value);
+    }
+
+    let account = pod["serviceAccountName"].as_str().context("a ServiceAccount")?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), SYSTEM);
+    let token = accounts.create_token_request(account, &PostParams::default(), &TokenRequest::default()).await?;
+    let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(&cluster.admin_kubeconfig)?)?;
+    kubeconfig["users"][0]["user"] = json!({ "token": token.status.context("a token")?.token });
+    let path = dirs.tmp().join(FORWARDER);
+    fs::write(&path, serde_json::to_string(&kubeconfig)?)?;
+
+    let program = project().join("target/lambda/forwarder/bootstrap");
+    let program = program.canonicalize().with_context(|| format!("there is no {}: run `make build`", program.display()))?;
+    let mut forwarder = command(dirs, program);
+    forwarder.envs(env).env("KUBECONFIG", path);
+    let forwarder = Process::start(dirs, FORWARDER, forwarder)?;
+    let user = format!("system:serviceaccount:{SYSTEM}:{account}");
+    let watched: BTreeSet<_> = [
+        "stacks",
+        "programs",
+        "workspaces",
+        "updates",
+        "gitrepositories",
+        "ocirepositories",
+        "buckets",
+        "helmcharts",
+        "externalartifacts",
+        "events",
+    ]
+    .into_iter()
+    .map(ToOwned::to_owned)
+    .collect();
+    let log = dirs.logs().join(AUDIT_LOG);
+    ready::until("every kind is watched", LIMIT, async || {
+        let calls = calls(&fs::read_to_string(&log)?, &user);
+        if let Some(refused) = calls.iter().find(|call| call["responseStatus"]["code"] == 403) {
+            bail!("{refused}");
+        }
+        let watches = calls.iter().filter(|call| call["verb"] == "watch" && call["responseStatus"]["code"] == 200);
+        let seen: BTreeSet<_> =
+            watches.filter_map(|call| call["objectRef"]["resource"].as_str().map(ToOwned::to_owned)).collect();
+        ensure!(seen == watched, "{seen:?}; {}", forwarder.last_words());
+        Ok(())
+    })
+    .await?;
+    let refused: Vec<_> =
+        calls(&fs::read_to_string(&log)?, &user).into_iter().filter(|call| call["responseStatus"]["code"] == 403).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+    Ok(())
+}
+
+/// What the API server has heard of a user. The last line may not be written to its end.
+fn calls(log: &str, user: &str) -> Vec<Value> {
+    let calls = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    calls.filter(|call| call["user"]["username"] == user).collect()
+}
+
+/// Fails if something of `written` is not in `there`.
+fn includes(path: &str, there: &Value, written: &Value) -> Result<()> {
+    match (there, written) {
+        (Value::Object(there), Value::Object(written)) => written
+            .iter()
+            .try_for_each(|(key, value)| includes(&format!("{path}.{key}"), there.get(key).unwrap_or(&Value::Null), value)),
+        (Value::Array(there), Value::Array(written)) if there.len() == written.len() => {
+            let pairs = there.iter().zip(written).enumerate();
+            pairs.into_iter().try_for_each(|(at, (there, written))| includes(&format!("{path}[{at}]"), there, written))
+        }
+        _ => {
+            ensure!(there == written, "{path}: {there} is there, not {written}");
+            Ok(())
+        }
+    }
+}
+
+fn project() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn deployment() -> String {
+    format!("apps/v1 Deployment {SYSTEM}/{FORWARDER}")
+}
+
+fn values() -> Value {
+    VALUES.map(|(name, _, value)| (name, value)).into_iter().collect()
+}
+
+/// What `kubectl kustomize` makes of an overlay as the guide has it; with `more` also of its options: a namespace of a team, and the
+/// ServiceAccount of the functions.
+fn kustomized(more: bool) -> Result<String> {
+    let dir = tempfile::tempdir_in(project().join("target"))?;
+    let overlay = json!({
+        "resources": if more { vec!["../../infra/kubernetes", "team"] } else { vec!["../../infra/kubernetes"] },
+        "configMapGenerator": [{ "name": "driftless", "namespace": SYSTEM, "behavior": "merge", "envs": ["values.env"] }],
+        "components": if more { vec!["../../infra/kubernetes/values", "../../infra/kubernetes/service-account"] } else { vec!["../../infra/kubernetes/values"] },
+    });
+    let team = json!({ "namespace": "team-a", "resources": ["../../../infra/kubernetes/runs"] });
+    fs::create_dir(dir.path().join("team"))?;
+    fs::write(dir.path().join("kustomization.yaml"), overlay.to_string())?;
+    fs::write(dir.path().join("team/kustomization.yaml"), team.to_string())?;
+    fs::write(dir.path().join("values.env"), VALUES.map(|(name, _, value)| format!("{name}={value}\n")).concat())?;
+    run("kubectl", ["kustomize", &dir.path().display().to_string()])
+}
+
+/// What `helm template` makes of the chart with our values and `more` arguments.
+fn charted(more: &[&str]) -> Result<String> {
+    let (chart, values) = (project().join("infra/chart").display().to_string(), set_values());
+    let template = ["template", "driftless", &chart, "--namespace", SYSTEM, "--include-crds", "--set", &values];
+    run("helm", template.into_iter().chain(more.iter().copied()))
+}
+
+fn set_values() -> String {
+    VALUES.map(|(_, name, value)| format!("{name}={value}")).join(",")
+}
+
+/// Runs one of the pinned programs to its end, which has to be a good one, without a warning about what it was given.
+fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>) -> Result<String> {
+    let tool = project().join("target/tools").join(program);
+    ensure!(tool.exists(), "there is no {}: run tests/tools/install {program}", tool.display());
+    let output = Command::new(tool)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", project().join("target"))
+        .stdin(Stdio::null())
+        .output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !words.contains("Warning"), "{program}: {}: {words}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn run_in(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let kubeconfig = format!("--kubeconfig={}", cluster.admin_kubeconfig.display());
+    run("kubectl", [kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()))
+}
+
+/// Writes a file beside the cluster's kubeconfig, and tells where.
+fn written(cluster: &Cluster, name: &str, text: &str) -> Result<String> {
+    let file: PathBuf = cluster.admin_kubeconfig.with_file_name(format!("{name}.yaml"));
+    fs::write(&file, text)?;
+    Ok(file.display().to_string())
+}
+
+/// The objects of a text of YAML documents. None may be there twice.
+fn objects(text: &str) -> Result<Objects> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    by_id(documents.into_iter().filter(|document| !document.is_null()))
+}
+
+/// The objects of what kubectl prints as JSON.
+fn there(text: &str) -> Result<Objects> {
+    let mut objects = Vec::new();
+    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        match value? {
+            Value::Object(mut list) if list.get("kind") == Some(&json!("List")) => {
+                objects.extend(
+                    list.remove("items").and_then(|mut items| items.as_array_mut().map(std::mem::take)).unwrap_or_default(),
+                );
+            }
+            object => objects.push(object),
+        }
+    }
+    by_id(objects.into_iter())
+}
+
+fn by_id(objects: impl Iterator<Item = Value>) -> Result<Objects> {
+    let mut all = Objects::new();
+    for object in objects {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (metadata, kind) = (&object["metadata"], text(&object["kind"]));
+        let id = format!("{} {kind} {}/{}", text(&object["apiVersion"]), text(&metadata["namespace"]), text(&metadata["name"]));
+        ensure!(all.insert(id.clone(), object).is_none(), "{id} is there twice");
+    }
+    Ok(all)
+}
+
+/// The files below a folder, as the paths that they have below `at`.
+fn read_below(folder: &Path, at: &Path, files: &mut Vec<(String, String)>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let at = at.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            read_below(&entry.path(), &at, files)?;
+        } else {
+            files.push((at.display().to_string(), fs::read_to_string(entry.path())?));
+        }
+    }
+    Ok(())
+}
