@@ -25,7 +25,7 @@ world: build ## The one-machine world in the foreground; `source target/world/en
 test: lint unit e2e ## Everything that CI runs.
 
 .PHONY: lint
-lint: lint-infra ## Format, clippy, licences and bans, templates.
+lint: lint-infra lint-files ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	@tests/tools/install cargo-deny
@@ -36,6 +36,13 @@ lint-infra: ## The templates of AWS: cfn-lint, and checkov without a finding.
 	@tests/tools/install python checkov
 	cfn-lint infra/template.yaml infra/cluster.yaml
 	checkov --config-file .checkov.yaml
+
+.PHONY: lint-files
+lint-files: ## Shell scripts, Dockerfiles, workflows.
+	@tests/tools/install actionlint hadolint shellcheck
+	shellcheck $$(git grep --untracked -lE '^#!.*\b(ba)?sh\b' -- ':!*.md')
+	hadolint $$(git ls-files -co --exclude-standard '*Dockerfile')
+	actionlint
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.
