@@ -11,7 +11,7 @@ SEEDS ?= 10000
 
 .PHONY: help
 help: ## This list.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 .PHONY: demo
 demo: build ## The whole way on this machine: kubectl apply to Ready, a push, an edit. Ctrl-C ends it.
@@ -51,8 +51,8 @@ unit: tools ## Tests that need no world: decisions, contracts, archives, generat
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
-	@tests/tools/install helm kustomize-controller
-	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes
+	@tests/tools/install buildah qemu helm kustomize-controller
+	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes --test images --test arm64
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
 
 .PHONY: sim
@@ -75,6 +75,22 @@ build: tools ## The binaries that are deployed, and those that test them.
 	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
 	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
 	@cargo build --quiet --locked --package driftless-tests
+
+.PHONY: images
+images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr.io/you PUSH=1
+	@tests/tools/install python
+	@infra/images/build
+
+.PHONY: arm64
+arm64: ## All that is deployed, built for arm64, unoptimised; one function answers in an emulator.
+	@tests/tools/install python qemu
+	@cargo lambda build --quiet --locked --arm64 --lambda-dir target/lambda-arm64 $(DEPLOYED:%=--package %)
+	cargo test --package driftless-tests --locked --test arm64
+
+.PHONY: dist
+dist: ## What a release has, into target/dist: make dist REGISTRY=ghcr.io/you PUSH=1
+	@tests/tools/install python
+	@infra/dist $(filter-out runner forwarder,$(DEPLOYED))
 
 .PHONY: crds
 crds: ## Generates infra/kubernetes/crds from the types.

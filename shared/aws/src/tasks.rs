@@ -36,7 +36,7 @@ const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
 /// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
-const REVISION: &str = "2";
+const REVISION: &str = "3";
 
 /// What every task definition and every launch has in common.
 #[derive(Clone, Debug)]
@@ -222,6 +222,8 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
     let runner = ContainerDefinition::builder()
         .name(INIT)
         .image(&settings.runner_image)
+        // A volume is root's, who alone may give it to the others. The image's own user is nobody.
+        .user("0")
         .essential(false)
         .set_command(Some(install.map(Into::into).collect()))
         .set_mount_points(mounts(false))
@@ -360,6 +362,9 @@ mod tests {
         };
         assert_eq!(all.iter().map(writable).collect::<Vec<_>>(), [vec![true, true], vec![true], vec![true], vec![false, false]]);
         assert!(all.iter().all(|container| container.log_configuration().is_some()));
+        // Each is the user that its image says, but for ours, which gives the volumes away.
+        let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
+        assert_eq!(users, [Some("0"), None, None, None]);
     }
 
     #[test]
