@@ -1,0 +1,84 @@
+# What infra/deploy and infra/undeploy share. They set $program first.
+# shellcheck shell=bash
+
+# Files with secrets are here, for as long as the script runs.
+umask 077
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+say() { printf '%s: %s\n' "${program:?}" "$*" >&2; }
+fail() {
+  local line
+  printf '%s: %s\n' "$program" "$1" >&2
+  shift
+  for line; do [ -z "$line" ] || printf '  %s\n' "$line" >&2; done
+  exit 1
+}
+
+# need PROGRAM REMEDY
+need() { type -P "$1" >/dev/null || fail "$1 is not on PATH" "$2"; }
+
+# Who calls, and where: sets $region and $account. Version 1 of the AWS CLI reads another variable than the SDKs do.
+identify() {
+  export AWS_PAGER='' AWS_DEFAULT_OUTPUT=json
+  region=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
+  [ -n "$region" ] || fail 'no region is set' 'set AWS_REGION, such as AWS_REGION=eu-west-1'
+  export AWS_REGION=$region AWS_DEFAULT_REGION=$region
+  local error
+  error=$work/error
+  # shellcheck disable=SC2034 # the scripts use it
+  account=$(aws sts get-caller-identity --query Account --output text 2>"$error") ||
+    fail "AWS does not take these credentials: $(tail -n 1 "$error")" 'log in (aws sso login, AWS_PROFILE, …), and see that aws sts get-caller-identity works'
+}
+
+# stack_state NAME: its status, or nothing if there is none. Any other failure ends the script.
+stack_state() {
+  local answer
+  if answer=$(aws cloudformation describe-stacks --stack-name "$1" --query 'Stacks[0].StackStatus' --output text 2>&1); then
+    printf '%s' "$answer"
+  elif [[ $answer != *"does not exist"* ]]; then
+    fail "the stack $1 cannot be read: $(tail -n 1 <<<"$answer")"
+  fi
+}
+
+# output STACK KEY
+output() {
+  local value
+  value=$(aws cloudformation describe-stacks --stack-name "$1" --query "(Stacks[0].Outputs || \`[]\`)[?OutputKey=='$2'].OutputValue" --output text)
+  [ -n "$value" ] || fail "the stack $1 has no output $2" 'it was not deployed from this release: make deploy'
+  printf '%s' "$value"
+}
+
+# why_failed NAME SINCE: the first of a stack's events since then (ISO 8601, UTC) that is a failure and no consequence of another.
+why_failed() {
+  aws cloudformation describe-stack-events --stack-name "$1" --output text \
+    --query "reverse(StackEvents[?ends_with(ResourceStatus, '_FAILED')].[Timestamp,LogicalResourceId,ResourceType,ResourceStatus,ResourceStatusReason])" |
+    awk -F '\t' -v since="$2" '$1 >= since && $5 !~ /cancelled/ { printf "%s (%s) %s: %s\n", $2, $3, $4, $5; exit }'
+}
+
+# has_bucket NAME
+has_bucket() { aws s3api head-bucket --bucket "$1" >/dev/null 2>&1; }
+
+# secret_value NAME FILE: false if there is no such secret.
+secret_value() {
+  local error
+  if ! error=$(aws secretsmanager get-secret-value --secret-id "$1" --query SecretString --output text 2>&1 >"$2"); then
+    [[ $error == *ResourceNotFoundException* ]] && return 1
+    fail "the secret $1 cannot be read: $(tail -n 1 <<<"$error")" \
+      "if it is marked for deletion: aws secretsmanager restore-secret --secret-id $1"
+  fi
+}
+
+config() { kubectl --kubeconfig "$1" config "${@:2}"; }
+
+# eks_of KUBECONFIG CONTEXT: name and region of the EKS cluster, if its user is one that `aws eks update-kubeconfig` writes.
+eks_of() {
+  config "$1" view --minify --context "$2" -o json | python3 -c '
+import json, sys
+user = (json.load(sys.stdin).get("users") or [{}])[0].get("user") or {}
+run = user.get("exec") or {}
+args = run.get("args") or []
+value = lambda name: next((args[i + 1] for i, arg in enumerate(args[:-1]) if arg == name), "-")
+if run.get("command", "").rsplit("/", 1)[-1] == "aws" and "get-token" in args:
+    print(value("--cluster-name"), value("--region"))'
+}
