@@ -74,7 +74,24 @@ bench: tools ## The figures of the README, of the release build.
 build: tools ## The binaries that are deployed, and those that test them.
 	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
 	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
-	@cargo build --quiet --locked --package driftless-tests
+	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
+
+.PHONY: deploy
+deploy: ## Installs on AWS, or upgrades: docs/aws.md says with which variables.
+	@tests/tools/install python
+	@infra/deploy
+
+.PHONY: undeploy
+undeploy: ## Says what is on AWS; with CONFIRM=STACK removes it.
+	@infra/undeploy
+
+.PHONY: doctor
+doctor: ## Checks a live installation: make doctor STACK=driftless BACKEND_URL=s3://…
+	@cargo run --quiet --locked --package driftless-doctor --bin doctor
+
+.PHONY: cost
+cost: ## What it costs a month: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3
+	@cargo run --quiet --locked --package driftless-doctor --bin cost
 
 .PHONY: images
 images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr.io/you PUSH=1

@@ -4,6 +4,7 @@
 mod alerts;
 mod canary;
 mod compat;
+mod doctor;
 mod drift;
 mod failures;
 mod git;

@@ -1,0 +1,219 @@
+//! A Stack of one resource without a provider, from `kubectl` to Ready and back: through the forwarder, every queue, every function and a
+//! task.
+//!
+//! It also tries the one behaviour of AWS that nothing documents and that the task role's policy rests on: that a task's credentials
+//! are a session named like the task. Without it every run fails, closed.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    Finding,
+    cluster::SYSTEM,
+    tools::{Answer, Aws, Kubectl},
+};
+
+/// The name of the Stack, of its Program and of the Pulumi stack.
+pub const NAME: &str = "driftless-doctor";
+const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
+
+/// What a canary needs.
+#[derive(Debug)]
+pub struct Canary<'a> {
+    /// A namespace that is open for runs.
+    pub namespace: &'a str,
+    /// A backend that tasks reach.
+    pub backend: &'a str,
+    /// A Secret of the namespace that is the run's environment: credentials of the backend.
+    pub secret: Option<&'a str>,
+    /// How long each half may take.
+    pub limit: Duration,
+}
+
+impl Canary<'_> {
+    /// The Program and the Stack. The passphrase protects nothing: there is no secret in it.
+    #[must_use]
+    pub fn objects(&self) -> Value {
+        let metadata = json!({ "name": NAME, "namespace": self.namespace });
+        let program = json!({
+            "resources": { "canary": { "type": "pulumi:index:Stash", "properties": { "input": NAME } } },
+            "outputs": { "canary": "${canary.output}" },
+        });
+        let spec = json!({
+            "stack": NAME,
+            "backend": self.backend,
+            "programRef": { "name": NAME },
+            "destroyOnFinalize": true,
+            "envRefs": { "PULUMI_CONFIG_PASSPHRASE": { "type": "Literal", "literal": { "value": NAME } } },
+            "envSecrets": self.secret.as_slice(),
+        });
+        json!({ "apiVersion": "v1", "kind": "List", "items": [
+            { "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": metadata, "program": program },
+            { "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec },
+        ] })
+    }
+
+    /// Applies it, waits, says where it is stuck if it is, and deletes it.
+    #[must_use]
+    pub fn fly(&self, kubectl: &Kubectl, aws: &Aws) -> Vec<Finding> {
+        let started = Instant::now();
+        if let Err(why) = kubectl.text(&["create", "--filename", "-"], Some(&self.objects().to_string())) {
+            let remedy = format!(
+                "kubectl -n {0} delete stack,program {NAME}, if an earlier one is left; else another NAMESPACE",
+                self.namespace
+            );
+            return vec![Finding::fail("canary: not created", why, remedy)];
+        }
+        let up = self.until(|| {
+            let stack = self.get(kubectl, "stacks.pulumi.com").unwrap_or_default();
+            is_ready(&stack).then_some(())
+        });
+        let mut findings = vec![match up {
+            Some(()) => Finding::ok(format!(
+                "canary: Ready after {} s, so that forwarder, queues, functions and tasks work, and a task's session is named like the task",
+                started.elapsed().as_secs()
+            )),
+            None => self.stuck(kubectl, aws),
+        }];
+        let started = Instant::now();
+        let _ = kubectl.text(&["--namespace", self.namespace, "delete", "stacks.pulumi.com", NAME, "--wait=false"], None);
+        let gone = self.until(|| self.get(kubectl, "stacks.pulumi.com").is_err_and(|error| is_absent(&error)).then_some(()));
+        findings.push(match gone {
+            Some(()) => Finding::ok(format!("canary: destroyed and gone after {} s", started.elapsed().as_secs())),
+            None => {
+                Finding { what: format!("canary: not destroyed; {}", self.stuck(kubectl, aws).what), ..self.stuck(kubectl, aws) }
+            }
+        });
+        if gone.is_some() {
+            let _ = kubectl.text(&["--namespace", self.namespace, "delete", "programs.pulumi.com", NAME], None);
+        }
+        findings
+    }
+
+    fn get(&self, kubectl: &Kubectl, kind: &str) -> Answer {
+        kubectl.json(&["--namespace", self.namespace, "get", kind, NAME])
+    }
+
+    fn until<T>(&self, look: impl Fn() -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + self.limit;
+        loop {
+            let seen = look();
+            if seen.is_some() || Instant::now() >= deadline {
+                return seen;
+            }
+            thread::sleep(BETWEEN_LOOKS);
+        }
+    }
+
+    fn stuck(&self, kubectl: &Kubectl, aws: &Aws) -> Finding {
+        let stack = self.get(kubectl, "stacks.pulumi.com").unwrap_or_default();
+        let updates = kubectl.json(&["--namespace", self.namespace, "get", "updates.auto.pulumi.com"]).unwrap_or_default();
+        let update = latest(&stack, &updates);
+        let task = update["status"]["driftless"]["task"].as_str().map(|task| {
+            let cluster = task.rsplit('/').nth(1).unwrap_or_default();
+            aws.json(&["ecs", "describe-tasks", "--cluster", cluster, "--tasks", task]).unwrap_or_default()["tasks"][0].clone()
+        });
+        stuck(&stack, update, task.as_ref(), self.limit)
+    }
+}
+
+fn is_absent(error: &str) -> bool {
+    error.contains("NotFound")
+}
+
+/// Ready, at the generation that is there.
+#[must_use]
+pub fn is_ready(stack: &Value) -> bool {
+    stack["status"]["observedGeneration"].is_number()
+        && stack["status"]["observedGeneration"] == stack["metadata"]["generation"]
+        && condition(stack, "Ready").is_some_and(|ready| ready["status"] == "True")
+}
+
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array().into_iter().flatten().find(|condition| condition["type"] == kind)
+}
+
+/// The Update that the Stack runs, or ran last; `null` if there is none.
+#[must_use]
+pub fn latest<'a>(stack: &Value, updates: &'a Value) -> &'a Value {
+    let status = &stack["status"];
+    let name = [&status["currentUpdate"]["name"], &status["lastUpdate"]["name"]].into_iter().find(|name| name.is_string());
+    let mut all = updates["items"].as_array().into_iter().flatten();
+    all.find(|update| name == Some(&update["metadata"]["name"])).unwrap_or(&Value::Null)
+}
+
+/// Where a Stack that is not Ready in time is stuck, by what it, its Update and its task say.
+#[must_use]
+pub fn stuck(stack: &Value, update: &Value, task: Option<&Value>, limit: Duration) -> Finding {
+    let late = |where_: &str| format!("canary: not there within {} s: {where_}", limit.as_secs());
+    let words = |condition: &Value| {
+        format!("{}: {}", condition["reason"].as_str().unwrap_or_default(), condition["message"].as_str().unwrap_or_default())
+    };
+    if let Some(stalled) = condition(stack, "Stalled").filter(|stalled| stalled["status"] == "True") {
+        return Finding::fail(late("the Stack is stalled"), words(stalled), "what the message says");
+    }
+    let Some(reconciling) = condition(stack, "Reconciling") else {
+        return Finding::fail(
+            late("nobody looked at the Stack"),
+            "the forwarder did not hint it, or the reconciler did not get the hint, or could not write",
+            format!(
+                "kubectl -n {SYSTEM} logs deployment/driftless-forwarder; the log and the errors of the reconciler; its rights in the \
+                 cluster"
+            ),
+        );
+    };
+    if update.is_null() {
+        return Finding::fail(
+            late("the source is not there"),
+            words(reconciling),
+            "the log of the fetcher, and of the reconciler if the message names an Update",
+        );
+    }
+    if condition(update, "Failed").is_some_and(|failed| failed["status"] == "True") {
+        let why = update["status"]["message"].as_str().unwrap_or_default();
+        return Finding::fail(
+            late("its run failed"),
+            why,
+            "BACKEND_URL has to be one that tasks reach, BACKEND_SECRET its credentials. If the task is gone without a result and its \
+             log has AccessDenied: AWS does not name a task's session like the task any more, please report it",
+        );
+    }
+    let status = &update["status"]["driftless"];
+    if let Some(reason) = status["waitingReason"].as_str() {
+        let why = format!("{reason}: {}", status["waitingFor"].as_str().unwrap_or_default());
+        return Finding::fail(late("its run waits"), why, "docs/runs.md has a row for each reason");
+    }
+    task.map_or_else(
+        || Finding::fail(late("no task was started"), words(reconciling), "the log of the launcher, and its queue"),
+        |task| stuck_task(task, late, status),
+    )
+}
+
+fn stuck_task(task: &Value, late: impl Fn(&str) -> String, status: &Value) -> Finding {
+    let text = |field: &str| task[field].as_str().unwrap_or_default();
+    match text("lastStatus") {
+        "STOPPED" => {
+            let containers = task["containers"].as_array().into_iter().flatten();
+            let reasons: Vec<_> = containers.filter_map(|container| container["reason"].as_str()).collect();
+            Finding::fail(
+                late("its task stopped, and nobody recorded that"),
+                format!("{} {}", text("stoppedReason"), reasons.join("; ")),
+                "CannotPull…: the image, or the subnets' way to the registry; else the log of the recorder, and the rule on stopped tasks",
+            )
+        }
+        "RUNNING" => Finding::fail(
+            late("its task runs"),
+            format!("its log: {}", status["log"].as_str().unwrap_or("none yet")),
+            "the security group or the subnets may not let it reach the backend",
+        ),
+        state => Finding::fail(
+            late("its task does not start"),
+            format!("ECS says {state}"),
+            "the subnets need a way to the registry and to ECS: NAT, or public addresses",
+        ),
+    }
+}

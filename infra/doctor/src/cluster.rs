@@ -1,0 +1,291 @@
+//! What a cluster says of its part, and EKS of who may use it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::{
+    Finding,
+    installation::{Access, Installation},
+    tools::{Answer, Aws, Kubectl},
+};
+
+/// The namespace of what is ours in a cluster.
+pub const SYSTEM: &str = "driftless-system";
+const FLUX: &str = "flux-system";
+/// What mends most of it.
+const APPLY: &str = "apply the cluster's driftless.yaml (make deploy writes it), or see its Kustomization: kubectl -n flux-system get kustomizations";
+/// The functions that act in clusters, by their outputs.
+const FUNCTIONS: [(&str, &str); 5] = [
+    ("ReconcilerRoleArn", "driftless:reconciler"),
+    ("FetcherRoleArn", "driftless:fetcher"),
+    ("LauncherRoleArn", "driftless:launcher"),
+    ("RecorderRoleArn", "driftless:recorder"),
+    ("SweeperRoleArn", "driftless:sweeper"),
+];
+/// What each part cannot do its work without, as `kubectl auth can-i` takes it.
+const RIGHTS: [(&str, &[&str]); 11] = [
+    ("driftless:reconciler", &["update", "stacks.pulumi.com", "--subresource=status", "--all-namespaces"]),
+    ("driftless:reconciler", &["create", "updates.auto.pulumi.com", "--all-namespaces"]),
+    ("driftless:reconciler", &["get", "gitrepositories.source.toolkit.fluxcd.io", "--all-namespaces"]),
+    ("driftless:fetcher", &["list", "stacks.pulumi.com", "--all-namespaces"]),
+    ("driftless:fetcher", &["get", "services/http:source-controller:80", "--subresource=proxy", "--namespace", FLUX]),
+    ("driftless:launcher", &["update", "updates.auto.pulumi.com", "--subresource=status", "--all-namespaces"]),
+    ("driftless:launcher", &["create", "leases.coordination.k8s.io", "--namespace", SYSTEM]),
+    ("driftless:recorder", &["update", "updates.auto.pulumi.com", "--subresource=status", "--all-namespaces"]),
+    ("driftless:recorder", &["delete", "leases.coordination.k8s.io", "--namespace", SYSTEM]),
+    ("driftless:sweeper", &["list", "stacks.pulumi.com", "--all-namespaces"]),
+    ("driftless:sweeper", &["list", "updates.auto.pulumi.com", "--all-namespaces"]),
+];
+/// The same in each namespace that has Stacks.
+const RUN_RIGHTS: [(&str, &[&str]); 3] = [
+    ("driftless:launcher", &["get", "secrets"]),
+    ("driftless:launcher", &["create", "serviceaccounts", "--subresource=token"]),
+    ("driftless:recorder", &["create", "secrets"]),
+];
+
+/// Runs every check of one cluster. `aws` is of the installation.
+#[must_use]
+pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(Access::Eks { name, region }) = found.access.get(cluster) {
+        findings.extend(examine_eks(&Aws { region: region.clone().or_else(|| aws.region.clone()) }, name, &found.outputs));
+    }
+    let listed = kubectl.json(&["get", "customresourcedefinitions"]);
+    let unreachable = listed.as_ref().err().cloned();
+    findings.extend(crds(&listed));
+    if let Some(why) = unreachable {
+        let what = format!("cluster {cluster}: kubectl does not reach it");
+        findings = vec![Finding::fail(what, why, "a context of that name in KUBECONFIG, whose user administers the cluster")];
+        return findings;
+    }
+    findings.extend(rights(RIGHTS.map(|(group, what)| (group, what.join(" "), kubectl.may(group, what)))));
+    let path = "jsonpath={range .items[*]}{.metadata.namespace}{\"\\n\"}{end}";
+    let namespaces = kubectl.text(&["get", "stacks.pulumi.com", "--all-namespaces", "--output", path], None).unwrap_or_default();
+    for namespace in namespaces.lines().collect::<BTreeSet<_>>() {
+        let may = RUN_RIGHTS.map(|(group, what)| {
+            let what: Vec<_> = what.iter().copied().chain(["--namespace", namespace]).collect();
+            (group, what.join(" "), kubectl.may(group, &what))
+        });
+        findings.push(opened(namespace, &may.map(|(_, what, may)| (what, may))));
+    }
+    findings.push(forwarder(&kubectl.json(&["--namespace", SYSTEM, "get", "deployment", "driftless-forwarder"])));
+    let address = found.outputs.get("WebhookUrl").map(|url| format!("{url}{cluster}"));
+    let got = |kind: &str| kubectl.json(&["--namespace", FLUX, "get", kind, "driftless"]);
+    findings.push(provider(&got("providers.notification.toolkit.fluxcd.io"), address.as_deref()));
+    findings.push(alert(&got("alerts.notification.toolkit.fluxcd.io")));
+    let path = "go-template={{ index .data \"token\" | base64decode }}";
+    let token = kubectl.text(&["--namespace", FLUX, "get", "secret", "driftless", "--output", path], None);
+    findings.push(webhook_secret(cluster, token.map(|token| found.keys.is(cluster, &token))));
+    findings
+}
+
+/// Our CRDs are there, and of this release.
+#[must_use]
+pub fn crds(listed: &Answer) -> Vec<Finding> {
+    let (Ok(listed), Ok(ours)) = (listed, driftless_api::crds::all()) else { return vec![] };
+    let listed = listed["items"].as_array().cloned().unwrap_or_default();
+    let ours = ours.iter().filter_map(|crd| serde_json::to_value(crd).ok());
+    ours.map(|ours| {
+        let name = ours["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        match listed.iter().find(|crd| crd["metadata"]["name"] == ours["metadata"]["name"]) {
+            None => Finding::fail(format!("CRD {name}: not there"), "nothing of ours can be in the cluster", APPLY),
+            Some(crd) if schemas(crd) == schemas(&ours) => Finding::ok(format!("CRD {name}: of this release")),
+            Some(_) => Finding::warn(
+                format!("CRD {name}: of another release"),
+                "fields that it does not know are dropped without a word",
+                "kubectl apply --server-side -f infra/kubernetes/crds, of the release that is deployed",
+            ),
+        }
+    })
+    .collect()
+}
+
+/// The schema of each version.
+fn schemas(crd: &Value) -> BTreeMap<String, Value> {
+    let versions = crd["spec"]["versions"].as_array().into_iter().flatten();
+    let name = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
+    versions.map(|version| (name(version), comparable(&version["schema"]["openAPIV3Schema"]))).collect()
+}
+
+/// Without what reads alike: whole numbers with and without a point, and fields that are null or false.
+fn comparable(schema: &Value) -> Value {
+    match schema {
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(_, value)| !matches!(value, Value::Null | Value::Bool(false)));
+            Value::Object(fields.map(|(name, value)| (name.clone(), comparable(value))).collect())
+        }
+        Value::Array(items) => items.iter().map(comparable).collect(),
+        Value::Number(number) => json!(number.as_f64()),
+        other => other.clone(),
+    }
+}
+
+/// What the functions may do everywhere. The first is the group, the second what it needs.
+pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<bool, String>)>) -> Vec<Finding> {
+    let answers = answers.into_iter();
+    let mut findings: Vec<_> = answers
+        .filter_map(|(group, what, may)| match may {
+            Ok(true) => None,
+            Ok(false) => Some(Finding::fail(
+                format!("rights: {group} may not {what}"),
+                "its ClusterRole or the binding is not there",
+                APPLY,
+            )),
+            Err(why) => Some(Finding::warn(
+                format!("rights: whether {group} may {what} is not known"),
+                why,
+                "ask as one who may impersonate",
+            )),
+        })
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::ok("rights: each function has its own"));
+    }
+    findings
+}
+
+/// Whether runs may come from a namespace that has Stacks.
+#[must_use]
+pub fn opened(namespace: &str, answers: &[(String, Result<bool, String>)]) -> Finding {
+    let missing: Vec<_> = answers.iter().filter(|(_, may)| *may == Ok(false)).map(|(what, _)| what.as_str()).collect();
+    if missing.is_empty() {
+        return Finding::ok(format!("namespace {namespace}: open for runs"));
+    }
+    Finding::fail(
+        format!("namespace {namespace}: has Stacks, and is not open for runs"),
+        format!("not allowed: {}", missing.join("; ")),
+        "apply infra/kubernetes/runs there, if its Secrets may be read by its runs (docs/installation.md)",
+    )
+}
+
+/// The forwarder runs.
+#[must_use]
+pub fn forwarder(deployment: &Answer) -> Finding {
+    match deployment {
+        Err(why) => Finding::fail("forwarder: not there", why, APPLY),
+        Ok(deployment) if deployment["status"]["availableReplicas"].as_u64().unwrap_or(0) > 0 => Finding::ok("forwarder: runs"),
+        Ok(deployment) => {
+            let conditions = deployment["status"]["conditions"].as_array().into_iter().flatten();
+            let mut words =
+                conditions.filter(|condition| condition["status"] == "False").filter_map(|one| one["message"].as_str());
+            Finding::fail(
+                "forwarder: does not run; changes are found by the sweep, within minutes",
+                words.next().unwrap_or("it has no Pod that is ready"),
+                format!("kubectl -n {SYSTEM} describe pods; kubectl -n {SYSTEM} logs deployment/driftless-forwarder"),
+            )
+        }
+    }
+}
+
+/// Flux's Provider posts to the webhook of this cluster.
+#[must_use]
+pub fn provider(provider: &Answer, address: Option<&str>) -> Finding {
+    match provider {
+        Err(why) => Finding::warn("Flux's Provider driftless: not there", why, APPLY),
+        Ok(provider) if address.is_some_and(|address| provider["spec"]["address"] != address) => Finding::fail(
+            "Flux's Provider driftless: posts elsewhere",
+            format!("to {}, and this cluster's address is {}", provider["spec"]["address"], address.unwrap_or_default()),
+            "make deploy writes driftless.yaml anew; apply it",
+        ),
+        Ok(provider) if provider["spec"]["suspend"] == true => {
+            Finding::warn("Flux's Provider driftless: suspended", "nothing is told of", "flux resume alert-provider driftless")
+        }
+        Ok(_) => Finding::ok("Flux's Provider driftless: there"),
+    }
+}
+
+/// Flux's Alert tells of something.
+#[must_use]
+pub fn alert(alert: &Answer) -> Finding {
+    match alert {
+        Err(why) => Finding::warn("Flux's Alert driftless: not there", why, APPLY),
+        Ok(alert) if alert["spec"]["suspend"] == true => {
+            Finding::warn("Flux's Alert driftless: suspended", "nothing is told of", "flux resume alert driftless")
+        }
+        Ok(_) => Finding::ok("Flux's Alert driftless: there"),
+    }
+}
+
+/// The cluster's key is the webhook's.
+#[must_use]
+pub fn webhook_secret(cluster: &str, same: Result<bool, String>) -> Finding {
+    let remedy = format!("target/deploy/STACK/{cluster}/webhook-secret, which make deploy writes");
+    match same {
+        Ok(true) => Finding::ok("Secret flux-system/driftless: the webhook's key"),
+        Ok(false) => Finding::fail(
+            "Secret flux-system/driftless: another key than the webhook's",
+            "what Flux tells is refused, and found by the sweep only",
+            remedy,
+        ),
+        Err(why) => Finding::fail("Secret flux-system/driftless: no key", why, remedy),
+    }
+}
+
+fn examine_eks(aws: &Aws, name: &str, outputs: &BTreeMap<String, String>) -> Vec<Finding> {
+    let mode = aws.json(&[
+        "eks",
+        "describe-cluster",
+        "--name",
+        name,
+        "--query",
+        "cluster.{Status: status, Mode: accessConfig.authenticationMode}",
+    ]);
+    let mut findings = vec![eks(name, &mode)];
+    for (output, group) in FUNCTIONS {
+        if let Some(role) = outputs.get(output) {
+            let entry = aws.json(&["eks", "describe-access-entry", "--cluster-name", name, "--principal-arn", role]);
+            findings.push(access_entry(group, role, &entry));
+        }
+    }
+    let arguments = ["eks", "list-pod-identity-associations", "--cluster-name", name, "--namespace", SYSTEM];
+    findings.push(pod_identity(&aws.json(&arguments)));
+    findings
+}
+
+/// The EKS cluster takes access entries.
+#[must_use]
+pub fn eks(name: &str, described: &Answer) -> Finding {
+    let what = format!("EKS cluster {name}");
+    match described.as_ref().map(|described| (&described["Status"], described["Mode"].as_str().unwrap_or_default())) {
+        Ok((_, "CONFIG_MAP")) => Finding::fail(
+            format!("{what}: takes no access entries"),
+            "its authentication mode is CONFIG_MAP",
+            format!("aws eks update-cluster-config --name {name} --access-config authenticationMode=API_AND_CONFIG_MAP"),
+        ),
+        Ok((status, _)) if status != "ACTIVE" => Finding::warn(format!("{what}: {status}"), "it is being changed", "wait"),
+        Ok((_, mode)) => Finding::ok(format!("{what}: {mode}")),
+        Err(why) => Finding::warn(format!("{what}: cannot be read"), why, "allow eks:DescribeCluster; is it another account's?"),
+    }
+}
+
+/// A function's role is its group in the cluster.
+#[must_use]
+pub fn access_entry(group: &str, role: &str, entry: &Answer) -> Finding {
+    let remedy = "make deploy deploys infra/cluster.yaml for each EKS cluster of the kubeconfig";
+    match entry {
+        Err(why) => Finding::fail(format!("access entry of {group}: cannot be read"), why, remedy),
+        Ok(entry) if entry["accessEntry"]["kubernetesGroups"].as_array().is_some_and(|groups| groups.contains(&group.into())) => {
+            Finding::ok(format!("access entry of {group}: {role}"))
+        }
+        Ok(_) => Finding::fail(
+            format!("access entry of {group}: without that group"),
+            "the function may do nothing in the cluster",
+            remedy,
+        ),
+    }
+}
+
+/// The forwarder's ServiceAccount has a role.
+#[must_use]
+pub fn pod_identity(listed: &Answer) -> Finding {
+    match listed.as_ref().map(|listed| listed["associations"].as_array().is_some_and(|all| !all.is_empty())) {
+        Ok(true) => Finding::ok("Pod Identity of the forwarder: there"),
+        Ok(false) => Finding::fail(
+            "Pod Identity of the forwarder: not there",
+            "it cannot send hints",
+            "make deploy; the cluster needs the add-on eks-pod-identity-agent",
+        ),
+        Err(why) => Finding::warn("Pod Identity of the forwarder: cannot be read", why, "allow eks:ListPodIdentityAssociations"),
+    }
+}

@@ -1,0 +1,157 @@
+//! What an installation costs a month, beside one workspace pod per Stack. Assumptions are constants here, once; docs/cost.md has them
+//! in words.
+
+use std::fmt;
+
+/// On-demand prices of us-east-1 in USD, without free tiers.
+pub mod price {
+    /// Fargate, Linux on `x86_64`: a vCPU for an hour.
+    pub const FARGATE_VCPU_HOUR: f64 = 0.04048;
+    /// A GB of memory for an hour.
+    pub const FARGATE_GB_HOUR: f64 = 0.004_445;
+    /// A public IPv4 address for an hour.
+    pub const ADDRESS_HOUR: f64 = 0.005;
+    /// Lambda on arm64: a GB of memory for a second.
+    pub const LAMBDA_GB_SECOND: f64 = 0.000_013_333_4;
+    /// A call of a function.
+    pub const LAMBDA_CALL: f64 = 0.2e-6;
+    /// A call of SQS.
+    pub const SQS_CALL: f64 = 0.4e-6;
+    /// The same of a FIFO queue.
+    pub const SQS_FIFO_CALL: f64 = 0.5e-6;
+    /// A PUT of S3; most calls are cheaper.
+    pub const S3_CALL: f64 = 5e-6;
+    /// A secret for a month.
+    pub const SECRET: f64 = 0.40;
+    /// A key of KMS for a month.
+    pub const KEY: f64 = 1.0;
+    /// A metric that an alarm looks at, for a month.
+    pub const ALARM_METRIC: f64 = 0.10;
+    /// A dashboard for a month.
+    pub const DASHBOARD: f64 = 3.0;
+    /// A metric of our own for a month.
+    pub const METRIC: f64 = 0.30;
+    /// A GB of logs, taken in.
+    pub const LOG_GB: f64 = 0.50;
+    /// An m6i.large (2 vCPUs, 8 GiB) for an hour: where a workspace pod lives.
+    pub const NODE_HOUR: f64 = 0.096;
+}
+
+const HOURS: f64 = 730.0;
+const MINUTES: f64 = HOURS * 60.0;
+/// Event source mappings that poll standard queues; one more polls the FIFO queue.
+const STANDARD_MAPPINGS: f64 = 3.0;
+/// Lambda keeps five long polls of 20 s open per mapping.
+const POLLS_PER_MINUTE: f64 = 5.0 * 3.0;
+/// A sweep of none, and of each Stack more, in seconds of the sweeper.
+const SWEEP_SECONDS: f64 = 0.5;
+const SWEEP_SECONDS_PER_STACK: f64 = 0.005;
+/// Each Stack is looked at once in this time (`LookPeriodSeconds`).
+const LOOK_MINUTES: f64 = 10.0;
+/// A look: a message is sent, received and deleted, and the reconciler works for so long.
+const LOOK_SQS_CALLS: f64 = 3.0;
+const LOOK_SECONDS: f64 = 0.2;
+const FUNCTION_GB: f64 = 0.25;
+/// What a look writes to the log.
+const LOOK_LOG_GB: f64 = 1e-6;
+/// Metrics of one cluster that are written at all: by operation, outcome, reason and function.
+const METRICS: f64 = 30.0;
+/// Metrics that the alarms of the template look at.
+const ALARM_METRICS: f64 = 30.0;
+/// A task of the default size, and what its start and its image's pull add.
+const TASK_VCPUS: f64 = 0.5;
+const TASK_GB: f64 = 1.0;
+const START_MINUTES: f64 = 0.75;
+/// Of one run, as `make bench` counts them: calls of S3 and SQS, and looks of functions.
+const RUN_S3_CALLS: f64 = 50.0;
+const RUN_SQS_CALLS: f64 = 48.0;
+const RUN_INVOCATIONS: f64 = 16.0;
+/// What a run writes to the logs.
+const RUN_LOG_GB: f64 = 100e-6;
+/// What the Pulumi Kubernetes Operator asks for a workspace pod, if nobody says otherwise, in vCPUs; a node's vCPU comes with 4 GiB.
+const POD_VCPUS: f64 = 0.1;
+/// The same where nodes are EKS on Fargate, whose smallest size has so many vCPUs and GB.
+const FARGATE_POD: (f64, f64) = (0.25, 0.5);
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Stacks.
+    pub stacks: f64,
+    /// Runs a day, of all together.
+    pub runs_per_day: f64,
+    /// How long a run takes.
+    pub minutes: f64,
+    /// Clusters.
+    pub clusters: f64,
+}
+
+/// Months' costs in USD, with the formula of each.
+#[derive(Debug)]
+pub struct Bill {
+    /// What there is without a Stack.
+    pub idle: Vec<(&'static str, f64)>,
+    /// What each Stack adds while nothing changes, times the Stacks.
+    pub watched: Vec<(&'static str, f64)>,
+    /// What runs add.
+    pub runs: Vec<(&'static str, f64)>,
+    /// One workspace pod per Stack: on a node of EC2, and on Fargate.
+    pub pods: [f64; 2],
+}
+
+impl Load {
+    /// What it costs.
+    #[must_use]
+    pub fn bill(&self) -> Bill {
+        let lambda = |calls: f64, seconds: f64| calls * (price::LAMBDA_CALL + seconds * FUNCTION_GB * price::LAMBDA_GB_SECOND);
+        let fargate = |vcpus: f64, gb: f64| vcpus * price::FARGATE_VCPU_HOUR + gb * price::FARGATE_GB_HOUR;
+        let looks = self.stacks * MINUTES / LOOK_MINUTES;
+        let runs = self.runs_per_day * HOURS / 24.0;
+        let task_hours = (self.minutes + START_MINUTES).max(1.0) / 60.0;
+        Bill {
+            idle: vec![
+                (
+                    "queues that are polled",
+                    MINUTES * POLLS_PER_MINUTE * (STANDARD_MAPPINGS * price::SQS_CALL + price::SQS_FIFO_CALL),
+                ),
+                ("sweeps of nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
+                ("two secrets and a key", 2.0 * price::SECRET + price::KEY),
+                ("alarms and dashboard", ALARM_METRICS * price::ALARM_METRIC + price::DASHBOARD),
+                ("metrics", METRICS * self.clusters * price::METRIC),
+            ],
+            watched: vec![
+                ("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
+                ("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
+                ("logs of looks", looks * LOOK_LOG_GB * price::LOG_GB),
+            ],
+            runs: vec![
+                ("Fargate", runs * task_hours * (fargate(TASK_VCPUS, TASK_GB) + price::ADDRESS_HOUR)),
+                (
+                    "S3, SQS and Lambda",
+                    runs * (RUN_S3_CALLS * price::S3_CALL + RUN_SQS_CALLS * price::SQS_CALL)
+                        + lambda(runs * RUN_INVOCATIONS, LOOK_SECONDS),
+                ),
+                ("logs of runs", runs * RUN_LOG_GB * price::LOG_GB),
+            ],
+            pods: [
+                self.stacks * HOURS * POD_VCPUS * price::NODE_HOUR / 2.0,
+                self.stacks * HOURS * fargate(FARGATE_POD.0, FARGATE_POD.1),
+            ],
+        }
+    }
+}
+
+impl fmt::Display for Bill {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut total = 0.0;
+        for (title, lines) in [("idle", &self.idle), ("Stacks", &self.watched), ("runs", &self.runs)] {
+            for (name, cost) in lines {
+                writeln!(formatter, "{title:<8}{name:<28}{cost:>9.2}")?;
+                total += cost;
+            }
+        }
+        writeln!(formatter, "{:<36}{total:>9.2}", "Driftless, USD a month")?;
+        writeln!(formatter, "{:<36}{:>9.2}", "a pod per Stack, on EC2 nodes", self.pods[0])?;
+        write!(formatter, "{:<36}{:>9.2}", "a pod per Stack, on EKS Fargate", self.pods[1])
+    }
+}

@@ -1,0 +1,484 @@
+//! What AWS says of an installation.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::{
+    Finding,
+    tools::{self, Answer, Aws},
+};
+
+/// Of Service Quotas: the vCPUs that Fargate runs on demand at once.
+const FARGATE_VCPUS: &str = "L-3032A538";
+/// Fewer vCPUs than that are 16 runs of the default size: new accounts have 6.
+const FEW_VCPUS: f64 = 8.0;
+/// What is read of a function. Its environment has secrets and stays where it is.
+const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatus: LastUpdateStatus, \
+    LastUpdateStatusReason: LastUpdateStatusReason, Architecture: Architectures[0], Clusters: Environment.Variables.CLUSTERS}";
+
+/// What the rest of the checks need to know of it.
+#[derive(Debug, Default)]
+pub struct Installation {
+    /// Its outputs.
+    pub outputs: BTreeMap<String, String>,
+    /// The clusters that it serves, by the names of their contexts.
+    pub clusters: Vec<String>,
+    /// How the functions reach each of them.
+    pub access: BTreeMap<String, Access>,
+    /// The keys of the webhook, by cluster. Has no `Debug` of its own: see [`Keys`].
+    pub keys: Keys,
+}
+
+/// Secrets that are compared and not shown.
+#[derive(Default)]
+pub struct Keys(BTreeMap<String, String>);
+
+impl Keys {
+    /// Whether that is the cluster's key.
+    #[must_use]
+    pub fn is(&self, cluster: &str, key: &str) -> bool {
+        self.0.get(cluster).is_some_and(|own| own == key)
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// How the functions reach a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// EKS: each with its own role.
+    Eks {
+        /// The cluster's name there.
+        name: String,
+        /// Its region; the installation's if the kubeconfig does not say.
+        region: Option<String>,
+    },
+    /// Any other: with a user of the kubeconfig.
+    Other,
+}
+
+/// Runs every check of AWS.
+#[must_use]
+pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
+    let described = aws.json(&["cloudformation", "describe-stacks", "--stack-name", stack]);
+    let mut findings = vec![stack_state(stack, &described)];
+    let Ok(described) = described else { return (findings, Installation::default()) };
+    let described = &described["Stacks"][0];
+    let [outputs, parameters] =
+        [("Outputs", "Output"), ("Parameters", "Parameter")].map(|(list, kind)| pairs(&described[list], kind));
+    let mut found = Installation { outputs, ..Installation::default() };
+
+    let listed = aws.json(&["cloudformation", "list-stack-resources", "--stack-name", stack]);
+    match listed {
+        Ok(listed) => findings.extend(examine_resources(aws, &listed, &parameters, &mut found)),
+        Err(why) => {
+            findings.push(Finding::fail(
+                "the stack's resources cannot be listed",
+                why,
+                "allow cloudformation:ListStackResources",
+            ));
+        }
+    }
+    let arguments = ["service-quotas", "get-service-quota", "--service-code", "fargate", "--quota-code", FARGATE_VCPUS];
+    findings.push(quota(&aws.json(&arguments)));
+    if let Some(image) = parameters.get("RunnerImage") {
+        findings.push(runner_image(image, look_up_image(image)));
+    }
+    if let Some(url) = found.outputs.get("WebhookUrl") {
+        findings.push(webhook(url, unsigned_post(url).as_deref()));
+    }
+    findings.extend(secrets(aws, &parameters, &mut found));
+    (findings, found)
+}
+
+fn examine_resources(aws: &Aws, listed: &Value, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in of_type(listed, "AWS::Lambda::Function") {
+        let state = aws.json(&["lambda", "get-function-configuration", "--function-name", name, "--query", FUNCTION]);
+        findings.push(function(name, parameters.get("Architecture").map(String::as_str), &state));
+        let clusters = state.ok().and_then(|state| state["Clusters"].as_str().map(ToOwned::to_owned)).unwrap_or_default();
+        found.clusters.extend(clusters.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned));
+        findings.extend(mappings(name, &aws.json(&["lambda", "list-event-source-mappings", "--function-name", name])));
+    }
+    for name in of_type(listed, "AWS::Events::Rule") {
+        findings.push(rule(name, &aws.json(&["events", "describe-rule", "--name", name])));
+    }
+    for url in of_type(listed, "AWS::SQS::Queue") {
+        let arguments = ["sqs", "get-queue-attributes", "--queue-url", url, "--attribute-names", "ApproximateNumberOfMessages"];
+        findings.push(queue(url.rsplit('/').next().unwrap_or(url), &aws.json(&arguments)));
+    }
+    for name in of_type(listed, "AWS::S3::Bucket") {
+        findings.push(notifications(name, &aws.json(&["s3api", "get-bucket-notification-configuration", "--bucket", name])));
+    }
+    let names = of_type(listed, "AWS::CloudWatch::Alarm");
+    if !names.is_empty() {
+        let arguments: Vec<_> = ["cloudwatch", "describe-alarms", "--alarm-names"].into_iter().chain(names).collect();
+        findings.extend(alarms(&aws.json(&arguments)));
+    }
+    findings
+}
+
+fn pairs(list: &Value, kind: &str) -> BTreeMap<String, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let pair = |entry: &Value| (text(&entry[format!("{kind}Key")]), text(&entry[format!("{kind}Value")]));
+    list.as_array().into_iter().flatten().map(pair).collect()
+}
+
+/// The physical ids of the resources of a type.
+fn of_type<'a>(listed: &'a Value, kind: &str) -> Vec<&'a str> {
+    let all = listed["StackResourceSummaries"].as_array().into_iter().flatten();
+    all.filter(|one| one["ResourceType"] == kind).filter_map(|one| one["PhysicalResourceId"].as_str()).collect()
+}
+
+/// The stack's own state.
+#[must_use]
+pub fn stack_state(name: &str, described: &Answer) -> Finding {
+    let deploy = format!("make deploy STACK={name}");
+    match described.as_ref().map(|described| described["Stacks"][0]["StackStatus"].as_str().unwrap_or_default()) {
+        Err(why) => Finding::fail(
+            format!("stack {name}: cannot be read"),
+            why,
+            format!("see that STACK, AWS_REGION and the credentials are those of the installation; to install: {deploy}"),
+        ),
+        Ok(state @ ("CREATE_COMPLETE" | "UPDATE_COMPLETE")) => Finding::ok(format!("stack {name}: {state}")),
+        Ok(state) if state.ends_with("_IN_PROGRESS") => {
+            Finding::warn(format!("stack {name}: {state}"), "it is being changed", "wait, and look again")
+        }
+        Ok(state @ "UPDATE_ROLLBACK_COMPLETE") => Finding::warn(
+            format!("stack {name}: {state}"),
+            "the last upgrade failed and was taken back",
+            format!("{deploy} says why"),
+        ),
+        Ok(state) => Finding::fail(
+            format!("stack {name}: {state}"),
+            "it is not whole",
+            format!("aws cloudformation describe-stack-events --stack-name {name}, then {deploy}"),
+        ),
+    }
+}
+
+/// One function.
+#[must_use]
+pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Finding {
+    let state = match state {
+        Ok(state) => state,
+        Err(why) => return Finding::fail(format!("function {name}: cannot be read"), why, "make deploy, if it was deleted"),
+    };
+    let text = |field: &str| state[field].as_str().unwrap_or_default();
+    // One that nobody called for long is idle, and wakes with the next event.
+    if !matches!(text("State"), "Active" | "Inactive") {
+        return Finding::fail(
+            format!("function {name}: {}", text("State")),
+            text("StateReason"),
+            "wait if it is Pending, else make deploy",
+        );
+    }
+    if text("LastUpdateStatus") == "Failed" {
+        let why = text("LastUpdateStatusReason");
+        return Finding::fail(format!("function {name}: its last update failed"), why, "make deploy");
+    }
+    if architecture.is_some_and(|wanted| wanted != text("Architecture")) {
+        let why = format!("it is for {}, and the stack's parameter Architecture says otherwise", text("Architecture"));
+        return Finding::fail(format!("function {name}: architecture"), why, "make deploy ARCHITECTURE=…");
+    }
+    Finding::ok(format!("function {name}: {}, {}", text("State"), text("Architecture")))
+}
+
+/// The event source mappings of a function; those that have none get no finding.
+#[must_use]
+pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(why) => {
+            let what = format!("function {function}: what feeds it cannot be listed");
+            return vec![Finding::warn(what, why, "allow lambda:ListEventSourceMappings")];
+        }
+    };
+    let all = listed["EventSourceMappings"].as_array().into_iter().flatten();
+    all.map(|mapping| {
+        let text = |field: &str| mapping[field].as_str().unwrap_or_default();
+        let queue = text("EventSourceArn").rsplit(':').next().unwrap_or_default();
+        if text("State") != "Enabled" {
+            return Finding::fail(
+                format!("queue {queue}: {function} does not read it, its mapping is {}", text("State")),
+                text("StateTransitionReason"),
+                format!("aws lambda update-event-source-mapping --enabled --uuid {}", text("UUID")),
+            );
+        }
+        if text("LastProcessingResult").starts_with("PROBLEM") {
+            let what = format!("queue {queue}: {function} does not get its messages");
+            return Finding::fail(what, text("LastProcessingResult"), "the role of the function is the first thing to look at");
+        }
+        Finding::ok(format!("queue {queue}: feeds {function}"))
+    })
+    .collect()
+}
+
+/// A rule of `EventBridge`.
+#[must_use]
+pub fn rule(name: &str, described: &Answer) -> Finding {
+    match described.as_ref().map(|described| described["State"].as_str().unwrap_or_default()) {
+        Ok(state) if state.starts_with("ENABLED") => Finding::ok(format!("rule {name}: enabled")),
+        Ok(state) => Finding::fail(
+            format!("rule {name}: {state}"),
+            "without it the sweep does not start, or ends of tasks are found late",
+            format!("aws events enable-rule --name {name}"),
+        ),
+        Err(why) => Finding::fail(format!("rule {name}: cannot be read"), why, "make deploy, if it was deleted"),
+    }
+}
+
+/// A queue; one that is named so keeps the messages that were given up.
+#[must_use]
+pub fn queue(name: &str, attributes: &Answer) -> Finding {
+    let attributes = match attributes {
+        Ok(attributes) => &attributes["Attributes"],
+        Err(why) => return Finding::fail(format!("queue {name}: cannot be read"), why, "make deploy, if it was deleted"),
+    };
+    let waiting = attributes["ApproximateNumberOfMessages"].as_str().unwrap_or("0");
+    match (name.contains("dead-letters"), waiting) {
+        (true, "0") => Finding::ok(format!("queue {name}: empty")),
+        (true, count) => Finding::fail(
+            format!("queue {name}: {count} messages were given up"),
+            "each failed five times: a bug, or a document of another release",
+            "the function's log has `a message failed` with the cause; mend it, then redrive or purge the queue",
+        ),
+        (false, count) => Finding::ok(format!("queue {name}: {count} waiting")),
+    }
+}
+
+/// The bucket tells the recorder of results.
+#[must_use]
+pub fn notifications(bucket: &str, answer: &Answer) -> Finding {
+    match answer.as_ref().map(|answer| answer["QueueConfigurations"].as_array().map_or(0, Vec::len)) {
+        Ok(0) => Finding::fail(
+            format!("bucket {bucket}: tells of nothing"),
+            "results of runs are found by the sweep only",
+            "its notifications were changed by hand: aws cloudformation detect-stack-drift, then make deploy",
+        ),
+        Ok(count) => Finding::ok(format!("bucket {bucket}: {count} notifications")),
+        Err(why) => Finding::fail(format!("bucket {bucket}: cannot be read"), why, "make deploy, if it was deleted"),
+    }
+}
+
+/// Alarms that say so now.
+#[must_use]
+pub fn alarms(described: &Answer) -> Vec<Finding> {
+    let described = match described {
+        Ok(described) => described,
+        Err(why) => return vec![Finding::warn("alarms: cannot be read", why, "allow cloudwatch:DescribeAlarms")],
+    };
+    let all: Vec<_> = described["MetricAlarms"].as_array().into_iter().flatten().collect();
+    let text = |alarm: &Value, field: &str| alarm[field].as_str().unwrap_or_default().to_owned();
+    let rung = all.iter().filter(|alarm| alarm["StateValue"] == "ALARM").map(|alarm| {
+        let what = format!("alarm {}: in ALARM", text(alarm, "AlarmName"));
+        Finding::fail(what, text(alarm, "StateReason"), "docs/operations.md says what each means")
+    });
+    let findings: Vec<_> = rung.collect();
+    if findings.is_empty() { vec![Finding::ok(format!("alarms: none of {} rings", all.len()))] } else { findings }
+}
+
+/// How much Fargate may run at once in the account.
+#[must_use]
+pub fn quota(answer: &Answer) -> Finding {
+    match answer.as_ref().map(|answer| answer["Quota"]["Value"].as_f64()) {
+        Ok(Some(vcpus)) if vcpus < FEW_VCPUS => Finding::warn(
+            format!("Fargate: {vcpus} vCPUs at once"),
+            "the quota of the account and Region is that of a new account; more runs wait with TaskNotStarted",
+            format!(
+                "aws service-quotas request-service-quota-increase --service-code fargate --quota-code {FARGATE_VCPUS} --desired-value 100"
+            ),
+        ),
+        Ok(Some(vcpus)) => Finding::ok(format!("Fargate: {vcpus} vCPUs at once")),
+        Ok(None) => Finding::warn("Fargate: the quota is not known", "Service Quotas has no value", "see it in the console"),
+        Err(why) => Finding::warn("Fargate: the quota is not known", why, "allow servicequotas:GetServiceQuota"),
+    }
+}
+
+/// Registry, region, repository and tag or digest of an image of ECR.
+#[must_use]
+pub fn ecr_image(image: &str) -> Option<(&str, &str, &str, String)> {
+    let (host, path) = image.split_once('/')?;
+    let mut parts = host.split('.');
+    let account = parts.next().filter(|account| account.len() == 12 && account.bytes().all(|digit| digit.is_ascii_digit()))?;
+    let (region, repository) = (parts.nth(2).filter(|_| host.contains(".dkr.ecr."))?, path.split(['@', ':']).next()?);
+    let id = match (path.split_once('@'), path.split_once(':')) {
+        (Some((_, digest)), _) => format!("imageDigest={digest}"),
+        (None, Some((_, tag))) => format!("imageTag={tag}"),
+        (None, None) => "imageTag=latest".to_owned(),
+    };
+    Some((account, region, repository, id))
+}
+
+fn look_up_image(image: &str) -> Option<Answer> {
+    let (account, region, repository, id) = ecr_image(image)?;
+    let aws = Aws { region: Some(region.to_owned()) };
+    Some(aws.json(&["ecr", "describe-images", "--registry-id", account, "--repository-name", repository, "--image-ids", &id]))
+}
+
+/// The image of the runner; `None` if it is not in ECR.
+#[must_use]
+pub fn runner_image(image: &str, answer: Option<Answer>) -> Finding {
+    match answer {
+        None => Finding::warn(
+            format!("runner image {image}: not looked at"),
+            "it is not in ECR",
+            "see that tasks can pull it without credentials, or take it from ECR",
+        ),
+        Some(Ok(_)) => Finding::ok(format!("runner image {image}: there")),
+        Some(Err(why)) => Finding::fail(
+            format!("runner image {image}: not there"),
+            why,
+            "push it, or make deploy RUNNER_IMAGE=…: no run can start",
+        ),
+    }
+}
+
+fn unsigned_post(url: &str) -> Result<String, String> {
+    let arguments = ["-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", "-X", "POST", "-d", "{}", url];
+    tools::text("curl", &arguments, None)
+}
+
+/// The status of a notification that nobody signed.
+#[must_use]
+pub fn webhook(url: &str, status: Result<&str, &String>) -> Finding {
+    match status {
+        Ok("401") => Finding::ok(format!("webhook {url}: answers, and refuses what is not signed")),
+        Ok("403") => Finding::fail(
+            format!("webhook {url}: Lambda refuses everybody"),
+            "the function's permissions for its URL are gone (lambda:InvokeFunctionUrl and lambda:InvokeFunction)",
+            "make deploy; if it stays, an organisation's policy forbids public function URLs",
+        ),
+        Ok("429") => {
+            Finding::warn(format!("webhook {url}: busy"), "its concurrency of 5 is used up", "see the metric SignaturesRefused")
+        }
+        Ok(status) => Finding::fail(
+            format!("webhook {url}: status {status} for what is not signed"),
+            "401 was to be expected: the function does not start, or is another",
+            "its log says why: the secret of the keys has to be a JSON object of clusters and keys",
+        ),
+        Err(why) => {
+            Finding::fail(format!("webhook {url}: no answer"), why.as_str(), "see that this machine reaches the internet")
+        }
+    }
+}
+
+fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
+    let read = |parameter: &str| {
+        // The keys' may have a version behind its name.
+        let name = parameters.get(parameter)?.split(':').next().unwrap_or_default().to_owned();
+        let arguments = ["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"];
+        Some((aws.json(&arguments).map(|value| value.as_str().unwrap_or_default().to_owned()), name))
+    };
+    let mut findings = Vec::new();
+    if let Some((text, name)) = read("KubeconfigSecret") {
+        let parsed = text.and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is no YAML".to_owned()));
+        let (more, access) = kubeconfig(&name, &parsed, &found.clusters);
+        findings.extend(more);
+        found.access = access;
+    }
+    if let Some((text, name)) = read("WebhookKeysSecret") {
+        let keys =
+            text.and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
+        findings.push(webhook_keys(&name, keys.as_ref(), &found.clusters));
+        found.keys = Keys(keys.unwrap_or_default());
+    }
+    findings
+}
+
+/// The kubeconfig has each cluster, and how the functions reach it.
+#[must_use]
+pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Vec<Finding>, BTreeMap<String, Access>) {
+    let kubeconfig = match kubeconfig {
+        Ok(kubeconfig) => kubeconfig,
+        Err(why) => {
+            let what = format!("secret {secret}: the kubeconfig cannot be used");
+            return (vec![Finding::fail(what, why, "make deploy KUBECONFIG_FILE=…")], BTreeMap::new());
+        }
+    };
+    let named = |list: &str, name: &Value| {
+        kubeconfig[list].as_array().into_iter().flatten().find(|entry| entry["name"] == *name).cloned()
+    };
+    let (mut findings, mut access) = (Vec::new(), BTreeMap::new());
+    for cluster in clusters {
+        let context = named("contexts", &cluster.as_str().into()).map(|context| context["context"].clone());
+        let Some(context) = context else {
+            findings.push(Finding::fail(
+                format!("secret {secret}: no context {cluster}"),
+                "ClusterNames names it: none of its Stacks is looked at",
+                "make deploy KUBECONFIG_FILE=… with a context of that name",
+            ));
+            continue;
+        };
+        let server = named("clusters", &context["cluster"]).is_some_and(|cluster| cluster["cluster"]["server"].is_string());
+        let Some(user) = named("users", &context["user"]).map(|user| user["user"].clone()).filter(|_| server) else {
+            findings.push(Finding::fail(
+                format!("secret {secret}: the context {cluster} is not whole"),
+                "its cluster or its user is not in the kubeconfig, or the cluster has no server",
+                "make deploy KUBECONFIG_FILE=…",
+            ));
+            continue;
+        };
+        let (finding, way) = user_of(secret, cluster, &user);
+        findings.push(finding);
+        access.extend(way.map(|way| (cluster.clone(), way)));
+    }
+    (findings, access)
+}
+
+fn user_of(secret: &str, cluster: &str, user: &Value) -> (Finding, Option<Access>) {
+    let arguments: Vec<_> = user["exec"]["args"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let after = |name: &str| {
+        let position = arguments.iter().position(|argument| *argument == name)?;
+        arguments.get(position + 1).map(|value| (*value).to_owned())
+    };
+    let command = user["exec"]["command"].as_str().map(|command| command.rsplit('/').next().unwrap_or_default());
+    match (command, after("--cluster-name")) {
+        (Some("aws"), Some(name)) if arguments.contains(&"get-token") => {
+            let what = format!("secret {secret}: cluster {cluster} is the EKS cluster {name}");
+            (Finding::ok(what), Some(Access::Eks { name, region: after("--region") }))
+        }
+        (Some(command), _) => (
+            Finding::fail(
+                format!("secret {secret}: the user of {cluster} cannot be used"),
+                format!("it runs {command}, which is not there in a function"),
+                "a user of the kind that `aws eks update-kubeconfig` writes, a token, or a client certificate",
+            ),
+            None,
+        ),
+        (None, _) if ["token", "client-certificate-data"].iter().any(|field| user[field].is_string()) => {
+            (Finding::ok(format!("secret {secret}: cluster {cluster} has a user of its own")), Some(Access::Other))
+        }
+        (None, _) => (
+            Finding::fail(
+                format!("secret {secret}: the user of {cluster} cannot be used"),
+                "it has neither a token nor a client certificate in it",
+                "kubectl config view --raw --flatten puts files into a kubeconfig; then make deploy KUBECONFIG_FILE=…",
+            ),
+            None,
+        ),
+    }
+}
+
+/// Each cluster has a key.
+#[must_use]
+pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, String>, &String>, clusters: &[String]) -> Finding {
+    let keys = match keys {
+        Ok(keys) => keys,
+        Err(why) => {
+            return Finding::fail(format!("secret {secret}: the webhook's keys cannot be used"), why.as_str(), "make deploy");
+        }
+    };
+    let without: Vec<_> =
+        clusters.iter().filter(|name| keys.get(*name).is_none_or(String::is_empty)).map(String::as_str).collect();
+    if without.is_empty() {
+        return Finding::ok(format!("secret {secret}: a key for each cluster"));
+    }
+    let what = format!("secret {secret}: no key for {}", without.join(", "));
+    Finding::fail(what, "notifications of these clusters are refused", "make deploy makes one")
+}

@@ -1,0 +1,15 @@
+//! Checks a live installation from one end to the other: what AWS says of it ([`installation`]), what a cluster says ([`cluster`]), and
+//! whether a Stack becomes Ready ([`canary`]). Each check is a function of what `aws` and `kubectl` answered to findings; only
+//! [`tools`] runs programs. No value of a secret is in a finding.
+
+pub mod canary;
+pub mod cluster;
+pub mod cost;
+mod finding;
+pub mod installation;
+pub mod tools;
+
+pub use finding::{Finding, Level};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::{Finding, Level, canary, cluster, cost::Load, installation};
+
+type Answer = Result<Value, String>;
+
+fn no() -> Answer {
+    Err("no".into())
+}
+
+/// Level and a part of what is said, of each case.
+#[track_caller]
+fn check(cases: impl IntoIterator<Item = (Finding, Level, &'static str)>) {
+    for (finding, level, words) in cases {
+        assert_eq!(finding.level, level, "{finding}");
+        assert!(finding.to_string().contains(words), "{words:?} is not in: {finding}");
+        assert_eq!(
+            level == Level::Ok,
+            finding.why.is_empty() && finding.remedy.is_empty(),
+            "what is not well has a reason and a remedy: {finding}"
+        );
+    }
+}
+
+#[test]
+fn the_state_of_the_stack() {
+    let state = |state: &str| installation::stack_state("driftless", &Ok(json!({ "Stacks": [{ "StackStatus": state }] })));
+    check([
+        (state("CREATE_COMPLETE"), Level::Ok, "CREATE_COMPLETE"),
+        (state("UPDATE_COMPLETE"), Level::Ok, "UPDATE_COMPLETE"),
+        (state("UPDATE_IN_PROGRESS"), Level::Warn, "wait"),
+        (state("UPDATE_ROLLBACK_COMPLETE"), Level::Warn, "taken back"),
+        (state("ROLLBACK_COMPLETE"), Level::Fail, "describe-stack-events --stack-name driftless"),
+        (installation::stack_state("driftless", &no()), Level::Fail, "make deploy STACK=driftless"),
+    ]);
+}
+
+#[test]
+fn functions_and_what_feeds_them() {
+    let function = |state: &str, update: &str, architecture: &str| {
+        let state = json!({ "State": state, "LastUpdateStatus": update, "Architecture": architecture, "StateReason": "why" });
+        installation::function("f", Some("arm64"), &Ok(state))
+    };
+    let mapping = |state: &str, result: &str| {
+        let mapping = json!({ "State": state, "LastProcessingResult": result, "UUID": "u-1", "StateTransitionReason": "by a user",
+                              "EventSourceArn": "arn:aws:sqs:r:1:driftless-hints" });
+        installation::mappings("f", &Ok(json!({ "EventSourceMappings": [mapping] }))).remove(0)
+    };
+    check([
+        (function("Active", "Successful", "arm64"), Level::Ok, "Active, arm64"),
+        (function("Inactive", "Successful", "arm64"), Level::Ok, "Inactive"),
+        (function("Failed", "Successful", "arm64"), Level::Fail, "why: why"),
+        (
+            installation::function(
+                "f",
+                None,
+                &Ok(json!({ "State": "Active", "LastUpdateStatus": "Failed", "LastUpdateStatusReason": "r" })),
+            ),
+            Level::Fail,
+            "last update",
+        ),
+        (function("Active", "Successful", "x86_64"), Level::Fail, "it is for x86_64"),
+        (installation::function("f", None, &no()), Level::Fail, "cannot be read"),
+        (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f"),
+        (mapping("Enabled", "No records processed"), Level::Ok, "feeds f"),
+        (mapping("Disabled", "OK"), Level::Fail, "--enabled --uuid u-1"),
+        (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not get its messages"),
+        (installation::mappings("f", &no()).remove(0), Level::Warn, "lambda:ListEventSourceMappings"),
+    ]);
+    assert_eq!(installation::mappings("webhook", &Ok(json!({ "EventSourceMappings": [] }))), []);
+}
+
+#[test]
+fn rules_queues_the_bucket_alarms_and_quotas() {
+    let queue = |name: &str, count: &str| {
+        installation::queue(name, &Ok(json!({ "Attributes": { "ApproximateNumberOfMessages": count } })))
+    };
+    let alarms = |state: &str| {
+        let alarm = json!({ "AlarmName": "a", "StateValue": state, "StateReason": "r" });
+        installation::alarms(&Ok(json!({ "MetricAlarms": [alarm] }))).remove(0)
+    };
+    let quota = |value: Value| installation::quota(&Ok(json!({ "Quota": { "Value": value } })));
+    check([
+        (installation::rule("r", &Ok(json!({ "State": "ENABLED" }))), Level::Ok, "enabled"),
+        (installation::rule("r", &Ok(json!({ "State": "DISABLED" }))), Level::Fail, "aws events enable-rule --name r"),
+        (installation::rule("r", &no()), Level::Fail, "cannot be read"),
+        (queue("driftless-hints", "7"), Level::Ok, "7 waiting"),
+        (queue("driftless-sources-dead-letters.fifo", "0"), Level::Ok, "empty"),
+        (queue("driftless-hints-dead-letters", "2"), Level::Fail, "2 messages were given up"),
+        (installation::queue("q", &no()), Level::Fail, "cannot be read"),
+        (installation::notifications("b", &Ok(json!({ "QueueConfigurations": [1, 2] }))), Level::Ok, "2 notifications"),
+        (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "tells of nothing"),
+        (installation::notifications("b", &no()), Level::Fail, "cannot be read"),
+        (alarms("OK"), Level::Ok, "none of 1 rings"),
+        (alarms("INSUFFICIENT_DATA"), Level::Ok, "none of 1 rings"),
+        (alarms("ALARM"), Level::Fail, "docs/operations.md"),
+        (installation::alarms(&no()).remove(0), Level::Warn, "cloudwatch:DescribeAlarms"),
+        (quota(json!(6.0)), Level::Warn, "request-service-quota-increase"),
+        (quota(json!(100.0)), Level::Ok, "100 vCPUs"),
+        (quota(Value::Null), Level::Warn, "not known"),
+        (installation::quota(&no()), Level::Warn, "servicequotas:GetServiceQuota"),
+    ]);
+}
+
+#[test]
+fn the_webhook_refuses_what_is_not_signed() {
+    let webhook = |status| installation::webhook("https://u/", Ok(status));
+    check([
+        (webhook("401"), Level::Ok, "refuses"),
+        (webhook("403"), Level::Fail, "lambda:InvokeFunctionUrl"),
+        (webhook("429"), Level::Warn, "SignaturesRefused"),
+        (webhook("502"), Level::Fail, "status 502"),
+        (webhook("202"), Level::Fail, "status 202"),
+        (installation::webhook("https://u/", Err(&"no".into())), Level::Fail, "internet"),
+    ]);
+}
+
+#[test]
+fn images_of_ecr_are_looked_up() {
+    let host = "123456789012.dkr.ecr.eu-west-1.amazonaws.com";
+    let found = |image: &str| {
+        installation::ecr_image(image).map(|(account, region, repository, id)| format!("{account} {region} {repository} {id}"))
+    };
+    for (image, expected) in [
+        (format!("{host}/driftless/runner:1"), Some("123456789012 eu-west-1 driftless/runner imageTag=1")),
+        (format!("{host}/runner"), Some("123456789012 eu-west-1 runner imageTag=latest")),
+        (format!("{host}/runner:1@sha256:ab"), Some("123456789012 eu-west-1 runner imageDigest=sha256:ab")),
+        ("public.ecr.aws/x/runner:1".into(), None),
+        ("ghcr.io/x/runner@sha256:ab".into(), None),
+        ("runner".into(), None),
+    ] {
+        assert_eq!(found(&image).as_deref(), expected, "{image}");
+    }
+    check([
+        (installation::runner_image("i", None), Level::Warn, "not in ECR"),
+        (installation::runner_image("i", Some(Ok(json!({})))), Level::Ok, "there"),
+        (installation::runner_image("i", Some(no())), Level::Fail, "RUNNER_IMAGE"),
+    ]);
+}
+
+#[test]
+fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
+    let kubeconfig = json!({
+        "clusters": [{ "name": "c", "cluster": { "server": "https://c" } }],
+        "contexts": [
+            { "name": "eks", "context": { "cluster": "c", "user": "eks" } },
+            { "name": "token", "context": { "cluster": "c", "user": "token" } },
+            { "name": "gke", "context": { "cluster": "c", "user": "gke" } },
+            { "name": "empty", "context": { "cluster": "c", "user": "empty" } },
+            { "name": "half", "context": { "cluster": "c", "user": "nobody" } },
+        ],
+        "users": [
+            { "name": "eks", "user": { "exec": { "command": "aws", "args": ["--region", "r", "eks", "get-token", "--cluster-name", "prod"] } } },
+            { "name": "token", "user": { "token": "canary-93be" } },
+            { "name": "gke", "user": { "exec": { "command": "/bin/gke-gcloud-auth-plugin" } } },
+            { "name": "empty", "user": { "tokenFile": "/run/token" } },
+        ],
+    });
+    let names = ["eks", "token", "gke", "empty", "half", "none"].map(ToOwned::to_owned);
+    let (findings, access) = installation::kubeconfig("s", &Ok(kubeconfig), &names);
+    assert!(findings.iter().all(|finding| !finding.to_string().contains("canary-93be")));
+    let eks = installation::Access::Eks { name: "prod".into(), region: Some("r".into()) };
+    assert_eq!(access, BTreeMap::from([("eks".into(), eks), ("token".into(), installation::Access::Other)]));
+    let expected = [
+        (Level::Ok, "the EKS cluster prod"),
+        (Level::Ok, "a user of its own"),
+        (Level::Fail, "gke-gcloud-auth-plugin"),
+        (Level::Fail, "--flatten"),
+        (Level::Fail, "not whole"),
+        (Level::Fail, "no context none"),
+    ];
+    check(findings.into_iter().zip(expected).map(|(finding, (level, words))| (finding, level, words)));
+    let (findings, access) = installation::kubeconfig("s", &no(), &names);
+    assert_eq!(access, BTreeMap::new());
+    check(findings.into_iter().map(|finding| (finding, Level::Fail, "KUBECONFIG_FILE")));
+}
+
+#[test]
+fn each_cluster_has_a_key() {
+    let keys = BTreeMap::from([("a".to_owned(), "canary-93be".to_owned()), ("b".to_owned(), String::new())]);
+    let of = |clusters: &[&str]| {
+        let clusters: Vec<_> = clusters.iter().map(|name| (*name).to_owned()).collect();
+        installation::webhook_keys("s", Ok(&keys), &clusters)
+    };
+    assert!(!of(&["a", "b"]).to_string().contains("canary"));
+    check([
+        (of(&["a"]), Level::Ok, "each cluster"),
+        (of(&["a", "b", "c"]), Level::Fail, "no key for b, c"),
+        (installation::webhook_keys("s", Err(&"no".into()), &[]), Level::Fail, "cannot be used"),
+    ]);
+}
+
+#[test]
+fn crds_of_this_release_are_told_from_others() {
+    let ours = driftless_api::crds::all().unwrap();
+    let ours: Vec<_> = ours.iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+    let levels = |items: &[Value]| {
+        let findings = cluster::crds(&Ok(json!({ "items": items })));
+        findings.iter().map(|finding| finding.level).collect::<Vec<_>>()
+    };
+    assert_eq!(levels(&ours), [Level::Ok; 4]);
+    assert_eq!(levels(&ours[1..]), [Level::Fail, Level::Ok, Level::Ok, Level::Ok]);
+    let mut older = ours.clone();
+    let spec = &mut older[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    assert!(spec.as_object_mut().unwrap().remove("backend").is_some());
+    assert_eq!(levels(&older), [Level::Warn, Level::Ok, Level::Ok, Level::Ok]);
+    assert_eq!(cluster::crds(&no()), []);
+}
+
+#[test]
+fn rights_and_namespaces() {
+    let right = |may: Result<bool, String>| cluster::rights([("driftless:launcher", "create leases".to_owned(), may)]).remove(0);
+    let open = |may: Result<bool, String>| cluster::opened("team", &[("get secrets".to_owned(), may)]);
+    check([
+        (right(Ok(true)), Level::Ok, "each function"),
+        (right(Ok(false)), Level::Fail, "driftless:launcher may not create leases"),
+        (right(Err("no".into())), Level::Warn, "impersonate"),
+        (open(Ok(true)), Level::Ok, "open for runs"),
+        (open(Ok(false)), Level::Fail, "infra/kubernetes/runs"),
+    ]);
+}
+
+#[test]
+fn what_is_in_the_cluster() {
+    let provider = |spec: Value| cluster::provider(&Ok(json!({ "spec": spec })), Some("https://u/prod"));
+    let condition = json!({ "status": "False", "message": "no image" });
+    check([
+        (cluster::forwarder(&Ok(json!({ "status": { "availableReplicas": 1 } }))), Level::Ok, "runs"),
+        (cluster::forwarder(&Ok(json!({ "status": { "conditions": [condition] } }))), Level::Fail, "why: no image"),
+        (cluster::forwarder(&no()), Level::Fail, "not there"),
+        (provider(json!({ "address": "https://u/prod" })), Level::Ok, "there"),
+        (provider(json!({ "address": "https://u/other" })), Level::Fail, "posts elsewhere"),
+        (provider(json!({ "address": "https://u/prod", "suspend": true })), Level::Warn, "suspended"),
+        (cluster::provider(&no(), None), Level::Warn, "not there"),
+        (cluster::alert(&Ok(json!({ "spec": {} }))), Level::Ok, "there"),
+        (cluster::alert(&Ok(json!({ "spec": { "suspend": true } }))), Level::Warn, "suspended"),
+        (cluster::alert(&no()), Level::Warn, "not there"),
+        (cluster::webhook_secret("prod", Ok(true)), Level::Ok, "webhook's key"),
+        (cluster::webhook_secret("prod", Ok(false)), Level::Fail, "prod/webhook-secret"),
+        (cluster::webhook_secret("prod", Err("no".into())), Level::Fail, "no key"),
+    ]);
+}
+
+#[test]
+fn eks_lets_the_functions_in() {
+    let eks = |status: &str, mode: &str| cluster::eks("prod", &Ok(json!({ "Status": status, "Mode": mode })));
+    let entry = |groups: Value| {
+        cluster::access_entry("driftless:launcher", "arn", &Ok(json!({ "accessEntry": { "kubernetesGroups": groups } })))
+    };
+    check([
+        (eks("ACTIVE", "API"), Level::Ok, "API"),
+        (eks("ACTIVE", "CONFIG_MAP"), Level::Fail, "update-cluster-config --name prod"),
+        (eks("UPDATING", "API"), Level::Warn, "wait"),
+        (cluster::eks("prod", &no()), Level::Warn, "eks:DescribeCluster"),
+        (entry(json!(["driftless:launcher"])), Level::Ok, "arn"),
+        (entry(json!(["driftless:fetcher"])), Level::Fail, "without that group"),
+        (cluster::access_entry("driftless:launcher", "arn", &no()), Level::Fail, "infra/cluster.yaml"),
+        (cluster::pod_identity(&Ok(json!({ "associations": [{}] }))), Level::Ok, "there"),
+        (cluster::pod_identity(&Ok(json!({ "associations": [] }))), Level::Fail, "eks-pod-identity-agent"),
+        (cluster::pod_identity(&no()), Level::Warn, "eks:ListPodIdentityAssociations"),
+    ]);
+}
+
+#[test]
+fn a_canary_that_is_late_says_where_it_is_stuck() {
+    let object = |conditions: Value, more: Value| {
+        let mut object = json!({ "status": { "conditions": conditions } });
+        object["status"]["driftless"] = more;
+        object
+    };
+    let processing = json!([{ "type": "Reconciling", "status": "True", "reason": "StackProcessing", "message": "fetching" }]);
+    let stack = object(processing, Value::Null);
+    let stalled =
+        object(json!([{ "type": "Stalled", "status": "True", "reason": "SpecInvalid", "message": "spec.x" }]), Value::Null);
+    let update = |more: Value| object(json!([]), more);
+    let mut failed = object(json!([{ "type": "Failed", "status": "True" }]), Value::Null);
+    failed["status"]["message"] = "no such bucket".into();
+    let stuck =
+        |stack: &Value, update: &Value, task: Option<Value>| canary::stuck(stack, update, task.as_ref(), Duration::from_secs(60));
+    let running = update(json!({ "task": "arn", "log": "https://log" }));
+    let stopped = json!({ "lastStatus": "STOPPED", "stoppedReason": "Essential", "containers": [{ "reason": "CannotPullContainerError" }] });
+    check([
+        (stuck(&json!({}), &Value::Null, None), Level::Fail, "nobody looked"),
+        (stuck(&stalled, &Value::Null, None), Level::Fail, "SpecInvalid: spec.x"),
+        (stuck(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
+        (stuck(&stack, &failed, None), Level::Fail, "no such bucket"),
+        (
+            stuck(&stack, &update(json!({ "waitingReason": "InputNotFound", "waitingFor": "Secret x" })), None),
+            Level::Fail,
+            "InputNotFound: Secret x",
+        ),
+        (stuck(&stack, &update(Value::Null), None), Level::Fail, "no task was started"),
+        (stuck(&stack, &running, Some(stopped)), Level::Fail, "CannotPullContainerError"),
+        (stuck(&stack, &running, Some(json!({ "lastStatus": "RUNNING" }))), Level::Fail, "https://log"),
+        (stuck(&stack, &running, Some(json!({ "lastStatus": "PENDING" }))), Level::Fail, "ECS says PENDING"),
+    ]);
+}
+
+#[test]
+fn ready_is_of_the_generation_that_is_there() {
+    let stack = |observed: Value, status: &str| {
+        json!({ "metadata": { "generation": 2 }, "status": { "observedGeneration": observed,
+            "conditions": [{ "type": "Ready", "status": status }] } })
+    };
+    assert!(canary::is_ready(&stack(json!(2), "True")));
+    assert!(!canary::is_ready(&stack(json!(1), "True")));
+    assert!(!canary::is_ready(&stack(json!(2), "False")));
+    assert!(!canary::is_ready(&json!({})));
+    let updates = json!({ "items": [{ "metadata": { "name": "a" } }, { "metadata": { "name": "b" } }] });
+    let latest = |status: Value| canary::latest(&json!({ "status": status }), &updates)["metadata"]["name"].clone();
+    assert_eq!(latest(json!({ "currentUpdate": { "name": "b" }, "lastUpdate": { "name": "a" } })), "b");
+    assert_eq!(latest(json!({ "lastUpdate": { "name": "a" } })), "a");
+    assert_eq!(latest(json!({})), Value::Null);
+}
+
+/// The page has what `make cost` prints, so that its figures are this code's.
+#[test]
+fn the_page_on_costs_has_these_figures() {
+    let page = include_str!("../../../docs/cost.md");
+    for (stacks, runs_per_day, minutes) in [(100.0, 50.0, 3.0), (1000.0, 500.0, 3.0)] {
+        let bill = Load { stacks, runs_per_day, minutes, clusters: 1.0 }.bill().to_string();
+        assert!(page.contains(&bill), "docs/cost.md has not, for {stacks} Stacks:\n{bill}");
+    }
+}

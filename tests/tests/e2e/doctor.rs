@@ -1,0 +1,72 @@
+//! The doctor of a live installation, which this world is to it: its canary, and what it says of a cluster.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use driftless_tests::{scenario::Handle, world::cluster};
+use tokio::process::Command;
+
+use crate::world::shared;
+
+/// What the doctor prints, and whether it found nothing that fails.
+async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Result<(String, bool)> {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/doctor");
+    let mut doctor = Command::new(&target);
+    doctor.env("PATH", format!("{}:{}", world.get("WORLD_TOOLS")?, std::env::var("PATH")?));
+    for name in ["KUBECONFIG", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
+        doctor.env(name, world.get(name)?);
+    }
+    doctor.env("CLUSTER", cluster::NAME).env("ONLY", only).envs(variables.iter().copied());
+    let output = doctor.output().await.with_context(|| format!("{}: run `make build`", target.display()))?;
+    let text = String::from_utf8(output.stdout)?;
+    println!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    Ok((text, output.status.success()))
+}
+
+#[tokio::test]
+async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("doctor").await?;
+    let backend = format!("file://{}", team.state()?);
+    let (text, well) = doctor(&world, "canary", &[("NAMESPACE", "doctor"), ("BACKEND_URL", &backend)]).await?;
+    assert!(well, "{text}");
+    assert!(text.contains("ok    canary: Ready after ") && text.contains("ok    canary: destroyed and gone after "), "{text}");
+    assert_eq!(team.updates("driftless-doctor").await?.len(), 0, "nothing of it is left");
+    Ok(())
+}
+
+#[tokio::test]
+async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.foreign_namespace("doctor-closed").await?;
+    let backend = format!("file://{}", team.state()?);
+    let variables = [("NAMESPACE", "doctor-closed"), ("BACKEND_URL", &*backend), ("DEADLINE", "20")];
+    let (text, well) = doctor(&world, "canary", &variables).await?;
+    assert!(!well, "{text}");
+    assert!(text.contains("FAIL  canary: not there within 20 s: its run waits\n      why: ServiceAccountForbidden: "), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let (open, closed) = (world.namespace("doctor-open").await?, world.foreign_namespace("doctor-shut").await?);
+    for team in [&open, &closed] {
+        let stack = "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: { name: app, namespace: NAMESPACE }\n\
+                     spec: { stack: dev, suspend: true, programRef: { name: none } }";
+        team.apply(stack).await?;
+    }
+    let (text, well) = doctor(&world, "cluster", &[]).await?;
+    assert!(!well, "this world's forwarder is no Deployment: {text}");
+    for line in [
+        "ok    CRD stacks.pulumi.com: of this release",
+        "ok    CRD updates.auto.pulumi.com: of this release",
+        "ok    rights: each function has its own",
+        "ok    namespace doctor-open: open for runs",
+        "FAIL  namespace doctor-shut: has Stacks, and is not open for runs\n      why: not allowed: get secrets",
+        "FAIL  forwarder: not there",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in: {text}");
+    }
+    Ok(())
+}
