@@ -324,3 +324,47 @@ fn the_page_on_costs_has_these_figures() {
         assert!(page.contains(&bill), "docs/cost.md has not, for {stacks} Stacks:\n{bill}");
     }
 }
+
+fn template() -> Value {
+    serde_saphyr::from_str(include_str!("../../template.yaml")).unwrap()
+}
+
+#[test]
+fn the_bill_has_as_many_mappings_and_metrics_of_alarms_as_the_template() {
+    let template = template();
+    let of_type = |kind: &str| {
+        let all = template["Resources"].as_object().unwrap().values();
+        all.filter(|resource| resource["Type"] == kind).map(|resource| resource["Properties"].clone()).collect::<Vec<_>>()
+    };
+    let metrics = of_type("AWS::CloudWatch::Alarm").into_iter().map(|alarm| {
+        let metrics = alarm["Metrics"].as_array().cloned();
+        metrics.map_or(1, |metrics| metrics.iter().filter(|metric| metric["MetricStat"].is_object()).count())
+    });
+    assert_eq!(metrics.sum::<usize>().to_string(), crate::cost::ALARM_METRICS.to_string());
+    let mappings = of_type("AWS::Lambda::EventSourceMapping").len();
+    assert_eq!(mappings.to_string(), (crate::cost::STANDARD_MAPPINGS + 1.0).to_string());
+}
+
+#[test]
+fn the_page_on_aws_has_every_parameter_with_its_default() {
+    let page = include_str!("../../../docs/aws.md");
+    let table: Vec<_> = page.split("## Parameters").nth(1).unwrap().lines().filter(|line| line.starts_with("| `")).collect();
+    let template = template();
+    let parameters = template["Parameters"].as_object().unwrap();
+    for (name, parameter) in parameters {
+        let row = table.iter().find(|row| row.starts_with(&format!("| `{name}` | ")));
+        let row = row.unwrap_or_else(|| panic!("docs/aws.md has no parameter {name}"));
+        let default = match &parameter["Default"] {
+            Value::Null => "required".to_owned(),
+            Value::String(text) if text.is_empty() => "none".to_owned(),
+            // Too long for a table: the page names the hosts.
+            Value::String(text) if text.contains('\n') => {
+                text.lines().filter_map(|line| line.split(' ').next()).collect::<Vec<_>>().join(", ")
+            }
+            Value::String(text) => format!("`{text}`"),
+            other => format!("`{other}`"),
+        };
+        assert!(row.starts_with(&format!("| `{name}` | {default} | ")), "{row}: its default is {default}");
+    }
+    assert_eq!(table.len(), parameters.len(), "docs/aws.md has parameters that the template has not");
+}
