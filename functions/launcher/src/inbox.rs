@@ -117,7 +117,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
     let written = ports.objects.modified(&format!("{inbox}identity")).await?;
     let is_old = written.is_some_and(|at| identity::is_old(settings.token_seconds, at, now));
-    if !is_old || ports.tasks.state(task).await? != TaskState::Alive {
+    if !is_old || !matches!(ports.tasks.state(task).await?, TaskState::Alive { .. }) {
         return Ok(());
     }
     let snapshot = spec::snapshot(ports, settings, hint, update, now).await?;

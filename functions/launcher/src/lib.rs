@@ -56,6 +56,8 @@ pub struct Settings {
     pub task_role_id: String,
     /// The image of a Workspace that names none.
     pub default_image: String,
+    /// Whether what changes nothing, or asks for it, is started on Fargate Spot.
+    pub spot: bool,
     /// How many runs of a cluster may go on at once.
     pub limits: Limits,
     /// How long a run may take that has no word of its own for it.
@@ -399,6 +401,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),
         preview: prepared.spec.is_preview(),
+        spot: prepared.spot,
         size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),
         at: now,
     };

@@ -23,6 +23,7 @@ async fn main() -> Result<(), Error> {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        spot: env::required("SPOT")? != "never",
         limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },
         run_limits: RunLimits { silence_seconds: limit("SILENCE_SECONDS")?, max_seconds: limit("MAX_RUN_SECONDS")? },
         token_seconds: env::parsed("TOKEN_SECONDS")?,

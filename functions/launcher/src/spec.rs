@@ -40,6 +40,8 @@ pub(crate) struct Prepared {
     pub(crate) account: Result<Account, String>,
     /// It destroys what is of a terminating namespace: nothing comes back there.
     pub(crate) is_last: bool,
+    /// See [`driftless_contract::Launch::spot`].
+    pub(crate) spot: bool,
     /// What the Update is to be kept with, if that is not on it yet.
     pub(crate) kept: Option<DriftlessUpdate>,
 }
@@ -164,6 +166,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         return Err(Stop::invalid("spec.stackName is missing; write the name of the Pulumi stack"));
     }
     let limits = limits(settings, update)?;
+    let preview_only = ours.preview_only.unwrap_or(false);
+    let spot = spot(settings, update, preview_only || operation == Operation::Preview)?;
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
     // As PKO does with one that its Workspace does not list.
     let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
@@ -217,7 +221,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         expect_no_changes: update.spec.expect_no_changes.unwrap_or(false),
         refresh: update.spec.refresh.unwrap_or(false),
         expect_no_refresh_changes: ours.expect_no_refresh_changes.unwrap_or(false),
-        preview_only: ours.preview_only.unwrap_or(false),
+        preview_only,
         targets: update.spec.target.clone(),
         target_dependents: update.spec.target_dependents.unwrap_or(false),
         replace: update.spec.replace.clone(),
@@ -230,7 +234,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         resources: left.map(|left| left.count),
     };
     let seal = (ours.seal == Some(true) && !values.is_empty()).then(|| keys::sealed(&key.cluster, &uid));
-    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })
+    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, spot, kept })
 }
 
 /// How long the run may take: what the installation says, with the Update's own word over it.
@@ -244,6 +248,23 @@ fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
         )));
     };
     Ok(RunLimits { max_seconds: Some(seconds), ..settings.run_limits })
+}
+
+/// Whether the run is tried on Fargate Spot: if it changes nothing, unless the Update says what it is for.
+fn spot(settings: &Settings, update: &Update, is_preview: bool) -> Result<bool, Stop> {
+    let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
+    let wanted = match update.annotations().get(field).map(String::as_str) {
+        None => is_preview,
+        Some(names::SPOT) => true,
+        Some(names::ON_DEMAND) => false,
+        Some(other) => {
+            let [spot, on_demand] = words;
+            return Err(Stop::invalid(format!(
+                "the annotation {field} is {other:?}; write {spot:?} or {on_demand:?}, or remove it"
+            )));
+        }
+    };
+    Ok(wanted && settings.spot)
 }
 
 /// Reads what a workspace refers to, for one of its stacks: the environment and the stack's configuration. `at` is where the user wrote it.

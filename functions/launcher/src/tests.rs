@@ -20,6 +20,7 @@ pub(crate) fn settings() -> Settings {
         system_namespace: "driftless".into(),
         task_role_id: "AROA".into(),
         default_image: "pulumi".into(),
+        spot: true,
         limits: Limits::default(),
         run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
         token_seconds: 3600,
@@ -131,6 +132,7 @@ fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept(
 #[test]
 fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
     let limit = |word: &str| json!({ "metadata": { "annotations": { names::MAX_DURATION: word } } });
+    let capacity = json!({ "metadata": { "annotations": { names::CAPACITY: "cheap" } } });
     let no_ref = json!({ "git": { "url": "u" } });
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
@@ -144,6 +146,7 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
         (Some(project()), json!({}), limit("1h-5m"), "SpecInvalid", "is \"1h-5m\"; write a duration"),
         (Some(project()), json!({}), limit("99999999999999999999h"), "SpecInvalid", "write a duration"),
         (Some(project()), json!({}), limit("0s"), "SpecInvalid", "write a duration"),
+        (Some(project()), json!({}), capacity, "SpecInvalid", "is \"cheap\"; write \"spot\" or \"on-demand\", or remove it"),
         (Some(no_ref), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.git.ref is missing; write a branch"),
         (Some(git), json!({}), json!({}), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
         (Some(local), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
@@ -336,6 +339,50 @@ fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
     world.set_faults(Faults::NONE);
     looked(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
+}
+
+#[test]
+fn what_changes_nothing_is_on_spot_unless_somebody_says_otherwise() {
+    let check = json!({ "type": "refresh", "driftless": { "previewOnly": true, "workspace": project() } });
+    for (spec, capacity, allowed, spot) in [
+        (json!({ "type": "preview" }), None, true, true),
+        (check.clone(), None, true, true),
+        (json!({ "type": "up" }), None, true, false),
+        (json!({ "type": "refresh" }), None, true, false),
+        (json!({ "type": "destroy" }), Some(names::SPOT), true, true),
+        (check, Some(names::ON_DEMAND), true, false),
+        (json!({ "type": "preview" }), Some(names::SPOT), false, false),
+    ] {
+        let world = quiet();
+        workspace(&world, &project());
+        by_hand(&world, "u", &spec);
+        let object = world.object(&key("Update", "n", "u")).unwrap();
+        let annotated = json!({ "metadata": { "annotations": { names::CAPACITY: capacity } } });
+        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
+        look_with(&world, &Settings { spot: allowed, ..settings() }, &hint("u"));
+        let live: Vec<_> = world.live_tasks().iter().map(|task| task.spot).collect();
+        assert_eq!(live, [spot], "{spec} {capacity:?}");
+    }
+}
+
+#[test]
+fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({ "type": "preview" }));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "TaskNotStarted");
+    world.set_faults(Faults::NONE);
+    looked(&world, &hint("u"));
+    assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
+
+    // A record of the former release says nothing of it.
+    let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let mut written: Value = serde_json::from_slice(&world.objects()[&key]).unwrap();
+    assert_eq!(written.as_object_mut().unwrap().remove("spot"), Some(json!(true)));
+    let launch: Launch = from_json("launch", written.to_string().as_bytes()).unwrap();
+    assert!(!Launch { attempt: 0, ..launch }.is_on_spot());
 }
 
 #[test]

@@ -133,13 +133,14 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         Verdict::Aborted { message } => (false, String::new(), message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, started_at, drift, .. } = outcome;
+    let Outcome { outputs, permalink, inputs, started_at, drift, reclaimed, .. } = outcome;
     let outcome = RunOutcome {
         started: started_at.is_some(),
         succeeded,
         message,
         conflict: reason == "UpdateConflict",
-        interrupted: reason == "Interrupted",
+        interrupted: reason == "Interrupted" || reclaimed,
+        reclaimed,
         drift,
         outputs,
         project,

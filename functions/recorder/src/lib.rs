@@ -185,6 +185,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     task: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
+    let on_spot = launch.is_some_and(Launch::is_on_spot);
     let (run, project, inputs, preview) = launch.cloned().map_or_else(
         || {
             let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
@@ -205,6 +206,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         failures: Vec::new(),
         drift: None,
         preview,
+        reclaimed: false,
         inputs: inputs.clone(),
         started_at: owner.task.is_some().then_some(owner.at),
         ended_at: now,
@@ -214,20 +216,46 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     };
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
-        return Ok(Some(outcome));
+        let reclaimed = on_spot && was_cut_short(&outcome) && is_reclaimed(&ports.tasks.state(arn).await?);
+        return Ok(Some(told_why(outcome, reclaimed)));
     }
-    let why = match ports.tasks.state(arn).await? {
-        TaskState::Stopped { why } => why,
+    let state = ports.tasks.state(arn).await?;
+    let reclaimed = is_reclaimed(&state);
+    let why = match state {
+        TaskState::Stopped { why, .. } => why,
         TaskState::Missing if now.duration_since(owner.at) > MISSING_IS_GONE => "ECS does not know it any more".into(),
-        TaskState::Alive | TaskState::Missing => return Ok(None),
+        TaskState::Alive { .. } | TaskState::Missing => return Ok(None),
     };
     // The result may have been stored between the first look and the end of the task.
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
-        return Ok(Some(outcome));
+        return Ok(Some(told_why(outcome, reclaimed)));
     }
     keep_lock(ports, task, &run, Some(now)).await?;
-    Ok(Some(aborted(format!("the task ended without a result: {why}"))))
+    Ok(Some(told_why(aborted(format!("the task ended without a result: {why}")), reclaimed)))
+}
+
+/// Whether Fargate Spot takes the task's capacity back, or did.
+fn is_reclaimed(state: &TaskState) -> bool {
+    matches!(state, TaskState::Alive { reclaimed: true } | TaskState::Stopped { reclaimed: true, .. })
+}
+
+/// Whether something else ended the run than what it did.
+fn was_cut_short(outcome: &Outcome) -> bool {
+    match &outcome.verdict {
+        Verdict::Succeeded {} => false,
+        Verdict::Failed { reason, .. } => reason == "Interrupted",
+        Verdict::Aborted { .. } => true,
+    }
+}
+
+/// Says so of a run that was not done when Fargate Spot took its capacity back.
+fn told_why(mut outcome: Outcome, reclaimed: bool) -> Outcome {
+    outcome.reclaimed = reclaimed && was_cut_short(&outcome);
+    if let (true, Verdict::Failed { message, .. } | Verdict::Aborted { message }) = (outcome.reclaimed, &mut outcome.verdict) {
+        message.insert_str(0, "Fargate Spot took the capacity back: ");
+    }
+    outcome
 }
 
 /// What the runner reported, without the outputs' secret values.
@@ -262,6 +290,7 @@ async fn reported<C, O: Objects, Q, T>(
         failures: result.failures.into_iter().take(MAX_FAILURES).collect(),
         drift: result.drift.filter(|_| preview).map(Drift::bounded),
         preview,
+        reclaimed: false,
         // What ran in the task may have written it, and it goes into a status.
         inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         started_at: Some(result.started_at),

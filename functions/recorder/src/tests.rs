@@ -1,4 +1,5 @@
 use driftless_api::names;
+use driftless_aws::Started;
 use driftless_contract::{DriftedResource, OutputValue, Progress, ResourceFailure, Resources, TaskSize};
 use driftless_core::{Admissions, Applicant};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
@@ -33,6 +34,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         project: None,
         inputs: None,
         preview: false,
+        spot: false,
         size,
         at,
     };
@@ -129,6 +131,51 @@ fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
     let nothing = Value::Null;
     let expected = [json!(CLUSTER), json!("up"), json!("NeverBegan"), json!(1.0), nothing.clone(), nothing.clone(), nothing];
     assert_eq!(values(&lines[0], &RUN), expected);
+}
+
+#[test]
+fn a_run_that_was_not_done_when_spot_took_its_capacity_back_says_so() {
+    let interrupted = || Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
+    let failed = || Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
+    let words = "Fargate Spot took the capacity back: ";
+    for (spot, reclaims, verdict, reclaimed) in [
+        (true, true, Some(interrupted()), true),
+        (true, true, None, true),
+        (true, true, Some(failed()), false),
+        (true, true, Some(Verdict::Succeeded {}), false),
+        // Somebody else told it to stop.
+        (true, false, Some(interrupted()), false),
+        (false, true, Some(interrupted()), false),
+    ] {
+        let world = world(&of_stack(), &json!({}));
+        let folder = keys::run(CLUSTER, "uid");
+        let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+        let launch = Launch { spot, ..launch };
+        put(&world, &format!("{folder}launch"), &to_json(&launch));
+        let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+        let owner = Owner { version: VERSION, task: Some(arn.clone()), at: world.now() };
+        put(&world, &format!("{folder}owner"), &to_json(&owner));
+        if reclaims {
+            world.reclaim_task(&arn);
+        }
+        let task = keys::task(ROLE, keys::task_id(&arn));
+        match &verdict {
+            // It reports before it has stopped.
+            Some(verdict) => {
+                let result = RunResult { verdict: verdict.clone(), ..succeeded(&world) };
+                put(&world, &format!("{task}out/result"), &to_json(&result));
+            }
+            None => world.end_task(&arn, "killed"),
+        }
+        look(&world);
+        let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
+        assert_eq!(outcome.reclaimed, reclaimed, "{spot} {reclaims} {verdict:?}");
+        let told = match &outcome.verdict {
+            Verdict::Succeeded {} => "",
+            Verdict::Failed { message, .. } | Verdict::Aborted { message } => message,
+        };
+        assert_eq!(told.starts_with(words), reclaimed, "{told}");
+    }
 }
 
 #[test]

@@ -7,20 +7,20 @@ use serde_json::json;
 
 use super::*;
 
-const GIT: &str = include_str!("../../../events/flux-gitrepository.json");
-const OCI: &str = include_str!("../../../events/flux-ocirepository.json");
-const BUCKET: &str = include_str!("../../../events/flux-bucket.json");
+const GIT: &str = include_str!("../../../events/bodies/flux-gitrepository.json");
+const OCI: &str = include_str!("../../../events/bodies/flux-ocirepository.json");
+const BUCKET: &str = include_str!("../../../events/bodies/flux-bucket.json");
 
-// Made with openssl: `openssl dgst -sha256 -hmac driftless-test-key events/flux-….json`.
+// Made with openssl: `openssl dgst -sha256 -hmac driftless-test-key events/bodies/flux-….json`.
 const GIT_SIGNATURE: &str = "sha256=33e2ac0ea159ecc6323721c70f31949709f036ff84e322e1ee5d5d5e94f83cc8";
 const OCI_SIGNATURE: &str = "sha256=f31b6de09ed59b9f43b1edeea3c06e848a9706637a1e96eb635701cece41d4b3";
 const BUCKET_SIGNATURE: &str = "sha256=581d7588bf46ab83c5400b85178c99e7b8c09fdaf38617666af0ef178c53afa7";
 
-const KUSTOMIZATION: &str = include_str!("../../../events/flux-kustomization.json");
-const HELM_RELEASE: &str = include_str!("../../../events/flux-helmrelease.json");
-const GITHUB: &str = include_str!("../../../events/github-push.json");
-const GITLAB: &str = include_str!("../../../events/gitlab-push.json");
-const GITEA: &str = include_str!("../../../events/gitea-push.json");
+const KUSTOMIZATION: &str = include_str!("../../../events/bodies/flux-kustomization.json");
+const HELM_RELEASE: &str = include_str!("../../../events/bodies/flux-helmrelease.json");
+const GITHUB: &str = include_str!("../../../events/bodies/github-push.json");
+const GITLAB: &str = include_str!("../../../events/bodies/gitlab-push.json");
+const GITEA: &str = include_str!("../../../events/bodies/gitea-push.json");
 
 const KUSTOMIZATION_SIGNATURE: &str = "sha256=80a67da23d4f8c29212393363ad478b8f3fb087329b9d9e466c44ded15c67cd0";
 const HELM_RELEASE_SIGNATURE: &str = "sha256=4a323b4a79c1d0a393e1082110f1873ed92161a185bf0c41e77f933dfa7b7685";
@@ -385,6 +385,22 @@ fn the_vector_of_standard_webhooks_is_verified() {
     let now = Timestamp::from_second(1_614_265_330).unwrap();
     let body = br#"{"test": 2432232314}"#;
     assert!(keys.signed_lately("signed", b"msg_p5jXN8AQM9LWM0D4loKWxJek", b"1614265330", body, signature, now));
+}
+
+#[test]
+fn the_samples_of_requests_have_the_bodies_and_the_proofs_of_their_senders() {
+    let keys: Keys = r#"{"world":"a-key-for-one-machine-only"}"#.parse().unwrap();
+    for (sample, posted, status) in [
+        (include_str!("../../../events/webhook/flux.json"), GIT, 202),
+        (include_str!("../../../events/webhook/base64.json"), OCI, 202),
+        (include_str!("../../../events/webhook/github.json"), GITHUB, 202),
+        (include_str!("../../../events/webhook/forged.json"), GIT, 401),
+    ] {
+        let request: LambdaFunctionUrlRequest = serde_json::from_str(sample).unwrap();
+        assert_eq!(body(&request).unwrap(), posted.as_bytes());
+        let (world, now) = (World::new(0, Faults::NONE), Timestamp::from_second(NOW).unwrap());
+        assert_eq!(world.drive(answer(&keys, &world, request, now)).unwrap().status_code, status);
+    }
 }
 
 #[test]

@@ -48,6 +48,15 @@ pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
 /// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";
 
+/// Annotation of a Stack or an Update: what its runs are started on, [`SPOT`] or [`ON_DEMAND`]. Without it, what changes nothing is on Spot.
+pub const CAPACITY: &str = "driftless.dev/capacity";
+
+/// The value of [`CAPACITY`] for Fargate Spot, which costs less and may be taken back in the middle of a run.
+pub const SPOT: &str = "spot";
+
+/// The value of [`CAPACITY`] for Fargate without Spot.
+pub const ON_DEMAND: &str = "on-demand";
+
 /// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
 pub const UPDATE: &str = "driftless.dev/update";
 

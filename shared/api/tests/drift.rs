@@ -43,12 +43,16 @@ fn drift_is_looked_for_as_the_annotations_say() {
 }
 
 #[test]
-fn an_annotation_that_is_no_schedule_is_refused_by_name() {
+fn an_annotation_that_says_nothing_known_is_refused_by_name() {
     for (annotations, words) in [
         (json!({ names::DRIFT_SCHEDULE: "daily" }), r#"annotation driftless.dev/drift-schedule is "daily"; write an interval"#),
         (
             json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_TIME_ZONE: "UTC" }),
             r#"annotation driftless.dev/drift-time-zone is "UTC", and an interval has no time zone; remove it"#,
+        ),
+        (
+            json!({ names::CAPACITY: "cheap" }),
+            r#"annotation driftless.dev/capacity is "cheap"; write "spot" or "on-demand", or remove it"#,
         ),
         (
             json!({ names::DRIFT_SCHEDULE: "6h", names::DRIFT_SUSPEND: "yes" }),
@@ -112,8 +116,13 @@ fn an_update_that_looks_for_drift_says_so_and_takes_no_spec_from_the_template() 
         run_program: false,
         tree: None,
         workspace: workspace(&CoreStack::from(&stack).spec),
+        on_demand: false,
     };
+    let on_spot = |check: &Update| check.metadata.annotations.clone().and_then(|mut all| all.remove(names::CAPACITY));
     let check = Update::of_check(&stack, &new);
+    assert_eq!(on_spot(&check), None, "it is for the launcher to say");
+    let asked = self::stack(&json!({ names::CAPACITY: names::ON_DEMAND }));
+    assert_eq!(on_spot(&Update::of_check(&asked, &new)).as_deref(), Some(names::ON_DEMAND));
     assert_eq!((check.spec.operation.as_deref(), check.spec.remove, &check.spec.target), (Some("refresh"), None, &new.targets));
     let ours = check.spec.driftless.as_ref().unwrap();
     assert_eq!((ours.preview_only, ours.seal), (Some(true), None), "nothing of a run that changes nothing is kept");

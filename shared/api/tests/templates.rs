@@ -5,7 +5,7 @@
     reason = "this is test code, which clippy does not see in a function without #[test]"
 )]
 
-use driftless_api::{Stack, Update, Workspace};
+use driftless_api::{Stack, Update, Workspace, names};
 use driftless_core::{Effect, RunState, Snapshot, SourceState, Stack as CoreStack, TreeState, decide};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -138,4 +138,28 @@ fn a_stack_watches_its_inputs_if_it_has_any_and_does_not_say_otherwise() {
     let refused = CoreStack::from(&with).spec.refused.unwrap();
     assert_eq!(refused, "annotation driftless.dev/inputs is \"off\"; write \"ignore\", or remove it");
     assert!(!watches(&stack(&json!({ "envs": [], "envSecrets": [] }))));
+}
+
+#[test]
+fn an_update_has_the_capacity_of_its_stack_unless_it_makes_up_for_a_failure() {
+    let template = json!({ "updateTemplate": { "metadata": { "annotations": { names::CAPACITY: names::SPOT, "note": "b" } } } });
+    let last = |state: &str| json!({ "lastUpdate": { "name": "app-1", "state": state, "generation": 0 } });
+    for (annotation, state, expected) in [
+        (None, "succeeded", names::SPOT),
+        (Some(names::ON_DEMAND), "succeeded", names::ON_DEMAND),
+        (Some(names::SPOT), "succeeded", names::SPOT),
+        (Some(names::SPOT), "failed", names::ON_DEMAND),
+        (None, "failed", names::ON_DEMAND),
+    ] {
+        let mut stack = stack(&template);
+        stack.metadata.annotations = annotation.map(|capacity| [(names::CAPACITY.to_owned(), capacity.to_owned())].into());
+        stack.status = Some(serde_json::from_value(last(state)).unwrap());
+        let (_, update) = created(&stack);
+        let annotations = &update["metadata"]["annotations"];
+        assert_eq!(
+            (&annotations[names::CAPACITY], &annotations["note"]),
+            (&json!(expected), &json!("b")),
+            "{annotation:?} {state}"
+        );
+    }
 }

@@ -94,9 +94,9 @@ fn instant(deadline: SystemTime) -> Instant {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "the deadline is in wall time")]
 mod tests {
-    use std::{cell::RefCell, future::pending};
+    use std::{cell::RefCell, fs, future::pending, path::Path};
 
-    use driftless_contract::{LaunchHint, ObjectKey, VERSION, from_json, to_json};
+    use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, from_json, parse_run_message, to_json};
     use serde_json::json;
 
     use super::*;
@@ -136,6 +136,32 @@ mod tests {
         let response = batch(event, deadline, |body| from_json("launch hint", body.as_bytes()), absorb, look).await;
         let failed = response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect();
         (handled.into_inner(), failed)
+    }
+
+    #[test]
+    fn every_sample_of_a_queue_is_read() {
+        let hint = |body: &str| from_json::<Hint>("hint", body.as_bytes()).map(drop);
+        let fetch = |body: &str| from_json::<FetchRequest>("fetch request", body.as_bytes()).map(drop);
+        let launch = |body: &str| from_json::<LaunchHint>("launch hint", body.as_bytes()).map(drop);
+        let run = |body: &str| parse_run_message(body).map(drop);
+        for (function, read) in
+            [("reconciler", &hint as &dyn Fn(&str) -> _), ("fetcher", &fetch), ("launcher", &launch), ("recorder", &run)]
+        {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../events").join(function);
+            let mut records = 0;
+            for file in fs::read_dir(folder).unwrap() {
+                let file = file.unwrap().path();
+                let event: SqsEvent = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+                for record in &event.records {
+                    let read: Result<(), InvalidMessage> = read(record.body.as_deref().unwrap());
+                    read.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+                    assert!(record.message_id.is_some());
+                    assert_eq!(group(record).is_some(), function == "fetcher");
+                    records += 1;
+                }
+            }
+            assert!(records > 1, "{function}");
+        }
     }
 
     #[tokio::test]

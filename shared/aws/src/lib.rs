@@ -99,11 +99,16 @@ pub trait Queues {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// Not stopped yet.
-    Alive,
+    Alive {
+        /// It will be, as Fargate Spot takes its capacity back.
+        reclaimed: bool,
+    },
     /// Stopped, and why.
     Stopped {
         /// ECS's words: stop code, reason and the containers' exit codes.
         why: String,
+        /// Fargate Spot took its capacity back.
+        reclaimed: bool,
     },
     /// ECS does not know it (any more, or yet).
     Missing,

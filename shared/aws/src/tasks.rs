@@ -6,9 +6,9 @@ use aws_sdk_ecs::{
     error::{BuildError, ProvideErrorMetadata as _},
     operation::run_task::RunTaskError,
     types::{
-        AssignPublicIp, AwsVpcConfiguration, Compatibility, ContainerCondition, ContainerDefinition, ContainerDependency,
-        EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint, NetworkConfiguration, NetworkMode,
-        Task, Volume, builders::ContainerDefinitionBuilder,
+        AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition, ContainerDefinition,
+        ContainerDependency, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint,
+        NetworkConfiguration, NetworkMode, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
     },
 };
 use driftless_contract::{Launch, keys, to_json};
@@ -31,6 +31,8 @@ const INIT: &str = "runner-init";
 const MAIN: &str = "pulumi";
 /// The log stream of a container is `<this>/<container>/<task id>`.
 const STREAM_PREFIX: &str = "driftless";
+/// The capacity provider of tasks that may be interrupted.
+const SPOT: &str = "FARGATE_SPOT";
 /// As long as Fargate gives: pulumi saves its checkpoint in this time.
 const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
@@ -123,7 +125,13 @@ impl Tasks for Ecs {
         let vpc =
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
         let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
-        let request = request.client_token(launch.client_token()).started_by(&launch.run.uid).launch_type(LaunchType::Fargate);
+        let request = request.client_token(launch.client_token()).started_by(&launch.run.uid);
+        let request = if launch.is_on_spot() {
+            let spot = CapacityProviderStrategyItem::builder().capacity_provider(SPOT).weight(1);
+            request.capacity_provider_strategy(spot.build().map_err(|error| permanent(call, error))?)
+        } else {
+            request.launch_type(LaunchType::Fargate)
+        };
         let request = request.network_configuration(NetworkConfiguration::builder().awsvpc_configuration(vpc).build());
         match request.send().await {
             Ok(answer) => {
@@ -151,8 +159,10 @@ impl Tasks for Ecs {
         let request = self.client.describe_tasks().cluster(&self.cluster).tasks(arn);
         let answer = request.send().await.map_err(|error| failure(call, &error))?;
         match (answer.tasks().first(), answer.failures().first()) {
-            (Some(task), _) if task.last_status() == Some("STOPPED") => Ok(TaskState::Stopped { why: why(task) }),
-            (Some(_), _) => Ok(TaskState::Alive),
+            (Some(task), _) if task.last_status() == Some("STOPPED") => {
+                Ok(TaskState::Stopped { why: why(task), reclaimed: is_reclaimed(task) })
+            }
+            (Some(task), _) => Ok(TaskState::Alive { reclaimed: is_reclaimed(task) }),
             (None, Some(failure)) if failure.reason() == Some("MISSING") => Ok(TaskState::Missing),
             (None, failure) => Err(transient(call, failure.and_then(|failure| failure.reason()).unwrap_or("an empty answer"))),
         }
@@ -300,6 +310,12 @@ fn why(task: &Task) -> String {
     task_words.into_iter().chain(containers).flatten().collect::<Vec<_>>().join("; ")
 }
 
+/// Whether Fargate Spot takes a task's capacity back, or did. The second stop code is what it said of that earlier.
+fn is_reclaimed(task: &Task) -> bool {
+    task.capacity_provider_name() == Some(SPOT)
+        && matches!(task.stop_code(), Some(TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice))
+}
+
 fn transient(call: &str, message: impl Into<String>) -> Error {
     Error::Transient { call: call.into(), message: message.into() }
 }
@@ -365,6 +381,20 @@ mod tests {
         // Each is the user that its image says, but for ours, which gives the volumes away.
         let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
         assert_eq!(users, [Some("0"), None, None, None]);
+    }
+
+    #[test]
+    fn a_task_on_spot_that_is_interrupted_has_lost_its_capacity() {
+        for (provider, code, reclaimed) in [
+            (Some(SPOT), Some(TaskStopCode::SpotInterruption), true),
+            (Some(SPOT), Some(TaskStopCode::TerminationNotice), true),
+            (Some(SPOT), Some(TaskStopCode::UserInitiated), false),
+            (Some(SPOT), None, false),
+            (None, Some(TaskStopCode::TerminationNotice), false),
+        ] {
+            let task = Task::builder().set_capacity_provider_name(provider.map(Into::into)).set_stop_code(code).build();
+            assert_eq!(is_reclaimed(&task), reclaimed, "{task:?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,9 @@ pub struct Launch {
     /// See [`RunSpec::is_preview`].
     #[serde(default)]
     pub preview: bool,
+    /// It is tried on Fargate Spot: see [`Launch::is_on_spot`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot: bool,
     /// What the task definition gives a task; for what the run costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
@@ -73,6 +76,12 @@ impl Launch {
     #[must_use]
     pub fn client_token(&self) -> String {
         format!("{}-{}", self.run.uid, self.attempt)
+    }
+
+    /// Whether this attempt is on Fargate Spot: the first one alone. Where Spot had no capacity, no other attempt waits for it.
+    #[must_use]
+    pub fn is_on_spot(&self) -> bool {
+        self.spot && self.attempt == 0
     }
 }
 
@@ -573,6 +582,9 @@ pub struct Outcome {
     /// See [`RunSpec::is_preview`]; of what the launcher knew, not of what the task said.
     #[serde(default)]
     pub preview: bool,
+    /// It was not done when Fargate Spot took the task's capacity back, as ECS says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reclaimed: bool,
     /// See [`RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,

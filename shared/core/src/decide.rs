@@ -234,6 +234,7 @@ impl<'a> Look<'a> {
                 scope: None,
             }),
             workspace: workspace(spec),
+            on_demand: false,
         })));
     }
 
@@ -414,6 +415,7 @@ impl<'a> Look<'a> {
             run_program: !forward && spec.run_program,
             tree,
             workspace,
+            on_demand: self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed),
         })));
         Readiness::processing("stack is being processed")
     }

@@ -409,6 +409,8 @@ pub struct RunOutcome {
     pub conflict: bool,
     /// It was told to stop before it was done.
     pub interrupted: bool,
+    /// Fargate Spot took its capacity back before it was done: it has not failed by itself.
+    pub reclaimed: bool,
     /// What drifted; of a check that succeeded.
     pub drift: Option<Drift>,
     /// Outputs, secret ones masked; `None` if the operation has none to tell.

@@ -99,6 +99,8 @@ pub struct NewUpdate {
     pub tree: Option<NewTree>,
     /// The environment, without secret values.
     pub workspace: Workspace,
+    /// The last one failed, as it does when Fargate Spot takes its capacity back: this one has to get through, and is on demand.
+    pub on_demand: bool,
 }
 
 /// The tree of a run.

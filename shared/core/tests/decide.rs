@@ -269,6 +269,21 @@ fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
 }
 
 #[test]
+fn a_run_that_lost_its_capacity_is_not_counted_and_the_next_one_gets_through() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { reclaimed: true, ..outcome(false) });
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
+    snapshot.run = RunState::None;
+    let next = plan_at(&snapshot, now() + SignedDuration::from_secs(11));
+    assert!(created(&next).unwrap().on_demand);
+    // After one that succeeded it is where it is asked to be.
+    snapshot.stack = stack_after(last_update(Succeeded, 0, 1));
+    snapshot.stack.generation = 2;
+    assert!(!created(&plan(&snapshot)).unwrap().on_demand);
+}
+
+#[test]
 fn a_failure_keeps_the_last_good_commit_and_the_outputs() {
     let mut stack = stack_after(last_update(Succeeded, 0, 1));
     stack.status.outputs = Some([("url".to_owned(), "https://shop".into())].into());

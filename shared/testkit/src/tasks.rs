@@ -11,7 +11,9 @@ const MEMORY: SignedDuration = SignedDuration::from_hours(1);
 pub(crate) struct Task {
     run: RunId,
     client_token: String,
+    spot: bool,
     stopping: bool,
+    reclaimed: bool,
     stopped: Option<(Timestamp, String)>,
 }
 
@@ -28,6 +30,8 @@ pub struct LiveTask {
     pub arn: String,
     /// The run that it was started for.
     pub run: RunId,
+    /// It is on Fargate Spot.
+    pub spot: bool,
     /// It was asked to stop.
     pub stopping: bool,
 }
@@ -38,7 +42,20 @@ impl World {
     pub fn live_tasks(&self) -> Vec<LiveTask> {
         let state = self.state();
         let live = state.tasks.iter().filter(|(_, task)| task.stopped.is_none());
-        live.map(|(arn, task)| LiveTask { arn: arn.clone(), run: task.run.clone(), stopping: task.stopping }).collect()
+        let live_task = |(arn, task): (&String, &Task)| LiveTask {
+            arn: arn.clone(),
+            run: task.run.clone(),
+            spot: task.spot,
+            stopping: task.stopping,
+        };
+        live.map(live_task).collect()
+    }
+
+    /// Fargate Spot takes a task's capacity back: the task is asked to stop.
+    pub fn reclaim_task(&self, arn: &str) {
+        if let Some(task) = self.state().tasks.get_mut(arn) {
+            (task.stopping, task.reclaimed) = (true, task.spot);
+        }
     }
 
     /// Stops a task for good, whatever the reason, and notifies of it as ECS does.
@@ -71,7 +88,8 @@ impl Tasks for World {
                 return Started::Refused { why: "Capacity is unavailable at this time".into() };
             }
             let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
-            let task = Task { run: launch.run.clone(), client_token, stopping: false, stopped: None };
+            let (run, spot) = (launch.run.clone(), launch.is_on_spot());
+            let task = Task { run, client_token, spot, stopping: false, reclaimed: false, stopped: None };
             state.tasks.insert(arn.clone(), task);
             Started::Task { arn }
         });
@@ -81,7 +99,9 @@ impl Tasks for World {
     async fn state(&self, arn: &str) -> Result<TaskState> {
         let describe = self.call(|state| match state.tasks.get(arn) {
             Some(task) if !task.is_forgotten(state.now) => {
-                task.stopped.as_ref().map_or(TaskState::Alive, |(_, why)| TaskState::Stopped { why: why.clone() })
+                let reclaimed = task.reclaimed;
+                let stopped = task.stopped.as_ref().map(|(_, why)| TaskState::Stopped { why: why.clone(), reclaimed });
+                stopped.unwrap_or(TaskState::Alive { reclaimed })
             }
             _ => TaskState::Missing,
         });

@@ -140,6 +140,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         project: None,
         inputs: None,
         preview: false,
+        spot: true,
         size: None,
         at: world.now(),
     };
@@ -152,7 +153,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
     assert_eq!(start(), first);
     world.end_task(&first, "done");
     assert_eq!(start(), first);
-    assert_eq!(state(&first), TaskState::Stopped { why: "done".into() });
+    assert_eq!(state(&first), TaskState::Stopped { why: "done".into(), reclaimed: false });
     world.advance(SignedDuration::from_mins(61));
     assert_ne!(start(), first);
     assert_eq!(state(&first), TaskState::Missing);

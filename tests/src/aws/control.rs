@@ -80,6 +80,8 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/functions/{function}/invoke", post(invoke))
         .route("/control/functions/{function}/chill", post(chill))
         .route("/control/tasks/refuse", put(refuse))
+        .route("/control/tasks/refuse-spot", put(refuse_spot))
+        .route("/control/tasks/reclaim", post(reclaim))
         .route("/control/tasks/forget", post(forget))
         .route("/control/s3/hold", put(hold))
         .route("/control/credentials", post(credentials))
@@ -156,6 +158,15 @@ async fn refuse(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
     Ok(Json(()))
 }
 
+async fn refuse_spot(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
+    control.parts.fargate.refuse_spot(count);
+    Ok(Json(()))
+}
+
+async fn reclaim(State(control): Shared, Json(task): Json<String>) -> Answer<()> {
+    Ok(Json(control.parts.fargate.reclaim(&task)?))
+}
+
 async fn forget(State(control): Shared) -> Answer<()> {
     control.parts.fargate.forget();
     Ok(Json(()))
@@ -226,6 +237,16 @@ impl Client {
     /// Lets the next `count` calls of `RunTask` find no capacity.
     pub async fn refuse_tasks(&self, count: u32) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/refuse", &count).await
+    }
+
+    /// Lets the next `count` calls of `RunTask` for Spot find no capacity; those on demand find some.
+    pub async fn refuse_spot(&self, count: u32) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/refuse-spot", &count).await
+    }
+
+    /// Takes the capacity of a task on Spot back: it gets SIGTERM, and SIGKILL after its stop timeout.
+    pub async fn reclaim(&self, task: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, "tasks/reclaim", &task).await
     }
 
     /// Makes ECS forget the stopped tasks and their client tokens, as it does after an hour.

@@ -40,8 +40,8 @@ fn main() -> ExitCode {
         stats.invocations, stats.crashes, stats.duplicates, stats.drops, stats.delays
     );
     println!(
-        "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop; {} trees deleted",
-        stats.operations, stats.by_hand, stats.checks, stats.failures, stats.stops, stats.collections
+        "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop, {} lost their capacity; {} trees deleted",
+        stats.operations, stats.by_hand, stats.checks, stats.failures, stats.stops, stats.reclaims, stats.collections
     );
     println!("{} namespaces terminated, {} operations for what was in them", stats.terminations, stats.elsewhere);
     let Some(first) = failures.first() else {

@@ -71,6 +71,8 @@ enum Event {
     Hint(Hint),
     Message(Message),
     Garbage,
+    /// Fargate Spot takes a task's capacity back.
+    Reclaim(String),
 }
 
 /// One simulated world and all that goes on in it.
@@ -221,6 +223,12 @@ impl Machine {
             Event::Hint(hint) => drop(self.calm.drive(driftless_aws::Queues::hint(&self.calm, &hint, 0))),
             Event::Message(message) => self.invoke(message),
             Event::Garbage => outside::collect_garbage(&self.calm),
+            Event::Reclaim(task) => {
+                let mut ledger = self.ledger.borrow_mut();
+                ledger.tell(|| format!("Spot takes the capacity of {} back", keys::task_id(&task)));
+                ledger.stats.reclaims += 1;
+                self.world.reclaim_task(&task);
+            }
         }
         self.watch();
         true
@@ -391,6 +399,7 @@ impl Machine {
                     system_namespace: SYSTEM.into(),
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    spot: true,
                     limits: self.limits,
                     run_limits: RunLimits::default(),
                     token_seconds: 3600,
@@ -477,7 +486,11 @@ impl Machine {
         self.watch();
         for task in self.world.live_tasks() {
             if self.ledger.borrow_mut().see_task(&task.arn) {
-                self.runners.push(Runner::new(task.arn, self.world.now(), &mut self.dice));
+                self.runners.push(Runner::new(task.arn.clone(), self.world.now(), &mut self.dice));
+                if task.spot && self.dice.chance(odds.kill) {
+                    let at = self.world.now() + self.dice.seconds(180);
+                    self.plan(at, Event::Reclaim(task.arn));
+                }
             } else if task.stopping
                 && let Some(runner) = self.runners.iter_mut().find(|runner| runner.arn == task.arn)
             {

@@ -98,6 +98,8 @@ pub struct Stats {
     pub failures: u64,
     /// Operations that were told to stop.
     pub stops: u64,
+    /// Tasks whose capacity Spot took back.
+    pub reclaims: u64,
     /// Namespaces that were terminated.
     pub terminations: u64,
     /// Operations for Stacks whose namespace was.
@@ -120,6 +122,7 @@ impl AddAssign for Stats {
         self.checks += other.checks;
         self.failures += other.failures;
         self.stops += other.stops;
+        self.reclaims += other.reclaims;
         self.terminations += other.terminations;
         self.elsewhere += other.elsewhere;
         self.collections += other.collections;

@@ -379,7 +379,10 @@ fn create_stack(world: &World, stack: usize) {
     if let Some(name) = prerequisite {
         spec["prerequisites"] = json!([{ "name": name }]);
     }
-    let metadata = json!({ "namespace": NAMESPACE, "name": name });
+    let mut metadata = json!({ "namespace": NAMESPACE, "name": name });
+    if retries(name) {
+        metadata["annotations"] = json!({ names::CAPACITY: names::SPOT });
+    }
     world.insert(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec }));
 }
 
@@ -422,7 +425,7 @@ fn is_stored(world: &World, tree: &Tree) -> bool {
     world.objects().contains_key(&format!("{}manifest", keys::tree(&source, digest)))
 }
 
-/// The Stacks that have `retryOnUpdateConflict`.
+/// The Stacks that have `retryOnUpdateConflict`, and run on Spot.
 fn retries(name: &str) -> bool {
     ["a", "b"].contains(&name)
 }

@@ -26,9 +26,9 @@ const HOSTS: [Host; 3] = [
 /// What a host sends after a push to `main` of the repository at `url`.
 fn push(host: &str, url: &str, commit: &str) -> Result<String> {
     let sample = match host {
-        "github" => include_str!("../../../events/github-push.json"),
-        "gitlab" => include_str!("../../../events/gitlab-push.json"),
-        _ => include_str!("../../../events/gitea-push.json"),
+        "github" => include_str!("../../../events/bodies/github-push.json"),
+        "gitlab" => include_str!("../../../events/bodies/gitlab-push.json"),
+        _ => include_str!("../../../events/bodies/gitea-push.json"),
     };
     let mut push: Value = serde_json::from_str(sample)?;
     let field = if host == "gitlab" { "git_http_url" } else { "clone_url" };
@@ -136,8 +136,8 @@ fn applied(sample: &str, team: &Namespace<'_>) -> Result<(String, Value)> {
 async fn what_flux_applied_is_run_without_the_forwarder() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = world.namespace("applied").await?;
-    let (kustomization, of_kustomization) = applied(include_str!("../../../events/flux-kustomization.json"), &team)?;
-    let (release, of_release) = applied(include_str!("../../../events/flux-helmrelease.json"), &team)?;
+    let (kustomization, of_kustomization) = applied(include_str!("../../../events/bodies/flux-kustomization.json"), &team)?;
+    let (release, of_release) = applied(include_str!("../../../events/bodies/flux-helmrelease.json"), &team)?;
     for (name, kind, labels) in [("kustomized", "Program", &of_kustomization), ("released", "Stack", &of_release)] {
         team.apply_program(name, &team.program(&format!("{name}.txt"), "one", "")?).await?;
         team.apply_stack_as(name, name, "{}", Source::Program(name), "").await?;

@@ -249,13 +249,17 @@ fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, Upda
 }
 
 /// An Update that a Stack owns.
-fn owned(stack: &Stack, name: &str, metadata: EmbeddedMetadata, spec: UpdateSpec) -> Update {
-    let mut update = Update::new(name, spec);
+fn owned(stack: &Stack, new: &NewUpdate, metadata: EmbeddedMetadata, spec: UpdateSpec) -> Update {
+    let mut update = Update::new(&new.current.name, spec);
+    let asked = stack.annotations().get(names::CAPACITY).map(String::as_str);
+    let capacity = if new.on_demand { Some(names::ON_DEMAND) } else { asked };
+    let capacity = capacity.map(|capacity| (names::CAPACITY.to_owned(), capacity.to_owned()));
+    let annotations = over(metadata.annotations, capacity.into_iter().collect());
     let owner = stack.owner_ref(&()).map(|owner| OwnerReference { block_owner_deletion: Some(true), ..owner });
     update.metadata = ObjectMeta {
         namespace: stack.namespace(),
         labels: Some(over(metadata.labels, labels(stack))),
-        annotations: Some(metadata.annotations).filter(|annotations| !annotations.is_empty()),
+        annotations: Some(annotations).filter(|annotations| !annotations.is_empty()),
         finalizers: Some(vec![names::FINALIZER.to_owned()]),
         owner_references: Some(owner.into_iter().collect()),
         ..update.metadata
@@ -282,7 +286,7 @@ impl Update {
             ..update_spec(new)
         };
         let (metadata, spec) = update_templated(stack, &spec);
-        let mut update = owned(stack, &new.current.name, metadata, spec);
+        let mut update = owned(stack, new, metadata, spec);
         update.owner_references_mut().splice(0..0, workspace.controller_owner_ref(&()));
         update
     }
@@ -293,7 +297,7 @@ impl Update {
         let ours = DriftlessUpdate { preview_only: Some(true), ..snapshot(stack, new) };
         let spec = UpdateSpec { driftless: Some(ours), workspace_name: Some(stack.name_any()), ..update_spec(new) };
         let (metadata, _) = update_templated(stack, &spec);
-        let mut update = owned(stack, &new.current.name, metadata, spec);
+        let mut update = owned(stack, new, metadata, spec);
         update.labels_mut().insert(names::DRIFT_CHECK.to_owned(), "true".to_owned());
         update
     }

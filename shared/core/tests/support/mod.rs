@@ -107,6 +107,7 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
         message,
         conflict: false,
         interrupted: false,
+        reclaimed: false,
         drift: None,
         outputs: None,
         project: Some(("shop".into(), "yaml".into())),

@@ -56,7 +56,7 @@ async fn task(State(fargate): State<Arc<Fargate>>, Path(secret): Path<String>) -
         let (family, revision) = definition.unwrap_or_default();
         Ok(Json(json!({
             "Cluster": wire["clusterArn"], "TaskARN": wire["taskArn"], "Family": family, "Revision": revision, "DesiredStatus": wire["desiredStatus"],
-            "KnownStatus": wire["lastStatus"], "AvailabilityZone": wire["availabilityZone"], "LaunchType": wire["launchType"],
+            "KnownStatus": wire["lastStatus"], "AvailabilityZone": wire["availabilityZone"], "LaunchType": "FARGATE",
             "Containers": wire["containers"].as_array().into_iter().flatten().map(container_metadata).collect::<Vec<_>>(),
         })))
     })

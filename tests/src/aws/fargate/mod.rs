@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -78,6 +78,8 @@ struct State {
     tokens: HashMap<String, run::Ticket>,
     /// So many calls of RunTask find no capacity.
     refusals: u32,
+    /// So many of those for Spot.
+    spot_refusals: u32,
 }
 
 struct Task {
@@ -97,6 +99,17 @@ struct Task {
 impl Task {
     fn is_known(&self, now: Timestamp) -> bool {
         !self.forgotten && self.stopped.is_none_or(|stopped| now.duration_since(stopped) < REMEMBERED)
+    }
+
+    /// Tells its containers to stop, unless somebody has.
+    fn stop(&mut self, code: &str, reason: &str, now: Timestamp) {
+        if self.stopped.is_none() && self.wire["desiredStatus"] != "STOPPED" {
+            self.wire["desiredStatus"] = "STOPPED".into();
+            self.wire["stopCode"] = code.into();
+            self.wire["stoppedReason"] = reason.into();
+            self.wire["stoppingAt"] = epoch(now);
+            self.stop.send_replace(true);
+        }
     }
 }
 
@@ -168,6 +181,20 @@ impl Fargate {
     /// Lets the next `count` calls of `RunTask` find no capacity.
     pub fn refuse(&self, count: u32) {
         self.state().refusals = count;
+    }
+
+    /// Lets the next `count` calls of `RunTask` for Spot find no capacity.
+    pub fn refuse_spot(&self, count: u32) {
+        self.state().spot_refusals = count;
+    }
+
+    /// Takes the capacity of a task on Spot back.
+    pub fn reclaim(&self, task: &str) -> Result<()> {
+        let mut state = self.state();
+        let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
+        ensure!(task.wire["capacityProviderName"] == run::SPOT, "it is not on Spot");
+        task.stop("SpotInterruption", "Your Spot Task was interrupted.", now());
+        Ok(())
     }
 
     /// Makes an hour pass for all stopped tasks: ECS does not know them any more, nor their client tokens.
@@ -250,14 +277,7 @@ impl Fargate {
         let (now, mut state) = (now(), self.state());
         let task = state.tasks.get_mut(&arn).filter(|task| task.is_known(now));
         let task = task.ok_or_else(|| Fault::parameter("The referenced task was not found."))?;
-        if task.stopped.is_none() && task.wire["desiredStatus"] != "STOPPED" {
-            let reason = input["reason"].as_str().unwrap_or("Task stopped by user");
-            task.wire["desiredStatus"] = "STOPPED".into();
-            task.wire["stopCode"] = "UserInitiated".into();
-            task.wire["stoppedReason"] = reason.into();
-            task.wire["stoppingAt"] = epoch(now);
-            task.stop.send_replace(true);
-        }
+        task.stop("UserInitiated", input["reason"].as_str().unwrap_or("Task stopped by user"), now);
         // StopTask deletes the task's tags.
         task.wire["tags"] = json!([]);
         Ok(json!({ "task": task.wire }))

@@ -17,6 +17,8 @@ use crate::aws::{
     random_hex,
 };
 
+/// The capacity provider that takes tasks back.
+pub(super) const SPOT: &str = "FARGATE_SPOT";
 /// The characters of a call's overrides, JSON syntax included.
 const OVERRIDES: usize = 8192;
 /// A client token is forgotten after this at the latest.
@@ -37,19 +39,26 @@ impl Fargate {
         let cluster = self.cluster(&input)?;
         let definition = self.definition(input["taskDefinition"].as_str().unwrap_or_default())?;
         check(&input, &definition)?;
+        let provider = self.provider(&input)?;
         let token = input["clientToken"].as_str().map(ToOwned::to_owned);
         // Held to the end: of two calls with one token, one starts a task.
         let mut state = self.state();
         if let Some(answer) = earlier(&state, &input)? {
             return Ok(answer);
         }
-        let refused = state.refusals > 0;
-        state.refusals = state.refusals.saturating_sub(1);
+        let state_now = &mut *state;
+        let count = if provider == Some(SPOT) && state_now.spot_refusals > 0 {
+            &mut state_now.spot_refusals
+        } else {
+            &mut state_now.refusals
+        };
+        let refused = *count > 0;
+        *count = count.saturating_sub(1);
         let (task, tasks, failures) = if refused {
             let reason = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
             (None, json!([]), json!([{ "reason": reason }]))
         } else {
-            let (arn, task) = self.create(&cluster, &input, &definition)?;
+            let (arn, task) = self.create(&cluster, &input, &definition, provider)?;
             let wire = task.wire.clone();
             state.tasks.insert(arn.clone(), task);
             self.site.tasks.spawn(task::live(Arc::clone(self), arn.clone(), definition));
@@ -61,7 +70,25 @@ impl Fargate {
         Ok(json!({ "tasks": tasks, "failures": failures }))
     }
 
-    fn create(&self, cluster: &str, input: &Value, definition: &Value) -> Result<(String, Task), Fault> {
+    /// The capacity provider that a call names, of the cluster's.
+    fn provider<'a>(&self, input: &'a Value) -> Result<Option<&'a str>, Fault> {
+        let [item] = list(&input["capacityProviderStrategy"]) else { return Ok(None) };
+        let name = item["capacityProvider"].as_str().unwrap_or_default();
+        if !self.site.template.capacity_providers.iter().any(|known| known == name) {
+            return Err(Fault::parameter(
+                "The specified capacity provider strategy cannot contain a capacity provider that is not associated with the cluster. \
+                 Associate the capacity provider with the cluster and try again.",
+            ));
+        }
+        if item["weight"].as_u64().unwrap_or(0) == 0 {
+            return Err(Fault::parameter(
+                "The specified capacity provider strategy has no capacity provider with a weight above 0.",
+            ));
+        }
+        Ok(Some(name))
+    }
+
+    fn create(&self, cluster: &str, input: &Value, definition: &Value, provider: Option<&str>) -> Result<(String, Task), Fault> {
         let broken = |error: anyhow::Error| Fault::new("ServerException", error.to_string());
         let id = random_hex(16).map_err(broken)?;
         let arn = self.task_arn(&id);
@@ -83,14 +110,18 @@ impl Fargate {
                 "networkInterfaces": [], "cpu": "0",
             })
         });
-        let wire = json!({
+        let mut wire = json!({
             "taskArn": arn, "clusterArn": cluster, "taskDefinitionArn": definition["taskDefinitionArn"],
             "group": format!("family:{}", definition["family"].as_str().unwrap_or_default()), "startedBy": input["startedBy"],
-            "lastStatus": "PROVISIONING", "desiredStatus": "RUNNING", "launchType": "FARGATE", "platformVersion": "1.4.0", "platformFamily": "Linux",
+            "lastStatus": "PROVISIONING", "desiredStatus": "RUNNING", "platformVersion": "1.4.0", "platformFamily": "Linux",
             "availabilityZone": format!("{}a", self.site.template.region), "connectivity": "CONNECTED", "createdAt": epoch(now()),
             "cpu": definition["cpu"], "memory": definition["memory"], "overrides": input.get("overrides").cloned().unwrap_or_else(|| json!({})),
             "containers": containers.collect::<Vec<_>>(), "attachments": [], "attributes": [], "version": 1, "tags": input.get("tags").cloned().unwrap_or_else(|| json!([])),
         });
+        match provider {
+            Some(provider) => wire["capacityProviderName"] = provider.into(),
+            None => wire["launchType"] = "FARGATE".into(),
+        }
         let secret = random_hex(16).map_err(broken)?;
         Ok((
             arn,
@@ -165,6 +196,9 @@ fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
     }
     if (input["launchType"] == "FARGATE") != list(&input["capacityProviderStrategy"]).is_empty() {
         return Err(Fault::parameter("Give the launch type FARGATE or a capacity provider strategy, and not both."));
+    }
+    if list(&input["capacityProviderStrategy"]).len() > 1 {
+        return Err(Fault::parameter("this world takes one capacity provider"));
     }
     if input["propagateTags"] == "SERVICE" {
         return Err(Fault::parameter("SERVICE is not supported for propagateTags in RunTask."));

@@ -83,6 +83,8 @@ pub struct Template {
     pub roles: BTreeMap<String, Role>,
     /// The ECS cluster's name.
     pub cluster: String,
+    /// Its capacity providers.
+    pub capacity_providers: Vec<String>,
     /// The log groups' names.
     pub log_groups: Vec<String>,
     /// The alarms.

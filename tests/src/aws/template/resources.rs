@@ -190,6 +190,7 @@ pub(super) struct Raw {
     roles: BTreeMap<String, (Role, Vec<String>)>,
     managed: BTreeMap<String, Vec<Statement>>,
     clusters: Vec<String>,
+    capacity_providers: Vec<String>,
     log_groups: Vec<String>,
     alarms: BTreeMap<String, Alarm>,
     dashboards: Vec<Dashboard>,
@@ -249,7 +250,9 @@ impl Raw {
                 }
             }
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
-            "AWS::ECS::ClusterCapacityProviderAssociations" => drop(shape::<raw::CapacityProviders>(id, properties)?),
+            "AWS::ECS::ClusterCapacityProviderAssociations" => {
+                self.capacity_providers = shape::<raw::CapacityProviders>(id, properties)?.capacity_providers;
+            }
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
             "AWS::CloudWatch::Alarm" => {
                 let alarm = watch::alarm(id, shape(id, properties)?)?;
@@ -295,6 +298,7 @@ impl Raw {
             rules: self.rules,
             roles: roles.collect::<Result<_, Error>>()?,
             cluster: cluster.clone(),
+            capacity_providers: self.capacity_providers,
             log_groups: self.log_groups,
             alarms: self.alarms,
             dashboards: self.dashboards,

@@ -40,7 +40,7 @@ shape!(BucketPolicy { bucket: String, policy_document: Policy });
 shape!(Rule { event_pattern: Option<Value>, schedule_expression: Option<String>, targets: Vec<Destination> });
 shape!(ManagedPolicy { policy_document: Policy });
 shape!(Cluster { cluster_name: String });
-shape!(CapacityProviders { cluster: String, capacity_providers: Value, default_capacity_provider_strategy: Value });
+shape!(CapacityProviders { cluster: String, capacity_providers: Vec<String>, default_capacity_provider_strategy: Value });
 shape!(Key { description: Value, enable_key_rotation: Value, pending_window_in_days: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
 shape!(Dashboard { dashboard_name: String, dashboard_body: String });

@@ -36,6 +36,13 @@ fn broken(from: &str, to: &str) -> String {
 }
 
 #[test]
+fn a_region_without_spot_gets_none() {
+    let providers = |text: &str| read(text).unwrap().capacity_providers;
+    assert_eq!(providers(TEMPLATE), ["FARGATE", "FARGATE_SPOT"]);
+    assert_eq!(providers(&TEMPLATE.replacen("Default: previews", "Default: never", 1)), ["FARGATE"]);
+}
+
+#[test]
 fn the_template_comes_out_with_names_urls_and_arns() {
     let template = read(TEMPLATE).unwrap();
     let launcher = &template.functions["Launcher"];

@@ -203,6 +203,46 @@ async fn what_ecs_refuses_is_refused() {
     assert!(new["tasks"][0]["taskArn"].is_string());
 }
 
+/// The same call on a capacity provider.
+fn run_on(provider: &str, definition: &str, token: &str, command: &[&str]) -> Value {
+    let mut input = run(definition, token, command);
+    input["capacityProviderStrategy"] = json!([{ "capacityProvider": provider, "weight": 1 }]);
+    input.as_object_mut().unwrap().remove("launchType");
+    input
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_on_spot_says_so_and_can_lose_its_capacity() {
+    let world = TestWorld::start("spot").await;
+    let (keys, definition) = launcher(&world).await;
+    let (status, answer) = world.ecs(&keys, "RunTask", &run_on("FARGATE_CHEAP", &definition, "t", &["wait"])).await;
+    assert_eq!((status, &answer["__type"]), (400, &json!("InvalidParameterException")));
+    let mut both = run_on("FARGATE_SPOT", &definition, "t", &["wait"]);
+    both["launchType"] = "FARGATE".into();
+    assert_eq!(world.ecs(&keys, "RunTask", &both).await.0, 400);
+
+    world.hooks.refuse_spot(1).await.unwrap();
+    let (_, other) = world.ecs(&keys, "RunTask", &run(&definition, "on-demand", &["wait"])).await;
+    let other = &other["tasks"][0];
+    assert_eq!((&other["launchType"], &other["capacityProviderName"]), (&json!("FARGATE"), &Value::Null));
+    world.hooks.reclaim(other["taskArn"].as_str().unwrap()).await.unwrap_err();
+    let (_, refused) = world.ecs(&keys, "RunTask", &run_on("FARGATE_SPOT", &definition, "refused", &["wait"])).await;
+    assert_eq!((&refused["tasks"], refused["failures"].as_array().map(Vec::len)), (&json!([]), Some(1)));
+
+    let (_, answer) = world.ecs(&keys, "RunTask", &run_on("FARGATE_SPOT", &definition, "spot", &["wait"])).await;
+    let task = &answer["tasks"][0];
+    assert_eq!((&task["launchType"], &task["capacityProviderName"]), (&Value::Null, &json!("FARGATE_SPOT")));
+    let arn = task["taskArn"].as_str().unwrap();
+    let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn)).join("told");
+    eventually("its traps are set", async || told.exists().into(), |told| *told == true).await;
+    world.hooks.reclaim(arn).await.unwrap();
+    let at_once = described(&world, &keys, &json!(arn)).await;
+    assert_eq!((&at_once["desiredStatus"], &at_once["stopCode"]), (&json!("STOPPED"), &json!("SpotInterruption")));
+    let stopped = until_status(&world, &keys, &json!(arn), "STOPPED").await;
+    assert_eq!((&stopped["stopCode"], &stopped["containers"][1]["exitCode"]), (&json!("SpotInterruption"), &json!(7)));
+    assert_eq!(stopped["stoppedReason"], "Your Spot Task was interrupted.");
+}
+
 /// The definition with init containers that run these scripts.
 fn with_init(world: &TestWorld, scripts: &[(&str, &str)]) -> Value {
     let mut definition = definition(world);

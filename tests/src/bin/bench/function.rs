@@ -166,6 +166,7 @@ const ENV: [(&str, &str); 48] = [
     ("ASSIGN_PUBLIC_IP", "DISABLED"),
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
+    ("SPOT", "previews"),
     ("MAX_RUNS", "0"),
     ("MAX_RUNS_PER_NAMESPACE", "0"),
     ("SILENCE_SECONDS", "7200"),

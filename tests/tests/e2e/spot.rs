@@ -1,0 +1,134 @@
+//! Fargate Spot: what is started on it, and what becomes of a run whose capacity it takes back.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::{Stack, Update, names};
+use driftless_tests::{
+    scenario::{Handle, RUN, Source, condition, is_ready},
+    world::ready,
+};
+use kube::ResourceExt as _;
+
+use crate::{
+    updates::{apply_update, ours, succeeded, wait},
+    world::{alone, shared},
+};
+
+const SPOT: &str = "FARGATE_SPOT";
+const ON_DEMAND: &str = "FARGATE";
+
+/// What ECS says that the task of an Update is on.
+async fn capacity(world: &Handle, update: &Update) -> Result<String> {
+    let arn = ours(update).task.with_context(|| format!("no task: {:#?}", update.status))?;
+    let tasks = world.control.status().await?.tasks;
+    let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS does not know it")?;
+    let words = task["capacityProviderName"].as_str().or(task["launchType"].as_str());
+    Ok(words.context("neither a capacity provider nor a launch type")?.into())
+}
+
+fn annotations(capacity: &str) -> String {
+    format!("{{ {}: {capacity} }}", names::CAPACITY)
+}
+
+fn has_no_drift(stack: &Stack) -> bool {
+    let conditions = stack.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    conditions.iter().any(|condition| condition.type_ == "Drifted" && condition.reason == "NoDrift")
+}
+
+#[tokio::test]
+async fn what_changes_nothing_runs_on_spot_and_the_rest_if_it_is_asked_to() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("spot").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let schedule = format!("{{ {}: 1m }}", names::DRIFT_SCHEDULE);
+    team.apply_stack_as("app", "dev", &schedule, Source::Program("app"), "").await?;
+    team.apply_stack_as("cheap", "cheap", &annotations("spot"), Source::Program("app"), "").await?;
+    team.wait("app", "to be without drift", has_no_drift).await?;
+    team.wait("cheap", "to be Ready", is_ready).await?;
+    for update in team.updates("app").await?.iter().filter(|update| update.is_complete()) {
+        let is_check = update.labels().contains_key(names::DRIFT_CHECK);
+        assert_eq!(capacity(&world, update).await?, if is_check { SPOT } else { ON_DEMAND }, "{}", update.name_any());
+    }
+    assert_eq!(capacity(&world, &team.updates("cheap").await?[0]).await?, SPOT);
+
+    for (name, annotations, operation, expected) in [
+        ("preview", "{}".to_owned(), "preview", SPOT),
+        ("refresh", "{}".to_owned(), "refresh", ON_DEMAND),
+        ("cheap-refresh", annotations("spot"), "refresh", SPOT),
+        ("sure-preview", annotations("on-demand"), "preview", ON_DEMAND),
+    ] {
+        apply_update(&team, name, &annotations, &format!("{{ workspaceName: cheap, stackName: cheap, type: {operation} }}"))
+            .await?;
+        let update = succeeded(&team, name).await?;
+        assert_eq!(capacity(&world, &update).await?, expected, "{name}");
+    }
+
+    team.apply_stack_as("odd", "odd", &annotations("cheapest"), Source::Program("app"), "").await?;
+    team.wait("odd", "to name its annotation", |stack| {
+        let words = r#"annotation driftless.dev/capacity is "cheapest"; write "spot" or "on-demand", or remove it"#;
+        condition(stack).is_some_and(|(type_, _, message)| type_ == "Stalled" && message == words)
+    })
+    .await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn what_finds_no_capacity_on_spot_runs_on_demand() -> Result<()> {
+    let (world, _turn) = alone().await?;
+    let team = world.namespace("spot-full").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    world.control.refuse_spot(u32::MAX).await?;
+    let run = async {
+        team.apply_stack("app", Source::Program("app"), "  preview: true\n").await?;
+        let waits = |stack: &Stack| condition(stack).is_some_and(|(.., message)| message.contains("ECS did not start the task"));
+        team.wait("app", "to say that there is no capacity", waits).await?;
+        team.ready_after("app", 1).await?;
+        capacity(&world, &team.updates("app").await?[0]).await
+    };
+    let run = run.await;
+    world.control.refuse_spot(0).await?;
+    assert_eq!(run?, ON_DEMAND);
+    team.clear().await
+}
+
+#[tokio::test]
+async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_goes_on() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("spot-taken").await?;
+    let [first, second, third] = ["first", "second", "third"].map(|name| team.file(name));
+    let (first, second, third) = (first?, second?, third?);
+    let resource = |path: &str, more: &str| {
+        format!("{{ type: 'world:index:Object', properties: {{ path: '{path}', content: one, delaySeconds: 10 }}{more} }}")
+    };
+    let after = |name: &str| format!(", options: {{ dependsOn: ['${{{name}}}'] }}");
+    let program = format!(
+        "resources:\n  first: {}\n  second: {}\n  third: {}\n",
+        resource(&first, ""),
+        resource(&second, &after("first")),
+        resource(&third, &after("second")),
+    );
+    team.apply_program("app", &program).await?;
+    team.apply_stack_as("app", "dev", &annotations("spot"), Source::Program("app"), "").await?;
+    ready::until("the first resource is there", RUN, async || {
+        Ok(ensure!(fs::exists(&first)?, "{:#?}", team.stack("app").await?.status))
+    })
+    .await?;
+    let update = team.updates("app").await?.remove(0);
+    assert_eq!(capacity(&world, &update).await?, SPOT);
+    world.control.reclaim(&ours(&update).task.context("a task")?).await?;
+
+    let ended = wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?;
+    let failed = ended.status.iter().flat_map(|status| &status.conditions).find(|condition| condition.type_ == "Failed");
+    let failed = failed.context("Failed")?;
+    ensure!(failed.reason == "Interrupted" && failed.message.starts_with("Fargate Spot took the capacity back: "), "{failed:?}");
+    ensure!(!fs::exists(&third)?, "it was done before it was interrupted");
+
+    let stack = team.ready_after("app", 2).await?;
+    assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
+    let next = team.updates("app").await?.remove(1);
+    assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
+    assert_eq!(ours(&next).summary.as_deref(), Some("+1"), "what was made is not made again");
+    ensure!(fs::exists(&third)?, "the third resource");
+    team.clear().await
+}
