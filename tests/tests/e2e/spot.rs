@@ -111,7 +111,8 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     team.apply_program("app", &program).await?;
     team.apply_stack_as("app", "dev", &annotations("spot"), Source::Program("app"), "").await?;
     ready::until("the first resource is there", RUN, async || {
-        Ok(ensure!(fs::exists(&first)?, "{:#?}", team.stack("app").await?.status))
+        ensure!(fs::exists(&first)?, "{:#?}", team.stack("app").await?.status);
+        Ok(())
     })
     .await?;
     let update = team.updates("app").await?.remove(0);
