@@ -1,5 +1,8 @@
 //! The cluster half of the one-machine world, by itself: what a commit goes through before the system sees it.
 
+#[path = "cluster/crds.rs"]
+mod crds;
+
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
@@ -82,7 +85,9 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
         }
     }
     secrets_are_read_where_runs_come_from_and_nowhere_else(&cluster).await?;
-    a_deleted_namespace_goes_away(&admin).await
+    a_deleted_namespace_goes_away(&admin).await?;
+    // Last, as it takes our definitions away.
+    crds::are_taken_over(&cluster, dirs).await
 }
 
 fn git_repository(url: &str) -> String {

@@ -17,8 +17,8 @@ use driftless_aws::{Objects, Queues};
 use driftless_contract::{
     FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, from_json, keys, to_json,
 };
-use driftless_core::Retention;
-use driftless_kubernetes::Cluster;
+use driftless_core::{Retention, WatchNamespaces};
+use driftless_kubernetes::{Cluster, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub bucket: String,
     /// The namespace in which Updates run for a namespace that is going.
     pub system_namespace: String,
+    /// Where it acts. Trees are collected everywhere.
+    pub namespaces: WatchNamespaces,
     /// How long trees are kept.
     pub retention: Retention,
     /// The Services that artifacts may come from, as `<name>.<namespace>`, and other hosts; with a port other than 80 as `…:<port>`.
@@ -221,6 +223,11 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         if let Err(error) = collect::collect(ports, settings, source, now).await {
             tracing::error!(%source, %error, "trees that nobody needs are left");
         }
+        return Ok(());
+    }
+    // It may be another operator's since it was asked for.
+    let watch = Watch { namespaces: settings.namespaces, system_namespace: &settings.system_namespace };
+    if !watch.is_ours(ports.cluster, &source.namespace).await? {
         return Ok(());
     }
     let answer = match (source.group(), source.kind.as_str()) {

@@ -19,6 +19,7 @@ async fn main() -> Result<(), Error> {
     let settings = Settings {
         bucket: env::required("BUCKET")?,
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
+        namespaces: env::parsed("WATCH_NAMESPACES")?,
         retention: Retention::days(env::parsed("TREE_DAYS")?),
         services: env::list("ARTIFACT_SERVICES")?,
         source_kinds: env::optional_list("SOURCE_KINDS"),

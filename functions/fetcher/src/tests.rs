@@ -17,6 +17,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         bucket: "bucket".into(),
         system_namespace: SYSTEM.into(),
+        namespaces: WatchNamespaces::All,
         retention: Retention::days(30),
         services: vec!["source-controller.flux-system".into()],
         source_kinds: Vec::new(),
@@ -412,4 +413,23 @@ fn a_workspace_keeps_what_it_names_and_nothing_when_it_is_gone() {
     insert(&world, &workspace(), json!({ "spec": { "projectInfo": { "name": "a", "runtime": "b" } } }));
     collect_of(&world, &workspace()).unwrap().unwrap();
     assert_eq!(there(), [false, true, false, false]);
+}
+
+#[test]
+fn a_program_of_another_operators_namespace_keeps_its_status() {
+    let world = quiet();
+    let program = key("pulumi.com/v1", "Program", "shop");
+    insert(
+        &world,
+        &program,
+        json!({ "program": { "resources": {} }, "status": { "artifact": { "url": "theirs", "path": "p", "revision": "1", "lastUpdateTime": "2020-01-01T00:00:00Z" } } }),
+    );
+    world.label_namespace("team", "false");
+    let before = world.cluster();
+    ask_of(&world, &nothing_served(), &program, false).unwrap().unwrap();
+    assert_eq!(world.cluster(), before);
+    assert!(world.objects().is_empty() && world.sent().is_empty());
+    world.label_namespace("team", "true");
+    ask_of(&world, &nothing_served(), &program, false).unwrap().unwrap();
+    assert!(world.object(&program).unwrap()["status"]["artifact"]["url"].as_str().unwrap().starts_with("s3://bucket/"));
 }

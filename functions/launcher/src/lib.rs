@@ -18,8 +18,8 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{Launch, LaunchHint, MAX_HOPS, Owner, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json};
-use driftless_core::{Limits, TaskShape};
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_core::{Limits, TaskShape, WatchNamespaces};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use inbox::{fill, tend};
 use jiff::{SignedDuration, Timestamp};
@@ -52,6 +52,8 @@ pub struct Ports<'a, C, O, Q, T> {
 pub struct Settings {
     /// The namespace of the claims.
     pub system_namespace: String,
+    /// Where it acts.
+    pub namespaces: WatchNamespaces,
     /// The task role's unique id (`AROA…`): the first part of `aws:userid` in a task.
     pub task_role_id: String,
     /// The image of a Workspace that names none.
@@ -66,6 +68,12 @@ pub struct Settings {
     pub token_seconds: u32,
     /// 32 random bytes: the key of all digests of inputs, if there is none yet.
     pub fresh_key: SecretSlice<u8>,
+}
+
+impl Settings {
+    fn watch(&self) -> Watch<'_> {
+        Watch { namespaces: self.namespaces, system_namespace: &self.system_namespace }
+    }
 }
 
 /// Why a launch failed.
@@ -154,6 +162,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 ) -> Result<(), Error> {
     let key = &hint.update;
     match key.kind.as_str() {
+        "Stack" | "Workspace" if !settings.watch().is_ours(ports.cluster, &key.namespace).await? => return Ok(()),
         "Stack" => return compare::compare(ports, settings, key, now).await,
         "Workspace" => return workspace::look(ports, settings, hint, now).await,
         _ => {}
@@ -178,6 +187,13 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         return tell_recorder(ports, hint, &update).await;
     }
+    let stack = update.stack(&settings.system_namespace);
+    let namespace = stack.as_ref().map_or(&key.namespace, |stack| &stack.namespace);
+    if !settings.watch().is_ours(ports.cluster, namespace).await? {
+        // Nothing begins. What a launch that did not come to its end may hold is given back.
+        let is_recorded = ports.objects.exists(&format!("{folder}launch")).await?;
+        return if is_recorded { give_up(ports, hint, &update, &folder, now).await } else { Ok(()) };
+    }
     let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
     let standing = standing(ports, settings, &update).await?;
     if standing == Standing::Foreign && update.is_complete() && !finalizer::is_on(&update) {
@@ -185,7 +201,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(());
     }
     // One that another operator made for a Stack and did not end is nobody's now.
-    let inherited = update.spec.driftless.is_none() && update.stack(&settings.system_namespace).is_some();
+    let inherited = update.spec.driftless.is_none() && stack.is_some();
     if update.metadata.deletion_timestamp.is_some() || inherited || standing == Standing::Foreign && age > ABANDONED_AFTER {
         return give_up(ports, hint, &update, &folder, now).await;
     }

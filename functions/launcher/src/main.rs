@@ -21,6 +21,7 @@ async fn main() -> Result<(), Error> {
     getrandom::fill(&mut fresh_key)?;
     let settings = Settings {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
+        namespaces: env::parsed("WATCH_NAMESPACES")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
         spot: env::required("SPOT")? != "never",

@@ -45,8 +45,10 @@ pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     let name = Some(&hint.object.name);
     let pushed = hint.revision.as_deref().unwrap_or_default();
     let (git_ref, commit) = pushed.rsplit_once("@sha1:").unwrap_or_default();
+    let labels = ports.cluster.watch_labels().await?;
     for stack in ports.cluster.list::<Stack>(None, None).await? {
-        if stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
+        let is_ours = ports.settings.watch().is_ours_by(&labels, &stack.namespace().unwrap_or_default());
+        if !is_ours || stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
             continue;
         }
         let sources = driftless_core::Stack::from(&stack).spec.sources;

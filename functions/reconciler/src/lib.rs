@@ -13,8 +13,8 @@ mod load;
 use driftless_api::{Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
-use driftless_core::{Retention, decide};
-use driftless_kubernetes::Cluster;
+use driftless_core::{Retention, WatchNamespaces, decide};
+use driftless_kubernetes::{Cluster, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -38,10 +38,18 @@ pub struct Ports<'a, C, O, Q> {
 pub struct Settings<'a> {
     /// The namespace of Updates whose own is terminating.
     pub system_namespace: &'a str,
+    /// Where it acts.
+    pub namespaces: WatchNamespaces,
     /// How old a tree may be that a run begins to use.
     pub retention: Retention,
     /// How often a Stack is run again, or its inputs are compared, that does not say so itself, in seconds.
     pub resync_seconds: i64,
+}
+
+impl<'a> Settings<'a> {
+    fn watch(&self) -> Watch<'a> {
+        Watch { namespaces: self.namespaces, system_namespace: self.system_namespace }
+    }
 }
 
 /// Why a look failed.
@@ -104,12 +112,14 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
 
 async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
     match (hint.object.group(), hint.object.kind.as_str()) {
-        ("pulumi.com", "Stack") => look(ports, hint, now).await,
-        ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
-        ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
-        ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
+        // Whose Stacks are in any namespace, or whose own need not be the one that counts.
         ("kustomize.toolkit.fluxcd.io" | "helm.toolkit.fluxcd.io", _) => fan_out::hint_applied(ports, hint).await,
         (PREFIX, "Repository") => fan_out::fetch_pushed(ports, hint).await,
+        ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
+        _ if !ports.settings.watch().is_ours(ports.cluster, &hint.object.namespace).await? => Ok(()),
+        ("pulumi.com", "Stack") => look(ports, hint, now).await,
+        ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
+        ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
         _ => hint_of_source(ports, hint).await,
     }
 }
@@ -176,6 +186,13 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
         return Ok(());
     };
     let stack = update.stack(ports.settings.system_namespace);
+    // That of its Stack, if that one's is terminating.
+    let namespace = stack.as_ref().map_or(&hint.object.namespace, |stack| &stack.namespace);
+    if !ports.settings.watch().is_ours(ports.cluster, namespace).await? {
+        // What began while it was ours is seen to its end.
+        let may_run = update.spec.driftless.is_some() && !update.is_complete();
+        return if may_run { carry_out::launch(ports, hint, hint.object.clone()).await } else { Ok(()) };
+    }
     let released = !finalizer::is_on(&update);
     let over = update.is_complete() && (released || has_ended(ports, &hint.object.cluster, &update, stack.is_some()).await?);
     // One that no Stack has to learn of is released by the recorder.

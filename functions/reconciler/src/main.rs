@@ -28,6 +28,7 @@ async fn main() -> Result<(), Error> {
     let system_namespace = env::required("SYSTEM_NAMESPACE")?;
     let settings = Settings {
         system_namespace: &system_namespace,
+        namespaces: env::parsed("WATCH_NAMESPACES")?,
         retention: Retention::days(env::parsed("TREE_DAYS")?),
         resync_seconds: env::parsed("RESYNC_SECONDS")?,
     };

@@ -31,7 +31,7 @@ fn look(world: &World, object: ObjectKey) {
 
 fn take(world: &World, hint: &Hint) {
     let retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
-    let settings = Settings { system_namespace: SYSTEM, retention, resync_seconds: 600 };
+    let settings = Settings { system_namespace: SYSTEM, namespaces: WatchNamespaces::All, retention, resync_seconds: 600 };
     let ports = Ports { cluster: world, objects: world, queues: world, settings };
     world.drive(handle(&ports, hint, world.now())).unwrap().unwrap();
 }
@@ -300,4 +300,59 @@ fn a_replayed_push_asks_for_nothing() {
     fetched("c1");
     take(&world, &push(url, "c2"));
     assert_eq!(fetches(&world), asked, "pushed anew");
+}
+
+#[test]
+fn what_is_in_another_operators_namespace_is_not_touched() {
+    let history = Said { outcome: false, ours: false, ttl: Some("1m"), ..RECORDED };
+    let theirs = Said { complete: false, current: true, ..history };
+    for (said, launched) in [
+        (history, false),
+        (theirs, false),
+        (RECORDED, false),
+        // It may have begun while the namespace was ours.
+        (Said { complete: false, outcome: false, current: true, ..RECORDED }, true),
+    ] {
+        let world = world(said);
+        world.label_namespace("n", "false");
+        let stack = key("pulumi.com/v1", "Stack", "s");
+        let mut deleted = world.object(&stack).unwrap();
+        deleted["metadata"]["deletionTimestamp"] = world.now().to_string().into();
+        world.insert(deleted);
+        let before = world.cluster();
+        for object in [
+            stack,
+            update_key(),
+            key("pulumi.com/v1", "Program", "p"),
+            key("auto.pulumi.com/v1alpha1", "Workspace", "w"),
+            key("source.toolkit.fluxcd.io/v1", "GitRepository", "g"),
+        ] {
+            look(&world, object);
+        }
+        let launches = launched.then(|| "Update".to_owned()).into_iter().collect();
+        assert_eq!((world.cluster(), world.events(), hinted(&world)), (before, vec![], (launches, vec![])));
+    }
+}
+
+#[test]
+fn a_push_is_fetched_for_the_stacks_of_our_namespaces_alone() {
+    let world = World::new(0, Faults::NONE);
+    for namespace in ["theirs", "n"] {
+        world.insert(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": namespace, "name": "s" },
+            "spec": { "stack": "dev", "projectRepo": "https://git.example/shop", "branch": "main" },
+        }));
+    }
+    world.label_namespace("theirs", "false");
+    let pushed = ObjectKey { namespace: String::new(), ..key("driftless.dev/v1", "Repository", "git.example/shop") };
+    take(&world, &Hint { revision: Some("refs/heads/main@sha1:1".into()), ..Hint::new(pushed) });
+    let asked: Vec<_> = world
+        .sent()
+        .into_iter()
+        .map(|message| match message {
+            Message::Fetch(request) => request.source.namespace,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(asked, ["n"]);
 }

@@ -7,7 +7,7 @@ use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
 use driftless_aws::{BATCH, Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, Stack as CoreStack, due, its_turn};
-use driftless_kubernetes::{Cluster, Object, Page};
+use driftless_kubernetes::{Cluster, Object, Page, Watch};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt as _};
@@ -24,7 +24,9 @@ const PARTS: i64 = 24;
 
 /// What an installation sets.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct Settings<'a> {
+    /// Where it looks.
+    pub watch: Watch<'a>,
     /// The time between two sweeps, in seconds: the schedule's.
     pub tick_seconds: i64,
     /// Every Stack is looked at once in this time, even if nothing is known to be due.
@@ -49,17 +51,18 @@ pub enum Error {
 /// What a sweep saw and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The Stacks there are.
+    /// The Stacks of namespaces that are ours.
     pub stacks: usize,
-    /// Updates that are not complete and have no task. By their status, which is a view.
+    /// Updates of ours that are not complete and have no task. By their status, which is a view.
     pub waiting: usize,
-    /// Updates that are not complete and have a task.
+    /// Updates of ours that are not complete and have a task.
     pub running: usize,
     /// Hints sent.
     pub hints: usize,
 }
 
-/// Hints what is due in a cluster.
+/// Hints what is due in a cluster, in the namespaces that are ours. Elsewhere only Updates that we have to do with: a run that began while
+/// its namespace was ours is looked after to its end.
 ///
 /// Memory is bounded by a page of objects, and what is due on a page is hinted before the next one is read: a sweep that is cut short has
 /// done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
@@ -72,16 +75,24 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
     queues: &Q,
-    settings: Settings,
+    settings: Settings<'_>,
     now: Timestamp,
 ) -> Result<Swept, Error> {
+    let labels = cluster.watch_labels().await?;
+    let is_ours = |namespace: Option<&String>| namespace.is_some_and(|name| settings.watch.is_ours_by(&labels, name));
     let mut swept = Swept::default();
     let stacks = hint_each(name, cluster, queues, |stack: &Stack| {
+        if !is_ours(stack.metadata.namespace.as_ref()) {
+            return false;
+        }
         swept.stacks += 1;
         due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
     })
     .await;
     let updates = hint_each(name, cluster, queues, |update: &Update| {
+        if !is_ours(update.metadata.namespace.as_ref()) && update.spec.driftless.is_none() {
+            return false;
+        }
         if !update.is_complete() {
             let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
             *if ours.is_some_and(|ours| ours.task.is_some()) { &mut swept.running } else { &mut swept.waiting } += 1;
@@ -90,7 +101,10 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         (!update.is_complete() || finalizer::is_on(update)) && age > UNFINISHED_AFTER || update.expired(now)
     })
     .await;
-    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| !is_settled(workspace)).await;
+    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
+        is_ours(workspace.metadata.namespace.as_ref()) && !is_settled(workspace)
+    })
+    .await;
     Ok(Swept { hints: stacks? + updates? + workspaces?, ..swept })
 }
 
@@ -164,7 +178,7 @@ pub async fn collect<O: Objects, Q: Queues>(
     name: &str,
     objects: &O,
     queues: &Q,
-    settings: Settings,
+    settings: Settings<'_>,
     now: Timestamp,
 ) -> Result<usize, Error> {
     let part_seconds = (settings.collect_seconds / PARTS).max(settings.tick_seconds);
@@ -212,12 +226,14 @@ fn key<K: Resource<DynamicType = ()>>(cluster: &str, object: &K) -> ObjectKey {
 
 #[cfg(test)]
 mod tests {
+    use driftless_core::WatchNamespaces;
     use driftless_testkit::{CLUSTER, Faults, Message, World};
     use serde_json::{Value, json};
 
     use super::*;
 
-    const SETTINGS: Settings = Settings {
+    const SETTINGS: Settings<'_> = Settings {
+        watch: Watch { namespaces: WatchNamespaces::All, system_namespace: "driftless" },
         tick_seconds: 60,
         period_seconds: 600,
         collect_seconds: 86_400,
@@ -335,6 +351,30 @@ mod tests {
         let expected = ["expired", "new", "running", "stale", "stalled", "unfinished", "unreleased"];
         assert_eq!(hinted(&world), expected);
         assert_eq!(swept, Swept { stacks: 0, waiting: 1, running: 1, hints: 7 });
+    }
+
+    #[test]
+    fn of_another_operators_namespace_only_what_may_run_for_us_is_hinted() {
+        let world = World::new(0, Faults::NONE);
+        for (name, ours) in [("theirs", Value::Null), ("ours", json!({ "commit": "c" }))] {
+            insert(&world, "Update", name, json!({}), &json!({ "driftless": ours }), &json!({}));
+        }
+        insert(&world, "Workspace", "new", json!({}), &json!({}), &json!({}));
+        let metadata = json!({ "namespace": "n", "name": "stack" });
+        let stack = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": { "stack": "dev" } });
+        world.insert(stack);
+        world.advance(SignedDuration::from_mins(2));
+        let swept = |settings| world.drive(sweep(CLUSTER, &world, &world, settings, world.now())).unwrap().unwrap();
+        world.label_namespace("n", "false");
+        assert_eq!(swept(SETTINGS), Swept { stacks: 0, waiting: 1, running: 0, hints: 1 });
+        assert_eq!(hinted(&world), ["ours"]);
+        let watch = Watch { namespaces: WatchNamespaces::Labelled, ..SETTINGS.watch };
+        world.label_namespace("n", "");
+        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, 0);
+        let watch = Watch { system_namespace: "n", ..watch };
+        assert_eq!(swept(Settings { watch, ..SETTINGS }).stacks, 1, "the system's own needs no label");
+        world.label_namespace("n", "true");
+        assert_eq!(swept(SETTINGS), Swept { stacks: 1, waiting: 2, running: 0, hints: 4 });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use driftless_aws::{Bucket, QueueUrls, Sqs};
 use driftless_core::Retention;
-use driftless_kubernetes::Clusters;
+use driftless_kubernetes::{Clusters, Watch};
 use driftless_telemetry::{
     env,
     metrics::{self, Metric, count},
@@ -17,7 +17,9 @@ async fn main() -> Result<(), Error> {
     driftless_telemetry::init("sweeper");
     let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-sweeper");
     let names = env::list("CLUSTERS")?;
+    let system_namespace = env::required("SYSTEM_NAMESPACE")?;
     let settings = Settings {
+        watch: Watch { namespaces: env::parsed("WATCH_NAMESPACES")?, system_namespace: &system_namespace },
         tick_seconds: env::parsed("SWEEP_SECONDS")?,
         period_seconds: env::parsed("LOOK_PERIOD_SECONDS")?,
         collect_seconds: env::parsed("COLLECT_SECONDS")?,

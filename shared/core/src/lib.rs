@@ -27,6 +27,7 @@ mod source;
 mod status;
 mod synced;
 mod validate;
+mod watch;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
@@ -48,4 +49,5 @@ pub use shape::*;
 pub use source::fetch_again;
 pub use status::{CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
 pub use synced::{Sync, Why, is_synced};
+pub use watch::WatchNamespaces;
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

@@ -1,5 +1,5 @@
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     path::PathBuf,
     pin::pin,
     sync::{Mutex, PoisonError},
@@ -13,13 +13,13 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         authentication::v1::{TokenRequest, TokenRequestSpec},
-        core::v1::ServiceAccount,
+        core::v1::{Namespace, ServiceAccount},
         events::v1::Event,
     },
     apimachinery::pkg::apis::meta::v1::{ListMeta, MicroTime, ObjectMeta},
 };
 use kube::{
-    Api, Config,
+    Api, Config, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     client::{ClientBuilder, retry::RetryPolicy},
     config::{KubeConfigOptions, Kubeconfig, NamedContext},
@@ -31,7 +31,7 @@ use serde_json::value::RawValue;
 use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
 
 use crate::{
-    Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
     failure::{failed_write, failure},
 };
 
@@ -222,6 +222,30 @@ impl Cluster for Client {
             objects: items.into_iter().filter_map(readable).collect(),
             next: metadata.continue_.filter(|token| !token.is_empty()),
         })
+    }
+
+    async fn watch_label(&self, namespace: &str) -> Result<Option<Option<String>>> {
+        if !is_name(namespace) {
+            return Ok(None);
+        }
+        let namespaces: Api<Namespace> = Api::all(self.kube.clone());
+        again(async || {
+            let got = namespaces.get_metadata_opt(namespace).await;
+            got.map_err(|error| failure(format!("get Namespace {namespace}"), error))
+        })
+        .await
+        .map(|found| found.map(|found| found.labels().get(WATCH).cloned()))
+    }
+
+    async fn watch_labels(&self) -> Result<BTreeMap<String, String>> {
+        let namespaces: Api<Namespace> = Api::all(self.kube.clone());
+        let labelled = ListParams::default().labels(WATCH);
+        let found = again(async || {
+            let listed = namespaces.list_metadata(&labelled).await;
+            listed.map_err(|error| failure("list namespaces".into(), error))
+        });
+        let label = |found: PartialObjectMeta<Namespace>| Some((found.name_any(), found.labels().get(WATCH)?.clone()));
+        Ok(found.await?.items.into_iter().filter_map(label).collect())
     }
 
     async fn create<K: Object>(&self, object: &K) -> Result<K> {
@@ -482,6 +506,23 @@ mod tests {
 
         let (client, _) = cluster(move |_| page(&[&large()], ""));
         assert_eq!(names(&client).await.unwrap_err().to_string(), "list configmaps: 5 objects are larger than 8388608 bytes");
+    }
+
+    #[tokio::test]
+    async fn what_namespaces_say_of_us_is_read_one_by_one_and_together() {
+        let labelled = |labels: serde_json::Value| json!({ "metadata": { "name": "n", "labels": labels } });
+        for (answer, label) in [
+            ((404, json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "" })), None),
+            ((200, labelled(json!(null))), Some(None)),
+            ((200, labelled(json!({ WATCH: "true" }))), Some(Some("true".to_owned()))),
+        ] {
+            let (client, _) = cluster(move |_| (answer.0, answer.1.to_string()));
+            assert_eq!(client.watch_label("n").await.unwrap(), label);
+        }
+        let list = json!({ "metadata": {}, "items": [labelled(json!({ WATCH: "false" }))] });
+        let (client, queries) = cluster(move |_| (200, list.to_string()));
+        assert_eq!(client.watch_labels().await.unwrap(), [("n".to_owned(), "false".to_owned())].into());
+        assert_eq!(*queries.lock().unwrap(), ["labelSelector=driftless.dev%2Fwatch"]);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 pub mod admissions;
 mod client;
 mod failure;
+mod watch;
 
-use std::{fmt, future::Future};
+use std::{collections::BTreeMap, fmt, future::Future};
 
 pub use client::{Client, Clusters};
 use driftless_contract::ObjectKey;
@@ -16,6 +17,7 @@ use kube::{
 };
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
+pub use watch::{WATCH, Watch};
 
 /// Annotation of an Event: the revision of the source that it is about.
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
@@ -132,6 +134,10 @@ pub trait Cluster {
             Ok(objects)
         }
     }
+    /// What the label [`WATCH`] of a Namespace says, if it has one; `None` if there is no such Namespace.
+    fn watch_label(&self, namespace: &str) -> impl Future<Output = Result<Option<Option<String>>>>;
+    /// What it says on all Namespaces that have it, by their names.
+    fn watch_labels(&self) -> impl Future<Output = Result<BTreeMap<String, String>>>;
     /// Creates an object; [`Error::Conflict`] if it is there.
     fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Writes an object's metadata and spec over the version that was read.

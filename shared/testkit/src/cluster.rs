@@ -1,5 +1,7 @@
+use std::collections::BTreeMap;
+
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result, WATCH};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -30,6 +32,12 @@ impl World {
     #[must_use]
     pub fn written(&self) -> Vec<ObjectKey> {
         self.state().written.drain(..).collect()
+    }
+
+    /// Labels a namespace, which need not be there for anything else.
+    pub fn label_namespace(&self, namespace: &str, watch: &str) {
+        let metadata = json!({ "name": namespace, "labels": { WATCH: watch } });
+        self.insert(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }));
     }
 
     /// Begins the end of a namespace: nothing can be created in it, and all that is in it is deleted.
@@ -218,6 +226,19 @@ impl Cluster for World {
         self.kubernetes("list", &begin, list).await
     }
 
+    /// Every namespace is there.
+    async fn watch_label(&self, namespace: &str) -> Result<Option<Option<String>>> {
+        let key = namespace_key(namespace);
+        self.kubernetes("get", &key, |state| Ok(Some(state.cluster.get(&key).and_then(watch_label)))).await
+    }
+
+    async fn watch_labels(&self) -> Result<BTreeMap<String, String>> {
+        let of_namespace = |(key, object): (&ObjectKey, &Value)| {
+            (key.kind == "Namespace").then(|| Some((key.name.clone(), watch_label(object)?))).flatten()
+        };
+        self.kubernetes("list", &namespace_key(""), |state| Ok(state.cluster.iter().filter_map(of_namespace).collect())).await
+    }
+
     async fn create<K: Object>(&self, object: &K) -> Result<K> {
         let (key, object) = write(object)?;
         read(&self.kubernetes("create", &key, |state| state.create(key.clone(), object)).await?)
@@ -298,6 +319,15 @@ impl Cluster for World {
         let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
         self.state().events.push(format!("{} {namespace}/{name} {event_type:?} {reason}: {note}", K::kind(&())));
     }
+}
+
+fn namespace_key(name: &str) -> ObjectKey {
+    let [cluster, api_version, kind] = [CLUSTER, "v1", "Namespace"].map(String::from);
+    ObjectKey { cluster, api_version, kind, namespace: String::new(), name: name.into() }
+}
+
+fn watch_label(namespace: &Value) -> Option<String> {
+    namespace["metadata"]["labels"][WATCH].as_str().map(Into::into)
 }
 
 fn key<K: Object>(namespace: &str, name: &str) -> ObjectKey {

@@ -10,6 +10,7 @@
 //! - 6: at the end no task folder has a spec or a result.
 //! - 7: a Stack is Ready only if the generation that it observed was run with success; one that waits has a run or a look booked; a
 //!   look at a Stack that is at rest finds nothing to do.
+//! - Where a namespace is another operator's, no task is started for it, but by a look that began before.
 //! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
 //!   destroyed when it goes is gone only when that was done, also with its namespace.
 //!
@@ -21,14 +22,17 @@ use std::{
 };
 
 use driftless_api::Update;
-use driftless_contract::{ConfigValue, ObjectKey, Operation, RunSource, RunSpec, keys};
+use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
 use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
 use driftless_testkit::CLUSTER;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::{Stats, outside::project_of};
 use crate::scenario::SYSTEM;
+
+/// No look takes longer.
+const LOOK: SignedDuration = SignedDuration::from_secs(90);
 
 /// What an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
 type State = (String, i64, String, String, Operation, Option<String>);
@@ -62,6 +66,8 @@ pub(super) struct Ledger {
     /// What the source-controller has, by path.
     pub(super) archives: HashMap<String, Rc<[u8]>>,
     limits: Limits,
+    /// Since when the namespace of the Stacks is another operator's.
+    pub(super) given_away: Option<Timestamp>,
     violation: Option<String>,
     trace: VecDeque<String>,
     /// As many are kept in the trace.
@@ -122,6 +128,12 @@ impl Ledger {
 
     pub(super) fn task_started(&self, arn: &str) -> Option<Timestamp> {
         self.tasks.get(arn).copied()
+    }
+
+    /// A task is asked for.
+    pub(super) fn see_launch(&mut self, launch: &Launch) {
+        let theirs = self.given_away.is_some_and(|since| self.now.duration_since(since) > LOOK);
+        self.check(!theirs, || format!("{} begins in a namespace that is another operator's", launch.run.update));
     }
 
     /// Whether the task was not seen before.

@@ -11,7 +11,8 @@ use std::{
 use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, RunLimits, RunMessage, keys};
-use driftless_core::{Limits, Retention, Stack as CoreStack};
+use driftless_core::{Limits, Retention, Stack as CoreStack, WatchNamespaces};
+use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
@@ -31,8 +32,12 @@ const LOOK_PERIOD_SECONDS: i64 = 600;
 const COLLECT_SECONDS: i64 = 120;
 pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
 /// As the template has it.
-pub(super) const RECONCILER: reconciler::Settings<'static> =
-    reconciler::Settings { system_namespace: SYSTEM, retention: RETENTION, resync_seconds: 600 };
+pub(super) const RECONCILER: reconciler::Settings<'static> = reconciler::Settings {
+    system_namespace: SYSTEM,
+    namespaces: WatchNamespaces::All,
+    retention: RETENTION,
+    resync_seconds: 600,
+};
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
@@ -374,6 +379,7 @@ impl Machine {
                 let settings = fetcher::Settings {
                     bucket: "bucket".into(),
                     system_namespace: SYSTEM.into(),
+                    namespaces: WatchNamespaces::All,
                     retention: RETENTION,
                     services: vec![SERVICE.into()],
                     source_kinds: Vec::new(),
@@ -397,6 +403,7 @@ impl Machine {
                 let wire = self.wire("launcher");
                 let settings = launcher::Settings {
                     system_namespace: SYSTEM.into(),
+                    namespaces: WatchNamespaces::All,
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
                     spot: true,
@@ -433,6 +440,7 @@ impl Machine {
         let now = self.world.now();
         let wire = self.wire("sweeper");
         let settings = sweeper::Settings {
+            watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
             tick_seconds: SWEEP_SECONDS,
             period_seconds: LOOK_PERIOD_SECONDS,
             collect_seconds: COLLECT_SECONDS,

@@ -65,6 +65,8 @@ pub(super) enum Action {
     Suspend(usize, bool),
     /// Drift is looked for once a minute, and put back; or it is not looked for.
     Watch(usize, bool),
+    /// Their namespace is another operator's; or it is ours again.
+    GiveAway(bool),
     DeleteStack(usize),
     /// The current one; with force, it is gone at once, whatever its finalizer is for.
     DeleteUpdateOf {
@@ -140,6 +142,11 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at, Action::Watch(stack, true)));
         script.push((end, Action::Watch(stack, false)));
     }
+    if dice.chance(250) {
+        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
+        script.push((at, Action::GiveAway(true)));
+        script.push((end.min(at + dice.seconds(400)), Action::GiveAway(false)));
+    }
     (script, end)
 }
 
@@ -163,7 +170,10 @@ impl Outside {
         ledger.tell(|| format!("user: {action:?}"));
         // Nothing can be made any more, and what is there is going.
         if self.terminated
-            && !matches!(action, Action::DeleteUpdateOf { .. } | Action::Suspend(_, false) | Action::Watch(_, false))
+            && !matches!(
+                action,
+                Action::DeleteUpdateOf { .. } | Action::Suspend(_, false) | Action::Watch(_, false) | Action::GiveAway(_)
+            )
         {
             return None;
         }
@@ -185,6 +195,10 @@ impl Outside {
                 annotate(world, stack, &[(names::DRIFT_SCHEDULE, Some("1m")), (names::REMEDIATE, Some(names::ALWAYS))]);
             }
             Action::Watch(stack, false) => annotate(world, stack, &[(names::DRIFT_SCHEDULE, None)]),
+            Action::GiveAway(away) => {
+                ledger.given_away = away.then(|| world.now());
+                world.label_namespace(NAMESPACE, if away { "false" } else { "true" });
+            }
             Action::DeleteStack(stack) => delete::<Stack>(world, STACKS[stack].0),
             Action::DeleteUpdateOf { stack, force } => {
                 let current = get::<Stack>(world, STACKS[stack].0).and_then(|stack| stack.status?.current_update?.name);

@@ -1,5 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     fmt::Display,
     fs::File,
     future::poll_fn,
@@ -91,6 +92,14 @@ impl Cluster for Wire {
         }
         let what = || format!("list {} {selector:?} from {from:?}", K::kind(&()));
         self.call(what, self.world.page(namespace, selector, from)).await
+    }
+
+    async fn watch_label(&self, namespace: &str) -> driftless_kubernetes::Result<Option<Option<String>>> {
+        self.call(|| format!("label of {namespace}"), self.world.watch_label(namespace)).await
+    }
+
+    async fn watch_labels(&self) -> driftless_kubernetes::Result<BTreeMap<String, String>> {
+        self.call(|| "labels of namespaces".into(), self.world.watch_labels()).await
     }
 
     async fn create<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -246,6 +255,7 @@ impl Tasks for Wire {
     }
 
     async fn run(&self, launch: &Launch) -> driftless_aws::Result<Started> {
+        self.ledger.borrow_mut().see_launch(launch);
         let mut launch = launch.clone();
         if self.is_broken(Breakage::Attempts) {
             launch.attempt = 0;

@@ -94,8 +94,11 @@ impl Machine {
             }
         }
         if self.outside.terminated
-            && let Some(object) =
-                self.world.cluster().iter().find(|object| object["kind"] != "Lease" && object["kind"] != "Stack")
+            && let Some(object) = self
+                .world
+                .cluster()
+                .iter()
+                .find(|object| !["Lease", "Namespace", "Stack"].iter().any(|kind| object["kind"] == *kind))
         {
             return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
         }

@@ -14,6 +14,7 @@ mod identity;
 mod interruption;
 mod main_path;
 mod metrics;
+mod migration;
 mod notifications;
 mod readiness;
 mod sources;

@@ -16,7 +16,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, from_json, keys};
-use driftless_core::Retention;
+use driftless_core::{Retention, WatchNamespaces};
 use driftless_source::{Limits, Manifest};
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Ports, Refusal, Settings, git, handle};
@@ -49,6 +49,7 @@ impl Site {
         let settings = Settings {
             bucket: "bucket".into(),
             system_namespace: "driftless".into(),
+            namespaces: WatchNamespaces::All,
             retention: Retention::days(7),
             services: Vec::new(),
             source_kinds: Vec::new(),

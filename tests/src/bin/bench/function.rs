@@ -145,6 +145,7 @@ const ENV: [(&str, &str); 48] = [
     ("LAUNCHES_QUEUE_URL", "http://127.0.0.1/l"),
     ("RUNS_QUEUE_URL", "http://127.0.0.1/r"),
     ("SYSTEM_NAMESPACE", "driftless-system"),
+    ("WATCH_NAMESPACES", "all"),
     ("ARTIFACT_SERVICES", "source-controller.flux-system"),
     ("MAX_ARCHIVE_BYTES", "268435456"),
     ("ARTIFACT_TRANSPORT", "direct"),

@@ -1,0 +1,56 @@
+use std::str::FromStr;
+
+/// In which namespaces an installation acts, as the Namespace itself says. What is in the others is another operator's: it is not touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchNamespaces {
+    /// In every one but those labelled `false`.
+    All,
+    /// Only in those labelled `true`.
+    Labelled,
+}
+
+impl WatchNamespaces {
+    /// Whether a namespace is ours, by the value of its label `driftless.dev/watch`. Another word than `true` and `false` says nothing.
+    #[must_use]
+    pub fn is_ours(self, label: Option<&str>) -> bool {
+        match self {
+            Self::All => label != Some("false"),
+            Self::Labelled => label == Some("true"),
+        }
+    }
+}
+
+impl FromStr for WatchNamespaces {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "all" => Ok(Self::All),
+            "labelled" => Ok(Self::Labelled),
+            other => Err(format!("it is {other:?}; write all or labelled")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_decides_and_without_one_the_installation_does() {
+        for (watch, ours) in
+            [(WatchNamespaces::All, [true, true, false, true]), (WatchNamespaces::Labelled, [false, true, false, false])]
+        {
+            let labels = [None, Some("true"), Some("false"), Some("yes")];
+            assert_eq!(labels.map(|label| watch.is_ours(label)), ours, "{watch:?}");
+        }
+    }
+
+    #[test]
+    fn another_word_is_refused_with_those_that_there_are() {
+        assert_eq!("all".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::All);
+        assert_eq!("labelled".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::Labelled);
+        let error = "ALL".parse::<WatchNamespaces>().unwrap_err();
+        assert_eq!(error, r#"it is "ALL"; write all or labelled"#);
+    }
+}

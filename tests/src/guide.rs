@@ -1,0 +1,65 @@
+//! A page of `docs` whose commands are run as they are written: its blocks that are marked `bash`.
+
+use std::{cell::RefCell, collections::BTreeMap, path::Path, process::Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::process::Command;
+
+/// The commands of a page.
+pub struct Guide {
+    /// By the heading that they are under, in their order.
+    blocks: BTreeMap<String, Vec<String>>,
+    /// What the page says to do first in every shell: the blocks before its first section.
+    first: String,
+    /// What is set for the shell.
+    environment: Vec<(String, String)>,
+    left: RefCell<Vec<(String, usize)>>,
+}
+
+impl Guide {
+    /// The commands of a page, to be run with this environment.
+    pub fn read(page: &str, environment: &[(&str, &str)]) -> Result<Self> {
+        let (mut blocks, mut heading) = (BTreeMap::<_, Vec<String>>::new(), String::new());
+        let mut lines = page.lines();
+        while let Some(line) = lines.next() {
+            if let Some(section) = line.strip_prefix("## ") {
+                section.clone_into(&mut heading);
+            } else if let Some(language) = line.strip_prefix("```") {
+                let block: Vec<_> = lines.by_ref().take_while(|line| *line != "```").collect();
+                if language == "bash" {
+                    blocks.entry(heading.clone()).or_default().push(block.join("\n"));
+                }
+            }
+        }
+        let first = blocks.remove("").unwrap_or_default().join("\n");
+        let left = blocks.iter().flat_map(|(heading, blocks)| (0..blocks.len()).map(|block| (heading.clone(), block)));
+        let left = RefCell::new(left.collect());
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Ok(Self { blocks, first, environment, left })
+    }
+
+    /// Runs a block of a section, counted from 0, as a user would: in the folder of the repository. What it printed.
+    pub async fn run(&self, heading: &str, block: usize) -> Result<String> {
+        let commands = self.blocks.get(heading).and_then(|blocks| blocks.get(block));
+        let commands = commands.with_context(|| format!("the page has no block {block} under {heading:?}"))?;
+        let output = Command::new("bash")
+            .args(["-euo", "pipefail", "-c", &format!("{}\n{commands}", self.first)])
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await?;
+        let [printed, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        ensure!(output.status.success(), "{heading}, block {block}:\n{commands}\n{}: {said}{printed}", output.status);
+        self.left.borrow_mut().retain(|left| left != &(heading.to_owned(), block));
+        Ok(printed)
+    }
+
+    /// Every block was run.
+    pub fn all_were_run(&self) -> Result<()> {
+        let left = self.left.borrow();
+        ensure!(left.is_empty(), "nobody ran {left:?}");
+        Ok(())
+    }
+}
