@@ -54,6 +54,7 @@ e2e: build ## Tests through the real processes.
 	@tests/tools/install buildah qemu helm kustomize-controller
 	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes --test images --test arm64
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
+	cargo test --package driftless-tests --locked --test privileges
 
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000

@@ -163,18 +163,19 @@ fn credential(headers: &HeaderMap) -> Option<(String, String)> {
 impl Gate {
     /// Refuses unless the caller may do all of it. `entry` is told what was asked for.
     fn check(&self, caller: &Caller, demands: Vec<Demand>, entry: &mut Value) -> Result<(), Refusal> {
-        entry["demands"] = demands.iter().map(|demand| json!([demand.action, demand.resource])).collect();
+        let asked = demands.iter().map(|demand| json!([demand.action, demand.resource, demand.context]));
+        match &mut entry["demands"] {
+            Value::Array(before) => before.extend(asked),
+            none => *none = asked.collect(),
+        }
         let denied = demands.into_iter().find(|demand| !self.may(caller, demand));
         entry["allowed"] = denied.is_none().into();
         denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
     }
 
     fn may(&self, caller: &Caller, demand: &Demand) -> bool {
-        let Some(role) = &caller.role else { return true };
         let template = &self.site.template;
-        let demand = demand.clone().with("aws:userid", &caller.userid).with("aws:PrincipalArn", &template.roles[role].arn);
-        // This endpoint stands for AWS's, which is TLS.
-        template.allows(role, &demand.with("aws:PrincipalAccount", &template.account).with("aws:SecureTransport", "true"))
+        caller.role.as_ref().is_none_or(|role| template.allows(role, &template.asked_by(role, &caller.userid, demand)))
     }
 
     async fn s3(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
@@ -191,9 +192,8 @@ impl Gate {
         self.site.holds.pass(&format!("{} {}", parts.method, parts.uri.path())).await;
         let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
         let response = self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await?;
-        let listing = Demand::new("s3:ListBucket", request.bucket);
-        if response.status() == StatusCode::NOT_FOUND && request.reads && !self.may(caller, &listing) {
-            return Err(Refusal::denied(caller, &listing));
+        if response.status() == StatusCode::NOT_FOUND && request.reads {
+            self.check(caller, vec![Demand::new("s3:ListBucket", request.bucket)], entry)?;
         }
         // Who reads what is encrypted decrypts it.
         if let Some(seal_key) = response.headers().get(s3::SEAL_KEY).and_then(|key| key.to_str().ok()).filter(|_| request.reads) {

@@ -28,6 +28,7 @@ use aws_sdk_sqs::config::{BehaviorVersion, Region};
 pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;
+pub use site::CALLS_LOG;
 use tokio::net::TcpListener;
 
 use self::{
@@ -57,9 +58,11 @@ pub struct Settings {
 }
 
 /// The account that moto keeps when it is not told another.
-const ACCOUNT: &str = "123456789012";
-const REGION: &str = "us-east-1";
-const STACK: &str = "driftless";
+pub const ACCOUNT: &str = "123456789012";
+/// The Region.
+pub const REGION: &str = "us-east-1";
+/// The stack's name.
+pub const STACK: &str = "driftless";
 
 /// A running AWS. Dropping it ends every function and every task.
 pub struct Aws {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A policy document.
 #[derive(Clone, Debug, Deserialize)]
@@ -116,7 +116,7 @@ impl OneOrMany {
 }
 
 /// The condition keys of a request, such as `aws:userid`; names are compared without case.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Context(BTreeMap<String, String>);
 
 impl Context {
@@ -132,14 +132,15 @@ impl Context {
     }
 }
 
-/// What is asked for.
-#[derive(Clone, Debug)]
+/// What is asked for. The journal of calls has it as a list of these three.
+#[derive(Clone, Debug, Deserialize)]
 pub struct Demand {
     /// Such as `s3:GetObject`.
     pub action: String,
     /// An ARN, or `*` where the action has no resource.
     pub resource: String,
     /// Condition keys beyond the caller's own.
+    #[serde(default)]
     pub context: Context,
 }
 
@@ -272,7 +273,9 @@ fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-fn like(pattern: &str, text: &str, context: &Context) -> bool {
+/// Whether a text is what a pattern with `*`, `?` and variables stands for.
+#[must_use]
+pub fn like(pattern: &str, text: &str, context: &Context) -> bool {
     let Some(tokens) = tokens(pattern, context) else { return false };
     let text: Vec<char> = text.chars().collect();
     // Where to go on if what follows the last `*` does not fit: that star takes one more character.

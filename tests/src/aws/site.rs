@@ -19,6 +19,9 @@ use crate::world::dirs::Dirs;
 /// How many alarms are kept.
 const ALARMS: usize = 100;
 
+/// The record of every call at the gate, beside the logs: a JSON object per line.
+pub const CALLS_LOG: &str = "aws-calls.jsonl";
+
 /// The account: where it is, what the template says, who holds which keys.
 pub struct Site {
     /// The world's folders.
@@ -33,7 +36,7 @@ pub struct Site {
     pub identities: Identities,
     /// SQS, past the gate.
     pub sqs: aws_sdk_sqs::Client,
-    /// `logs/aws-calls.jsonl`: every call at the gate.
+    /// [`CALLS_LOG`]: every call at the gate.
     pub calls: Journal,
     /// `logs/invocations.jsonl`: every invocation of a function.
     pub invocations: Journal,
@@ -55,7 +58,7 @@ impl Site {
         sqs: aws_sdk_sqs::Client,
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
-        let (calls, invocations) = (journal("aws-calls.jsonl")?, journal("invocations.jsonl")?);
+        let (calls, invocations) = (journal(CALLS_LOG)?, journal("invocations.jsonl")?);
         let (holds, tasks, alarms) = (Holds::default(), Tasks::default(), Mutex::default());
         Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, holds, tasks, alarms })
     }

@@ -94,7 +94,7 @@ pub struct Template {
     /// The outputs' values.
     pub outputs: BTreeMap<String, String>,
     /// The policies that resources have, by the resource's ARN (of a bucket, without the key).
-    resource_policies: BTreeMap<String, Vec<Statement>>,
+    pub resource_policies: BTreeMap<String, Vec<Statement>>,
 }
 
 impl Template {
@@ -157,6 +157,15 @@ impl Template {
     pub fn role(&self, arn: &str) -> Result<(&str, &Role), Error> {
         let mut roles = self.roles.iter().map(|(id, role)| (id.as_str(), role));
         roles.find(|(_, role)| role.arn == arn).ok_or_else(|| Error::new(arn, "no role of the template has this ARN"))
+    }
+
+    /// The demand with what IAM knows of its caller: a session of the role, by their logical id and `aws:userid`.
+    #[must_use]
+    pub fn asked_by(&self, role: &str, userid: &str, demand: &Demand) -> Demand {
+        let arn = self.roles.get(role).map_or("", |role| &role.arn);
+        let demand = demand.clone().with("aws:userid", userid).with("aws:PrincipalArn", arn);
+        // The world's endpoint stands for AWS's, which is TLS.
+        demand.with("aws:PrincipalAccount", &self.account).with("aws:SecureTransport", "true")
     }
 
     /// Whether a session of the role may do this. `role` is a logical id.

@@ -138,7 +138,8 @@ async fn a_stop_is_a_sigterm_and_after_the_stop_timeout_a_sigkill() {
         let arn = &answer["tasks"][0]["taskArn"];
         let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap())).join("told");
         eventually("its traps are set", async || told.exists().into(), |told| *told == true).await;
-        let (_, list) = world.ecs(&keys, "ListTasks", &json!({ "cluster": "driftless", "startedBy": "uid-1" })).await;
+        let (_, list) =
+            world.ecs(&world.aws.administrator, "ListTasks", &json!({ "cluster": "driftless", "startedBy": "uid-1" })).await;
         assert_eq!(list["taskArns"], json!([arn]));
         world.ecs(&keys, "StopTask", &json!({ "cluster": "driftless", "task": arn, "reason": "asked" })).await;
         let stopped = until_status(&world, &keys, arn, "STOPPED").await;

@@ -1,0 +1,86 @@
+//! Least privilege, by what the system did: reads the logs that the world of a whole run of the e2e tests has left, and compares every
+//! call with what the template's roles and the cluster's roles grant. `make e2e` runs it last.
+//!
+//! A call that no rule covers, a refusal that no test provokes, and a right that nothing used and that has no written reason are
+//! failures. What has a reason is in the lists on top of [`iam`] and [`rbac`]; an entry that is not true any more is a failure too.
+
+mod iam;
+mod rbac;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::{
+    aws::{
+        CALLS_LOG,
+        policy::{self, Context},
+    },
+    world::cluster::AUDIT_LOG,
+};
+use serde_json::Value;
+
+const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+#[test]
+fn aws_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
+    no_findings(&iam::findings(&entries(CALLS_LOG)?)?)
+}
+
+#[test]
+fn cluster_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
+    no_findings(&rbac::findings(&entries(AUDIT_LOG)?)?)
+}
+
+fn no_findings(findings: &BTreeSet<String>) -> Result<()> {
+    let lines: Vec<_> = findings.iter().map(String::as_str).collect();
+    ensure!(
+        findings.is_empty(),
+        "{} findings. They are about a run of all e2e tests (make e2e): after a part of them, rights are unused that are not needless.\n\n{}\n",
+        findings.len(),
+        lines.join("\n\n")
+    );
+    Ok(())
+}
+
+/// The entries of a log of the last world, and of the files that it was rotated into.
+fn entries(name: &str) -> Result<Vec<Value>> {
+    let logs = Path::new(PROJECT).join("target/world/logs");
+    let (stem, extension) = name.rsplit_once('.').context("a file name")?;
+    let mut entries = Vec::new();
+    let folder = fs::read_dir(&logs).with_context(|| format!("no world has left {}: run `make e2e`", logs.display()))?;
+    for file in folder {
+        let file = file?;
+        let is_ours = file.file_name().to_str().is_some_and(|other| {
+            other
+                .strip_prefix(stem)
+                .and_then(|rest| rest.strip_suffix(extension))
+                .is_some_and(|rest| rest.starts_with(['.', '-']))
+        });
+        if is_ours {
+            for line in BufReader::new(File::open(file.path())?).lines() {
+                entries.push(serde_json::from_str(&line?).with_context(|| file.path().display().to_string())?);
+            }
+        }
+    }
+    ensure!(!entries.is_empty(), "there is no {name} in {}: run `make e2e`", logs.display());
+    Ok(entries)
+}
+
+/// Whether a right that has a reason to be unused is used all the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Used {
+    /// In no run of the tests.
+    Never,
+    /// In those runs in which something rare comes up.
+    Sometimes,
+}
+
+/// A pattern of a list: `*` is any text.
+fn fits(pattern: &str, text: &str) -> bool {
+    policy::like(pattern, text, &Context::default())
+}

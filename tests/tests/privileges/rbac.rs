@@ -1,0 +1,307 @@
+//! The calls of the API server, and the rights of the roles in `infra/kubernetes`.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::rbac::v1::{PolicyRule, Subject};
+use serde_json::Value;
+
+use crate::{
+    PROJECT,
+    Used::{self, Never, Sometimes},
+    fits,
+};
+
+/// Rights without a use, by role, API group with resource, and verb, with the reason to keep them.
+const UNUSED: [(&str, &str, &str, Used, &str); 6] = [
+    ("driftless:reconciler", "pulumi.com/stacks/finalizers", "update", Never, OPENSHIFT),
+    ("driftless:reconciler", "auto.pulumi.com/workspaces/finalizers", "update", Never, OPENSHIFT),
+    ("driftless:recorder", "auto.pulumi.com/updates/finalizers", "update", Never, OPENSHIFT),
+    ("driftless:fetcher", "pulumi.com/stacks", "list", Never, COLLECTION),
+    ("driftless:fetcher", "auto.pulumi.com/updates", "list", Never, COLLECTION),
+    (
+        "driftless:launcher",
+        "events.k8s.io/events",
+        "create",
+        Sometimes,
+        "In a terminating namespace whose ServiceAccount went first.",
+    ),
+];
+const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such as OpenShift; the world's does not.";
+const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
+
+/// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
+const REFUSED: [(&str, &str, &str, &str); 3] = [
+    ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
+    ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
+    ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
+];
+
+/// Calls that rules of a test allow, by part, API group with resource, and verb.
+const ADDED: [(&str, &str, &str, &str); 2] = [
+    ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
+    ("fetcher", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
+];
+
+/// A rule as it is bound.
+struct Grant {
+    role: String,
+    /// Where it counts; everywhere if absent.
+    namespace: Option<String>,
+    subjects: Vec<Subject>,
+    rules: Vec<PolicyRule>,
+}
+
+/// Who calls.
+struct Identity {
+    user: String,
+    groups: Vec<String>,
+}
+
+/// What is called for.
+struct Request {
+    verb: String,
+    group: String,
+    /// With the subresource.
+    resource: String,
+    name: String,
+    namespace: String,
+}
+
+/// One verb on one resource of a role.
+type Right = (String, String, String);
+
+/// What is wrong, one text each.
+pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
+    let grants = grants()?;
+    let rights: BTreeSet<Right> = grants
+        .iter()
+        .flat_map(|grant| {
+            grant.rules.iter().flat_map(|rule| rights(rule).map(|(resource, verb)| (grant.role.clone(), resource, verb)))
+        })
+        .collect();
+    let (mut findings, mut used, mut refused, mut added) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for call in calls {
+        for (identity, request) in requests(call) {
+            let Some(part) = identity.part(&grants) else { continue };
+            let was_refused = call["annotations"]["authorization.k8s.io/decision"] == "forbid";
+            let covering: Vec<_> = grants.iter().filter(|grant| grant.is_of(&identity) && grant.covers(&request)).collect();
+            let what = (part.to_owned(), request.what(), request.verb.clone());
+            if was_refused {
+                refused.insert(what);
+            } else if covering.is_empty() {
+                let is_added = ADDED.iter().any(|entry| is(entry, &what));
+                added.insert(what);
+                if !is_added {
+                    findings.insert(format!(
+                        "{part}: {} {}{} in {:?} was allowed, by no rule of infra/kubernetes.\n  If the system needs it, add a rule. If a test gives \
+                         it more rights, add it with the test's name to ADDED in tests/tests/privileges/rbac.rs.\n  Allowed by: {}",
+                        request.verb,
+                        request.what(),
+                        if request.name.is_empty() { String::new() } else { format!(" {:?}", request.name) },
+                        request.namespace,
+                        call["annotations"]["authorization.k8s.io/reason"]
+                    ));
+                }
+            } else if !identity.is_several() {
+                used.extend(covering.iter().map(|grant| (grant.role.clone(), request.what(), request.verb.clone())));
+            }
+        }
+    }
+    findings.extend(refusals(&refused));
+    let stale = ADDED.iter().filter(|entry| !added.iter().any(|what| is(entry, what)));
+    findings.extend(stale.map(|entry| stale_entry("ADDED", entry)));
+    findings.extend(reasons(&rights, &used));
+    Ok(findings)
+}
+
+fn is(entry: &(&str, &str, &str, &str), (part, what, verb): &Right) -> bool {
+    fits(entry.0, part) && fits(entry.1, what) && fits(entry.2, verb)
+}
+
+fn stale_entry(list: &str, (part, what, verb, _): &(&str, &str, &str, &str)) -> String {
+    format!("{part}: {verb} {what} is in {list} of tests/tests/privileges/rbac.rs, and did not happen.\n  Remove the entry.")
+}
+
+fn refusals(refused: &BTreeSet<Right>) -> Vec<String> {
+    let unexpected = refused.iter().filter(|what| !REFUSED.iter().any(|entry| is(entry, what))).map(|(part, what, verb)| {
+        format!(
+            "{part}: {verb} {what} was refused.\n  If the system needs it, add a rule to infra/kubernetes. If a test provokes it, add it with the \
+             test's name to REFUSED in tests/tests/privileges/rbac.rs."
+        )
+    });
+    let stale = REFUSED.iter().filter(|entry| !refused.iter().any(|what| is(entry, what)));
+    unexpected.chain(stale.map(|entry| stale_entry("REFUSED", entry))).collect()
+}
+
+fn reasons(rights: &BTreeSet<Right>, used: &BTreeSet<Right>) -> Vec<String> {
+    let is = |entry: &(&str, &str, &str, Used, &str), (role, what, verb): &Right| {
+        fits(entry.0, role) && fits(entry.1, what) && fits(entry.2, verb)
+    };
+    let mut findings = Vec::new();
+    for right in rights {
+        let (role, what, verb) = right;
+        match (UNUSED.iter().find(|entry| is(entry, right)), used.contains(right)) {
+            (None, false) => findings.push(format!(
+                "{role}: {verb} {what} is granted and nothing used it.\n  Remove it from infra/kubernetes. If a cluster needs it and no test can, \
+                 add it with the reason to UNUSED in tests/tests/privileges/rbac.rs."
+            )),
+            (Some((.., Never, why)), true) => findings.push(format!(
+                "{role}: {verb} {what} is used, and UNUSED in tests/tests/privileges/rbac.rs says that it is not: {why:?}\n  Remove or narrow the \
+                 entry."
+            )),
+            _ => {}
+        }
+    }
+    let stale = UNUSED.iter().filter(|entry| !rights.iter().any(|right| is(entry, right)));
+    findings.extend(stale.map(|(role, what, verb, ..)| {
+        format!("{role}: {verb} {what} is in UNUSED of tests/tests/privileges/rbac.rs, and no role has it.\n  Remove the entry.")
+    }));
+    findings
+}
+
+/// What an entry of the audit log asks for: the call, a creation if it was one, and the right to be somebody else.
+fn requests(call: &Value) -> Vec<(Identity, Request)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &call["objectRef"];
+    let request = |verb: &str| Request {
+        verb: verb.into(),
+        group: text(&object["apiGroup"]),
+        resource: object["subresource"].as_str().map_or_else(
+            || text(&object["resource"]),
+            |subresource| format!("{}/{subresource}", object["resource"].as_str().unwrap_or_default()),
+        ),
+        name: text(&object["name"]),
+        namespace: text(&object["namespace"]),
+    };
+    let (real, acting) = (&call["user"], &call["impersonatedUser"]);
+    let mut requests = Vec::new();
+    if acting.is_object() {
+        let whole = [("users", &acting["username"])].into_iter();
+        let groups = acting["groups"].as_array().into_iter().flatten().map(|group| ("groups", group));
+        // The API server adds this one itself.
+        for (resource, name) in whole.chain(groups).filter(|(_, name)| *name != "system:authenticated") {
+            let (verb, resource) = ("impersonate".into(), resource.into());
+            let request = Request { verb, group: String::new(), resource, name: text(name), namespace: String::new() };
+            requests.push((Identity::of(real), request));
+        }
+    }
+    let identity = || Identity::of(if acting.is_object() { acting } else { real });
+    let verb = call["verb"].as_str().unwrap_or_default();
+    requests.push((identity(), request(verb)));
+    // An apply or an update of what is not there is asked about as a creation, too.
+    if call["responseStatus"]["code"] == 201 && verb != "create" {
+        requests.push((identity(), request("create")));
+    }
+    requests
+}
+
+impl Identity {
+    fn of(user: &Value) -> Self {
+        let groups = user["groups"].as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into);
+        Self { user: user["username"].as_str().unwrap_or_default().into(), groups: groups.collect() }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().filter_map(|group| group.strip_prefix("driftless:"))
+    }
+
+    /// The part of the system that this is; `None` for a stranger.
+    fn part(&self, grants: &[Grant]) -> Option<&str> {
+        let is_ours = || grants.iter().any(|grant| grant.is_of(self));
+        self.parts().next().or_else(|| is_ours().then(|| self.user.rsplit(':').next().unwrap_or_default()))
+    }
+
+    /// One identity that acts for several parts: which of them needs a right cannot be told by its calls.
+    fn is_several(&self) -> bool {
+        self.parts().count() > 1
+    }
+}
+
+impl Request {
+    fn what(&self) -> String {
+        format!("{}/{}", self.group, self.resource)
+    }
+}
+
+impl Grant {
+    fn is_of(&self, identity: &Identity) -> bool {
+        self.subjects.iter().any(|subject| match subject.kind.as_str() {
+            "Group" => identity.groups.contains(&subject.name),
+            "User" => identity.user == subject.name,
+            _ => {
+                let namespace = subject.namespace.as_deref().unwrap_or_default();
+                identity.user == format!("system:serviceaccount:{namespace}:{}", subject.name)
+            }
+        })
+    }
+
+    fn covers(&self, request: &Request) -> bool {
+        let has = |list: &Option<Vec<String>>, item: &String| list.iter().flatten().any(|other| other == item);
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == request.namespace)
+            && self.rules.iter().any(|rule| {
+                rule.verbs.contains(&request.verb)
+                    && has(&rule.api_groups, &request.group)
+                    && has(&rule.resources, &request.resource)
+                    && (rule.resource_names.as_ref().is_none_or(Vec::is_empty) || has(&rule.resource_names, &request.name))
+            })
+    }
+}
+
+/// Every resource, with its API group, and verb of a rule.
+fn rights(rule: &PolicyRule) -> impl Iterator<Item = (String, String)> {
+    let resources = rule.resources.iter().flatten();
+    resources.flat_map(move |resource| {
+        let groups = rule.api_groups.iter().flatten();
+        groups.flat_map(move |group| rule.verbs.iter().map(move |verb| (format!("{group}/{resource}"), verb.clone())))
+    })
+}
+
+/// What the roles of `infra/kubernetes` grant whom.
+fn grants() -> Result<Vec<Grant>> {
+    let mut objects = Vec::new();
+    for file in manifests(&Path::new(PROJECT).join("infra/kubernetes"))? {
+        let text = fs::read_to_string(&file)?;
+        if text.contains("rbac.authorization.k8s.io") {
+            objects.extend(serde_saphyr::from_multiple::<Value>(&text).with_context(|| file.display().to_string())?);
+        }
+    }
+    let is_binding =
+        |object: &&Value| ["ClusterRoleBinding", "RoleBinding"].contains(&object["kind"].as_str().unwrap_or_default());
+    let grants = objects.iter().filter(is_binding).map(|binding| {
+        let (kind, name, namespace) =
+            (&binding["roleRef"]["kind"], &binding["roleRef"]["name"], &binding["metadata"]["namespace"]);
+        let role = objects.iter().find(|role| {
+            role["kind"] == *kind
+                && role["metadata"]["name"] == *name
+                && (kind == "ClusterRole" || role["metadata"]["namespace"] == *namespace)
+        });
+        let role = role.with_context(|| format!("infra/kubernetes binds {kind} {name}, which is not there"))?;
+        Ok(Grant {
+            role: name.as_str().unwrap_or_default().into(),
+            // What is bound in `default` is bound in every namespace that runs come from.
+            namespace: namespace.as_str().filter(|namespace| *namespace != "default").map(Into::into),
+            subjects: serde_json::from_value(binding["subjects"].clone())?,
+            rules: serde_json::from_value(role["rules"].clone())?,
+        })
+    });
+    grants.collect()
+}
+
+/// The YAML files of a folder and of those in it.
+fn manifests(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(manifests(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
