@@ -117,18 +117,21 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     Ok((aws, private))
 }
 
-/// What the image of a task has beside the runner: pulumi with our provider as an installed plugin.
+/// What the image of a task has beside the runner: pulumi with the providers of the tests as installed plugins.
 async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    let mut pulumi = command(dirs, dirs.tool("pulumi")?);
-    pulumi
-        .args(["plugin", "install", "resource", "world", "0.1.0", "--file"])
-        .arg(fs::canonicalize(dirs.tool("pulumi-resource-world")?)?)
-        .env("PULUMI_HOME", &home)
-        .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-        .env("PATH", &path);
-    output(pulumi).await?;
+    // The second stands for the published one of that version.
+    for (plugin, version) in [("world", "0.1.0"), ("kubernetes", "4.23.0")] {
+        let mut pulumi = command(dirs, dirs.tool("pulumi")?);
+        pulumi
+            .args(["plugin", "install", "resource", plugin, version, "--file"])
+            .arg(fs::canonicalize(dirs.tool(&format!("pulumi-resource-{plugin}"))?)?)
+            .env("PULUMI_HOME", &home)
+            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
+            .env("PATH", &path);
+        output(pulumi).await?;
+    }
     Ok([("PATH".to_owned(), path), ("PULUMI_HOME".to_owned(), home.display().to_string())].into())
 }
 

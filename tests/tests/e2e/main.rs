@@ -2,6 +2,7 @@
 //! something off for everybody has the world to itself.
 
 mod alerts;
+mod bootstrap;
 mod canary;
 mod compat;
 mod doctor;

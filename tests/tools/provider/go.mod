@@ -2,7 +2,10 @@ module driftless/tests/tools/provider
 
 go 1.26.0
 
-require github.com/pulumi/pulumi-go-provider v1.2.0
+require (
+	github.com/pulumi/pulumi-go-provider v1.2.0
+	github.com/pulumi/pulumi/sdk/v3 v3.169.0
+)
 
 require (
 	dario.cat/mergo v1.0.0 // indirect
@@ -61,7 +64,6 @@ require (
 	github.com/pulumi/appdash v0.0.0-20231130102222-75f619a67231 // indirect
 	github.com/pulumi/esc v0.13.0 // indirect
 	github.com/pulumi/pulumi/pkg/v3 v3.169.0 // indirect
-	github.com/pulumi/pulumi/sdk/v3 v3.169.0 // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.12.0 // indirect
 	github.com/sabhiram/go-gitignore v0.0.0-20210923224102-525f6e181f06 // indirect
