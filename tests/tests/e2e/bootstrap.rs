@@ -122,6 +122,7 @@ async fn a_program_that_was_run_once_by_hand_is_run_by_the_stack_that_it_made() 
         ("backend", &user.backend),
         ("passphrase", PASSPHRASE),
         ("namespace", &team.name),
+        ("annotations", "example.com/team: platform, example.com/tier: base"),
         ("driftlessUrl", &repository.url),
         ("fluxManifest", "flux.yaml"),
     ];

@@ -35,7 +35,8 @@ const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 3] = [
+const REFUSED: [(&str, &str, &str, &str); 4] = [
+    ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
