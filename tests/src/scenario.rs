@@ -48,8 +48,21 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The world whose `env` file that is.
+    /// The world whose `env` file that is, and its cluster [`cluster::NAME`].
     pub async fn open(env_file: &Path) -> Result<Self> {
+        Self::open_with(env_file, "KUBECONFIG").await
+    }
+
+    /// The same world and its cluster [`cluster::SECOND`]. Stacks in it have another backend.
+    pub async fn open_second(env_file: &Path) -> Result<Self> {
+        let mut second = Self::open_with(env_file, "WORLD_SECOND_KUBECONFIG").await?;
+        if let Some(state) = second.env.get_mut("WORLD_STATE") {
+            *state = format!("{state}-second");
+        }
+        Ok(second)
+    }
+
+    async fn open_with(env_file: &Path, kubeconfig: &str) -> Result<Self> {
         let text = fs::read_to_string(env_file).with_context(|| format!("reading {}", env_file.display()))?;
         let line = |line: &str| {
             let (name, value) = line.strip_prefix("export ")?.split_once('=')?;
@@ -57,7 +70,7 @@ impl Handle {
         };
         let env: BTreeMap<String, String> = text.lines().filter_map(line).collect();
         let get = |name: &str| env.get(name).cloned().with_context(|| format!("{} does not set {name}", env_file.display()));
-        let kubeconfig = Kubeconfig::read_from(get("KUBECONFIG")?)?;
+        let kubeconfig = Kubeconfig::read_from(get(kubeconfig)?)?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         Ok(Self {
             client: Client::try_from(config)?,

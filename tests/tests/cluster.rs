@@ -7,7 +7,7 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use driftless_tests::world::{
-    cluster::{Cluster, apply, apply_yaml},
+    cluster::{Cluster, apply, apply_yaml, start_etcd},
     dirs::Dirs,
     flux,
     git::GitServer,
@@ -51,7 +51,8 @@ fn project() -> &'static Path {
 
 async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> {
     let cluster = async {
-        let cluster = Cluster::start(dirs, supervisor, project()).await?;
+        let etcd = start_etcd(dirs, supervisor).await?;
+        let cluster = Cluster::start(dirs, supervisor, project(), &etcd, None).await?;
         flux::start(dirs, supervisor, &cluster).await?;
         apply(&cluster.client("admin").await?, &project().join("infra/kubernetes/runs/runs.yaml")).await?;
         Ok(cluster)
@@ -76,7 +77,7 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
     let artifact = url.strip_prefix("http://source-controller.flux-system.svc.cluster.local./").context(url.clone())?;
     let path = format!("/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/{artifact}");
     for (identity, status) in [("fetcher", 200), ("launcher", 403), ("reconciler", 403)] {
-        let client = cluster.client(identity).await?;
+        let client = cluster.client_like(identity).await?;
         let answer = client.send(Request::get(&path).body(kube::client::Body::empty())?).await?;
         assert_eq!(answer.status().as_u16(), status, "{identity}");
         if status == 200 {
@@ -115,7 +116,7 @@ async fn artifact_of(admin: &Client, commit: &str) -> Result<String> {
 
 async fn secrets_are_read_where_runs_come_from_and_nowhere_else(cluster: &Cluster) -> Result<()> {
     let code = async |identity: &str, namespace: &str| -> Result<u16> {
-        let secrets: Api<Secret> = Api::namespaced(cluster.client(identity).await?, namespace);
+        let secrets: Api<Secret> = Api::namespaced(cluster.client_like(identity).await?, namespace);
         match secrets.get("none").await {
             Err(kube::Error::Api(status)) => Ok(status.code),
             other => anyhow::bail!("{other:?}"),

@@ -1,7 +1,7 @@
 //! The Lambda function that fetches sources. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Bucket, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};
 use driftless_contract::{FetchRequest, from_json};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
@@ -14,8 +14,8 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("fetcher");
-    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-fetcher");
     let aws = driftless_aws::config().await;
+    let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-fetcher");
     let settings = Settings {
         bucket: env::required("BUCKET")?,
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Error> {
     let objects = Bucket::new(&aws, settings.bucket.clone());
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
     let fetch = async |request: FetchRequest| -> Result<(), fetcher::Error> {
-        let cluster = clusters.get(&request.source.cluster).await?;
+        let cluster = clusters.get(&request.source.cluster, now()).await?;
         let artifacts = direct.clone().unwrap_or_else(|| Transport::proxy(cluster.kube().clone()));
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
         Box::pin(handle(&ports, &settings, &request, now())).await

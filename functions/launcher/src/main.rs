@@ -3,7 +3,7 @@
 use std::{fmt::Display, str::FromStr};
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
+use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
 use driftless_contract::{LaunchHint, RunLimits, from_json};
 use driftless_core::Limits;
 use driftless_kubernetes::Clusters;
@@ -15,8 +15,8 @@ use launcher::{Ports, Settings, handle};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("launcher");
-    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-launcher");
     let aws = driftless_aws::config().await;
+    let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-launcher");
     let mut fresh_key = vec![0; 32];
     getrandom::fill(&mut fresh_key)?;
     let settings = Settings {
@@ -58,7 +58,7 @@ async fn main() -> Result<(), Error> {
         }),
     );
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
-        let cluster = clusters.get(&hint.update.cluster).await?;
+        let cluster = clusters.get(&hint.update.cluster, now()).await?;
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
         Box::pin(handle(&ports, &settings, &hint, now())).await
     };

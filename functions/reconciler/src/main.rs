@@ -1,7 +1,7 @@
 //! The Lambda function that looks at Stacks. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Bucket, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};
 use driftless_contract::{Hint, from_json};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
@@ -13,8 +13,8 @@ use reconciler::{Ports, Settings, handle};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("reconciler");
-    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-reconciler");
     let aws = driftless_aws::config().await;
+    let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-reconciler");
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
     let queues = Sqs::new(
         &aws,
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Error> {
         resync_seconds: env::parsed("RESYNC_SECONDS")?,
     };
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
-        let cluster = clusters.get(&hint.object.cluster).await?;
+        let cluster = clusters.get(&hint.object.cluster, now()).await?;
         Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, settings }, &hint, now())).await
     };
     let parse = |body: &str| from_json("hint", body.as_bytes());

@@ -1,7 +1,7 @@
 //! The Lambda function that records how runs ended. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, batch};
 use driftless_contract::{RunMessage, parse_run_message};
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
@@ -12,8 +12,8 @@ use recorder::{Ports, Settings, handle, runs};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("recorder");
-    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-recorder");
     let aws = driftless_aws::config().await;
+    let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-recorder");
     let settings =
         Settings { system_namespace: env::required("SYSTEM_NAMESPACE")?, task_role_id: env::required("TASK_ROLE_ID")? };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
@@ -29,7 +29,7 @@ async fn main() -> Result<(), Error> {
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     let record = async |message: RunMessage| -> Result<(), recorder::Error> {
         for hint in runs(&objects, &settings.task_role_id, message).await? {
-            let cluster = clusters.get(&hint.update.cluster).await?;
+            let cluster = clusters.get(&hint.update.cluster, now()).await?;
             let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
             Box::pin(handle(&ports, &settings, &hint, now())).await?;
         }

@@ -1,6 +1,6 @@
 //! The Lambda function that hints what is due. See the library.
 
-use driftless_aws::{Bucket, QueueUrls, Sqs};
+use driftless_aws::{Account, Bucket, QueueUrls, Sqs};
 use driftless_core::Retention;
 use driftless_kubernetes::{Clusters, Watch};
 use driftless_telemetry::{
@@ -15,7 +15,6 @@ use sweeper::{Settings, Swept, collect, sweep};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("sweeper");
-    let clusters = Clusters::new(env::required("KUBECONFIG")?.into(), "driftless-sweeper");
     let names = env::list("CLUSTERS")?;
     let system_namespace = env::required("SYSTEM_NAMESPACE")?;
     let settings = Settings {
@@ -26,6 +25,7 @@ async fn main() -> Result<(), Error> {
         retention: Retention::days(env::parsed("TREE_DAYS")?),
     };
     let aws = driftless_aws::config().await;
+    let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-sweeper");
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
     let (hints, sources) = (Some(env::required("HINTS_QUEUE_URL")?), Some(env::required("SOURCES_QUEUE_URL")?));
     let queues = Sqs::new(&aws, QueueUrls { hints, sources, ..QueueUrls::default() });
@@ -36,7 +36,7 @@ async fn main() -> Result<(), Error> {
         for name in &names {
             let begun = now();
             let swept = async {
-                let cluster = clusters.get(name).await?;
+                let cluster = clusters.get(name, now()).await?;
                 let swept = sweep(name, &cluster, &queues, settings, tick).await?;
                 Ok((swept, collect(name, &objects, &queues, settings, tick).await?))
             };

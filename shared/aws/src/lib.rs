@@ -1,6 +1,7 @@
-//! AWS as the functions see it: the bucket, the queues and the tasks. Each port is a trait beside its one real implementation; the
+//! AWS as the functions see it: the bucket, the queues, the tasks and the keys of clusters. Each port is a trait beside its one real implementation; the
 //! simulation has the other.
 
+mod account;
 mod batch;
 mod objects;
 mod queues;
@@ -9,6 +10,7 @@ mod tasks;
 
 use std::{fs::File, future::Future};
 
+pub use account::Account;
 pub use batch::batch;
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint};
 use driftless_core::TaskShape;
@@ -16,6 +18,7 @@ use jiff::Timestamp;
 pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
 pub use sdk::config;
+use secrecy::SecretString;
 pub use tasks::{Ecs, TaskSettings};
 
 /// Why a call failed.
@@ -142,4 +145,13 @@ pub trait Tasks {
     fn log_url(&self, arn: &str) -> String;
     /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless if it is stopped.
     fn stop(&self, arn: &str, reason: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// What clusters are reached with.
+pub trait Keyring {
+    /// The text of the Secrets Manager secret with that name or ARN.
+    fn secret(&self, id: &str) -> impl Future<Output = Result<SecretString>>;
+    /// A token for the API server of the EKS cluster of that name: what `aws eks get-token` makes, for this function's role. EKS takes it
+    /// for 15 minutes from `now` on. The Region, this function's own without one, is that of the STS which EKS asks.
+    fn eks_token(&self, cluster: &str, region: Option<&str>, now: Timestamp) -> impl Future<Output = Result<SecretString>>;
 }

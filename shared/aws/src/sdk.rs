@@ -1,4 +1,4 @@
-//! What the three clients share: their configuration, and what a failure means.
+//! What the clients share: their configuration, and what a failure means.
 
 use std::{error::Error as StdError, time::Duration};
 

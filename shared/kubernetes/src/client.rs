@@ -1,14 +1,17 @@
 use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    collections::BTreeMap,
     pin::pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_contract::{EVENT_REPORTER, ObjectKey};
 use futures::AsyncBufReadExt as _;
+use http::{Response, StatusCode};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
@@ -22,13 +25,12 @@ use kube::{
     Api, Config, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     client::{ClientBuilder, retry::RetryPolicy},
-    config::{KubeConfigOptions, Kubeconfig, NamedContext},
     core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta, Request},
 };
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer};
+use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResponseLayer};
 
 use crate::{
     Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
@@ -58,6 +60,7 @@ pub struct Client {
     kube: kube::Client,
     endpoint: Endpoint,
     manager: &'static str,
+    refused: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -74,8 +77,22 @@ impl Client {
         let retry = RetryPolicy::new(FIRST_RETRY, LAST_RETRY, RETRIES, false).map_err(unusable)?;
         // The buffer makes the service below it one that can be cloned, which a retry needs.
         let layers = ServiceBuilder::new().layer(RetryLayer::new(retry)).layer(BufferLayer::new(WAITING)).into_inner();
-        let kube = ClientBuilder::try_from(config).map_err(unusable)?.with_layer(&layers).build();
-        Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager })
+        let refused = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&refused);
+        let look = move |response: Response<_>| {
+            if response.status() == StatusCode::UNAUTHORIZED {
+                seen.store(true, Ordering::Relaxed);
+            }
+            response
+        };
+        let builder = ClientBuilder::try_from(config).map_err(unusable)?.with_layer(&layers);
+        let kube = builder.with_layer(&MapResponseLayer::new(look)).build();
+        Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager, refused })
+    }
+
+    /// Whether the API server has said that it does not know who calls: its credentials are no longer good.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// The client below, for what the port does not have.
@@ -339,42 +356,6 @@ impl Cluster for Client {
     }
 }
 
-/// The clusters that the functions serve: each is a context of one kubeconfig, named like the cluster.
-pub struct Clusters {
-    kubeconfig: PathBuf,
-    manager: &'static str,
-    clients: Mutex<HashMap<String, Client>>,
-}
-
-impl Clusters {
-    /// The contexts of that file. `manager` as in [`Client::new`].
-    #[must_use]
-    pub fn new(kubeconfig: PathBuf, manager: &'static str) -> Self {
-        Self { kubeconfig, manager, clients: Mutex::default() }
-    }
-
-    /// The client of a cluster, made when it is first asked for.
-    pub async fn get(&self, cluster: &str) -> Result<Client> {
-        let known = self.clients.lock().unwrap_or_else(PoisonError::into_inner).get(cluster).cloned();
-        if let Some(client) = known {
-            return Ok(client);
-        }
-        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).map_err(unusable)?;
-        if !kubeconfig.contexts.iter().any(|context| context.name == cluster) {
-            return Err(unusable(unknown(cluster, &kubeconfig.contexts)));
-        }
-        let options = KubeConfigOptions { context: Some(cluster.into()), ..KubeConfigOptions::default() };
-        let client = Client::new(Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(unusable)?, self.manager)?;
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner).insert(cluster.into(), client.clone());
-        Ok(client)
-    }
-}
-
-fn unknown(cluster: &str, contexts: &[NamedContext]) -> String {
-    let known: Vec<_> = contexts.iter().map(|context| context.name.as_str()).collect();
-    format!("there is no cluster {cluster:?}: the contexts of the kubeconfig are {}", known.join(", "))
-}
-
 #[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
 fn unusable(error: impl ToString) -> Error {
     Error::Permanent { call: "connect to the cluster".into(), message: error.to_string() }
@@ -404,7 +385,7 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::Mutex;
 
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::client::Body;
@@ -435,7 +416,8 @@ mod tests {
             async move { Ok::<_, BoxError>(response) }
         });
         let endpoint = Endpoint { server: String::new(), certificate_authority: None };
-        (Client { kube: kube::Client::new(service, "default"), endpoint, manager: "test" }, queries)
+        let kube = kube::Client::new(service, "default");
+        (Client { kube, endpoint, manager: "test", refused: Arc::default() }, queries)
     }
 
     fn page(names: &[&str], next: &str) -> (u16, String) {
@@ -528,19 +510,5 @@ mod tests {
     #[test]
     fn a_certificate_is_pem_again() {
         assert_eq!(pem(b"der"), "-----BEGIN CERTIFICATE-----\nZGVy\n-----END CERTIFICATE-----\n");
-    }
-
-    #[tokio::test]
-    async fn an_unknown_cluster_is_named_with_the_known_ones() {
-        let path = std::env::temp_dir().join(format!("driftless-kubeconfig-{}", std::process::id()));
-        let cluster = "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\n";
-        std::fs::write(&path, format!("{cluster}contexts: [{{name: prod, context: {{cluster: a, user: u}}}}]\n")).unwrap();
-        let clusters = Clusters::new(path.clone(), "driftless-test");
-        let error = clusters.get("staging").await.err().unwrap().to_string();
-        assert!(clusters.get("prod").await.is_ok());
-        std::fs::remove_file(path).unwrap();
-        let client = clusters.get("prod").await.expect("the client is kept");
-        assert_eq!(client.endpoint(), Endpoint { server: "http://127.0.0.1:1".into(), certificate_authority: None });
-        assert_eq!(error, "connect to the cluster: there is no cluster \"staging\": the contexts of the kubeconfig are prod");
     }
 }

@@ -37,8 +37,8 @@ fn answer(call: String, status: Status) -> Error {
         403 if terminating => Error::NamespaceTerminating { call, message },
         404 if gone => Error::NamespaceTerminating { call, message },
         409 => Error::Conflict { call, message },
-        // 410: a page's token expired, the list starts again.
-        408 | 410 | 429 | 500.. => Error::Transient { call, message },
+        // 401: the next look comes with other credentials, see `Clusters`. 410: a page's token expired, the list starts again.
+        401 | 408 | 410 | 429 | 500.. => Error::Transient { call, message },
         _ => Error::Permanent { call, message },
     }
 }
@@ -88,6 +88,7 @@ mod tests {
             (403, "Forbidden", "updates", "", "permanent"),
             (404, "NotFound", "stacks", "", "permanent"),
             (422, "Invalid", "stacks", "", "permanent"),
+            (401, "Unauthorized", "", "", "transient"),
             (410, "Expired", "stacks", "", "transient"),
             (429, "TooManyRequests", "", "", "transient"),
             (500, "InternalError", "", "", "transient"),

@@ -2,12 +2,15 @@
 
 pub mod admissions;
 mod client;
+mod clusters;
 mod failure;
+mod kubeconfig;
 mod watch;
 
 use std::{collections::BTreeMap, fmt, future::Future};
 
-pub use client::{Client, Clusters};
+pub use client::Client;
+pub use clusters::Clusters;
 use driftless_contract::ObjectKey;
 pub use driftless_core::EventType;
 use jiff::Timestamp;
@@ -33,7 +36,7 @@ pub enum Error {
         /// The API server's words.
         message: String,
     },
-    /// It may succeed later: throttled, timed out, unavailable.
+    /// It may succeed later: throttled, timed out, unavailable, or refused with credentials that may have been replaced.
     #[error("{call}: {message}")]
     Transient {
         /// The call.

@@ -89,11 +89,11 @@ impl Refusal {
                 )
                     .into_response()
             }
-            // ECS says no with 400.
-            "ecs" if code == "AccessDenied" => {
+            // These say no with 400.
+            "ecs" | "secretsmanager" if code == "AccessDenied" => {
                 aws_json(StatusCode::BAD_REQUEST, &json!({ "__type": "AccessDeniedException", "message": message }))
             }
-            "ecs" => aws_json(status, &json!({ "__type": code, "message": message })),
+            "ecs" | "secretsmanager" => aws_json(status, &json!({ "__type": code, "message": message })),
             _ => {
                 let message = message.replace('&', "&amp;").replace('<', "&lt;");
                 let body = format!(
@@ -121,6 +121,7 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
                 "s3" => gate.s3(&caller, &parts, body, &mut entry).await,
                 "sqs" => gate.sqs(&caller, &parts, body, &mut entry).await,
                 "ecs" => gate.ecs(&caller, &parts, body, &mut entry).await,
+                "secretsmanager" => gate.secrets_manager(&caller, &parts, body, &mut entry).await,
                 "sts" => gate.sts(&caller, body, &mut entry).await,
                 // The administrator may ask moto for what nobody else here uses.
                 _ if caller.role.is_none() => gate.forward(&parts, reqwest::Body::wrap_stream(body.into_data_stream())).await,
@@ -237,6 +238,21 @@ impl Gate {
                 aws_json(StatusCode::BAD_REQUEST, &fault.into_json())
             }
         })
+    }
+
+    /// A secret's policies are about its ARN, of which only the service knows the end: it is asked first.
+    async fn secrets_manager(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+        let operation = operation(&parts.headers)?;
+        if caller.role.is_some() && operation != "GetSecretValue" {
+            return Err(Refusal::unsupported(format!("this world has no {operation} of Secrets Manager")));
+        }
+        entry["operation"] = operation.clone().into();
+        let (bytes, _) = json_body(body).await?;
+        let (answer, body) = self.forward(parts, bytes.into()).await?.into_parts();
+        let (bytes, output) = json_body(body).await?;
+        let secret = output["ARN"].as_str().unwrap_or("*");
+        self.check(caller, vec![Demand::new(format!("secretsmanager:{operation}"), secret)], entry)?;
+        Ok(Response::from_parts(answer, bytes.into()))
     }
 
     /// The one call that needs no permission.

@@ -37,7 +37,7 @@ pub struct Caller {
 
 /// All key pairs that were given out.
 #[derive(Default)]
-pub struct Identities(RwLock<HashMap<String, Arc<Caller>>>);
+pub struct Identities(RwLock<HashMap<String, (Arc<Caller>, Credentials)>>);
 
 impl Identities {
     /// Keys of somebody who may do everything.
@@ -63,13 +63,20 @@ impl Identities {
     fn give(&self, prefix: &str, caller: Caller) -> Result<Credentials> {
         let access_key_id = format!("{prefix}{}", random_hex(8)?.to_uppercase());
         let session_token = if prefix == "ASIA" { Some(random_hex(64)?) } else { None };
-        self.0.write().map_err(|_| anyhow!("the identities are poisoned"))?.insert(access_key_id.clone(), Arc::new(caller));
-        Ok(Credentials { access_key_id, secret_access_key: random_hex(20)?, session_token })
+        let keys = Credentials { access_key_id: access_key_id.clone(), secret_access_key: random_hex(20)?, session_token };
+        let mut known = self.0.write().map_err(|_| anyhow!("the identities are poisoned"))?;
+        known.insert(access_key_id, (Arc::new(caller), keys.clone()));
+        Ok(keys)
     }
 
     /// Who holds the key pair, if its time is not over.
     pub fn caller(&self, access_key_id: &str, now: Timestamp) -> Option<Arc<Caller>> {
-        let caller = self.0.read().ok()?.get(access_key_id).cloned()?;
-        caller.expires.is_none_or(|expires| now < expires).then_some(caller)
+        Some(self.holder(access_key_id, now)?.0)
+    }
+
+    /// The same with the whole key pair.
+    pub fn holder(&self, access_key_id: &str, now: Timestamp) -> Option<(Arc<Caller>, Credentials)> {
+        let known = self.0.read().ok()?.get(access_key_id).cloned()?;
+        known.0.expires.is_none_or(|expires| now < expires).then_some(known)
     }
 }

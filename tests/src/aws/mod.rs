@@ -1,9 +1,10 @@
 //! AWS on one machine, wired by `infra/template.yaml`: one endpoint that checks every call against the policies of its caller's role
-//! ([`gate`]), S3 and SQS by moto behind it, ECS by a small [`fargate`], the Lambda runtime in front of the real function binaries
+//! ([`gate`]), S3, SQS and Secrets Manager by moto behind it, ECS by a small [`fargate`], the Lambda runtime in front of the real function binaries
 //! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL.
 //!
 //! Nothing in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
 
+mod authenticator;
 pub mod control;
 mod fargate;
 mod gate;
@@ -24,6 +25,7 @@ mod tests;
 use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
+pub use authenticator::Eks;
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
 pub use gate::http_client;
 pub use identity::Credentials;
@@ -44,9 +46,8 @@ pub struct Settings {
     pub parameters: BTreeMap<String, String>,
     /// Secrets Manager's secrets, by name.
     pub secrets: BTreeMap<String, String>,
-    /// The kubeconfig that a function's layer has in it, by the function's logical id. Only a function that the template gives
-    /// `KUBECONFIG` gets it.
-    pub kubeconfigs: BTreeMap<String, PathBuf>,
+    /// The cluster that lets the functions in by their roles, where there is one.
+    pub eks: Option<Eks>,
     /// Stands for `/driftless/runner`.
     pub runner: PathBuf,
     /// The environment that a task's image would have: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
@@ -115,11 +116,14 @@ impl Aws {
             identities,
             aws_sdk_sqs::Client::new(&config),
         )?);
-        provision::create(&site, &config).await.context("making the template's resources in moto")?;
+        provision::create(&site, &config, &settings.secrets).await.context("making the template's resources in moto")?;
 
         let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
         gate::serve(&site, Arc::clone(&fargate), gate)?;
-        let lambda = Arc::new(Lambda::new(&site, &settings.kubeconfigs, settings.instances)?);
+        if let Some(eks) = settings.eks {
+            authenticator::serve(&site, eks);
+        }
+        let lambda = Arc::new(Lambda::new(&site, settings.instances));
         let mappings = Mappings::start(&site, &lambda, settings.instances)?;
         let schedules = Schedules::start(&site, &lambda);
         let function_url = url::serve(&site, &lambda, url)?;

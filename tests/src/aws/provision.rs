@@ -1,4 +1,6 @@
-//! Makes the template's queues and its bucket in moto.
+//! Makes the template's queues, its bucket and the secrets in moto.
+
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use aws_config::SdkConfig;
@@ -10,8 +12,13 @@ use aws_sdk_sqs::types::QueueAttributeName;
 
 use super::{site::Site, template::Template};
 
-/// Creates queues, dead-letter queues first, then the bucket and what it notifies.
-pub async fn create(site: &Site, config: &SdkConfig) -> Result<()> {
+/// Creates the secrets, queues, dead-letter queues first, then the bucket and what it notifies.
+pub async fn create(site: &Site, config: &SdkConfig, secrets: &BTreeMap<String, String>) -> Result<()> {
+    let client = aws_sdk_secretsmanager::Client::new(config);
+    for (name, text) in secrets {
+        let create = client.create_secret().name(name).secret_string(text);
+        create.send().await.with_context(|| format!("creating the secret {name}"))?;
+    }
     let mut queues: Vec<_> = site.template.queues.values().collect();
     queues.sort_by_key(|queue| queue.attributes.contains_key("RedrivePolicy"));
     for queue in queues {

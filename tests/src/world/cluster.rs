@@ -11,16 +11,21 @@ use anyhow::{Context, Result, bail, ensure};
 use aws_lc_rs::{encoding::AsDer, rand, signature};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use k8s_openapi::{
-    api::core::v1::ServiceAccount, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        core::v1::ServiceAccount,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{DynamicObject, ListParams, Patch, PatchParams},
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
     core::GroupVersionKind,
     discovery::{Scope, pinned_kind},
 };
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::process::Command;
 
 use super::{
     dirs::{Dirs, write_private},
@@ -32,15 +37,22 @@ use super::{
 /// The cluster's name: of its context in every kubeconfig, and in every message.
 pub const NAME: &str = "world";
 
-/// Who acts in the cluster on behalf of the system. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
-pub const IDENTITIES: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "forwarder"];
+/// The name of another cluster, which has no Flux, no controllers, and knows nothing of AWS.
+pub const SECOND: &str = "second";
 
-/// The API server's record of every call, beside the logs: a JSON object per line.
+/// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
+const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
+
+/// The record of every call that the cluster [`NAME`] has of its API server, beside the logs: a JSON object per line.
 pub const AUDIT_LOG: &str = "audit.jsonl";
 
 const ADMIN: &str = "admin";
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const FLUX: &str = "flux";
+const FORWARDER: &str = "forwarder";
+
+/// For how long the token of a `ServiceAccount` lasts: as long as any world.
+const TOKEN_SECONDS: i64 = 366 * 24 * 60 * 60;
 
 /// What the world needs of the 40 controllers: nothing here schedules, runs or balances pods.
 const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller,\
@@ -52,18 +64,61 @@ pub struct Cluster {
     pub admin_kubeconfig: PathBuf,
     /// Where the API server listens.
     pub url: String,
+    name: &'static str,
+    /// As PEM.
+    authority: String,
     kubeconfigs: PathBuf,
 }
 
 impl Cluster {
-    /// Starts it, empty but for Flux's CRDs and what is in `infra/kubernetes` of `project`: our CRDs, identities and namespaces.
-    pub async fn start(dirs: &Dirs, supervisor: &Supervisor, project: &Path) -> Result<Self> {
-        let etcd = start_etcd(dirs, supervisor).await?;
-        let files = dirs.create("kubernetes")?;
-        let kubeconfigs = dirs.create("kubeconfig")?;
+    /// Starts the cluster [`NAME`], empty but for Flux's CRDs and what is in `infra/kubernetes` of `project`: our CRDs, identities and
+    /// namespaces. With an authenticator, a URL that is asked whose a token is, it is like one of EKS.
+    pub async fn start(
+        dirs: &Dirs,
+        supervisor: &Supervisor,
+        project: &Path,
+        etcd: &str,
+        authenticator: Option<&str>,
+    ) -> Result<Self> {
+        let cluster = Self::start_api_server(dirs, supervisor, NAME, etcd, authenticator).await?;
+        let admin = cluster.client(ADMIN).await?;
+        start_controller_manager(dirs, supervisor, &cluster)?;
+        tokio::try_join!(service_accounts(&admin), async {
+            for crds in ["source-controller-crds", "notification-controller-crds"] {
+                apply(&admin, &dirs.tool(crds)?).await?;
+            }
+            fill(project, &admin).await
+        })?;
+        Ok(cluster)
+    }
+
+    /// Starts the cluster [`SECOND`], with what is in `infra/kubernetes` alone.
+    pub async fn start_second(dirs: &Dirs, supervisor: &Supervisor, project: &Path, etcd: &str) -> Result<Self> {
+        let cluster = Self::start_api_server(dirs, supervisor, SECOND, etcd, None).await?;
+        fill(project, &cluster.client(ADMIN).await?).await?;
+        Ok(cluster)
+    }
+
+    async fn start_api_server(
+        dirs: &Dirs,
+        supervisor: &Supervisor,
+        name: &'static str,
+        etcd: &str,
+        authenticator: Option<&str>,
+    ) -> Result<Self> {
+        let files = dirs.create(&format!("kubernetes/{name}"))?;
+        let kubeconfigs = dirs.create(&format!("kubeconfig/{name}"))?;
         let port = free_port(Ipv4Addr::LOCALHOST)?;
         let tokens = write_credentials(&files)?;
-        start_apiserver(dirs, supervisor, &files, &etcd, port)?;
+        let mut apiserver = apiserver(dirs, name, &files, etcd, port)?;
+        if let Some(url) = authenticator {
+            let config = files.join("authenticator");
+            write_private(&config, &kubeconfig(&[("authenticator", json!({ "server": url }), json!({}))])?)?;
+            apiserver
+                .arg(flag("authentication-token-webhook-config-file", &config))
+                .args(["--authentication-token-webhook-version=v1", "--authentication-token-webhook-cache-ttl=10s"]);
+        }
+        supervisor.start(dirs, &process(name, "kube-apiserver"), apiserver)?;
 
         let url = format!("https://127.0.0.1:{port}");
         let certificates = files.join("apiserver.crt");
@@ -74,51 +129,89 @@ impl Cluster {
             Ok(text)
         })
         .await?;
-        for (user, token) in &tokens {
-            write_private(&kubeconfigs.join(user), &kubeconfig(user, token, &url, &authority)?)?;
+        let cluster = Self { admin_kubeconfig: kubeconfigs.join(ADMIN), url, name, authority, kubeconfigs };
+        for (user, token) in tokens {
+            let text = kubeconfig(&[cluster.entry(json!({ "token": token }))])?;
+            write_private(&cluster.kubeconfig(user), &text)?;
         }
-        let cluster = Self { admin_kubeconfig: kubeconfigs.join(ADMIN), url, kubeconfigs };
         let admin = cluster.client(ADMIN).await?;
         ready::until("the API server is ready", ready::START, async || {
             let request = http::Request::get("/readyz").body(Vec::new())?;
             Ok(admin.request_text(request).await?)
         })
         .await?;
-        start_controller_manager(dirs, supervisor, &files, &cluster)?;
-        tokio::try_join!(service_accounts(&admin), cluster.fill(dirs, project, &admin))?;
         Ok(cluster)
     }
 
-    /// The kubeconfig of one of [`IDENTITIES`]. Its only context is named like the cluster.
+    /// The kubeconfig of `admin`, `flux` or `forwarder`. Its only context is named like the cluster.
     #[must_use]
     pub fn kubeconfig(&self, identity: &str) -> PathBuf {
         self.kubeconfigs.join(identity)
     }
 
-    /// A client that acts as one of [`IDENTITIES`], or as `admin`.
+    /// This cluster with one of its users, for [`kubeconfig`].
+    #[must_use]
+    pub fn entry(&self, user: Value) -> (&str, Value, Value) {
+        let authority = BASE64_STANDARD.encode(&self.authority);
+        (self.name, json!({ "server": self.url, "certificate-authority-data": authority }), user)
+    }
+
+    /// The user that `aws eks update-kubeconfig` would write.
+    #[must_use]
+    pub fn eks_user(&self, region: &str) -> Value {
+        let arguments = ["--region", region, "eks", "get-token", "--cluster-name", self.name, "--output", "json"];
+        let api_version = "client.authentication.k8s.io/v1beta1";
+        json!({ "exec": { "apiVersion": api_version, "command": "aws", "args": arguments } })
+    }
+
+    /// The user that `docs/clusters.md` writes for a cluster that knows nothing of AWS.
+    pub async fn service_account_user(&self, project: &Path) -> Result<Value> {
+        let admin = self.client(ADMIN).await?;
+        apply(&admin, &project.join("infra/kubernetes/service-account/service-account.yaml")).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(admin, "driftless-system");
+        let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let answer = accounts.create_token_request("driftless", &PostParams::default(), &request).await?;
+        let token = answer.status.context("a token")?.token;
+        let groups = FUNCTIONS.map(|function| format!("driftless:{function}"));
+        Ok(json!({ "token": token, "as": "driftless", "as-groups": groups }))
+    }
+
+    /// A client that acts as `admin`, `flux` or `forwarder`.
     pub async fn client(&self, identity: &str) -> Result<Client> {
+        Ok(Client::try_from(self.config(identity).await?)?)
+    }
+
+    /// A client that may do what the function of that name may.
+    pub async fn client_like(&self, function: &str) -> Result<Client> {
+        let mut config = self.config(ADMIN).await?;
+        config.auth_info.impersonate = Some(format!("driftless:{function}"));
+        config.auth_info.impersonate_groups = Some(vec![format!("driftless:{function}")]);
+        Ok(Client::try_from(config)?)
+    }
+
+    async fn config(&self, identity: &str) -> Result<Config> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig(identity))?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         // A test wants to see the first answer, not that of the fifteenth try.
         config.default_retry = false;
-        Ok(Client::try_from(config)?)
+        Ok(config)
     }
+}
 
-    /// As in any cluster that we come to, Flux is there before us: its namespace and CRDs.
-    async fn fill(&self, dirs: &Dirs, project: &Path, admin: &Client) -> Result<()> {
-        apply_yaml(admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: flux-system } }").await?;
-        let infra = project.join("infra/kubernetes");
-        for crds in [dirs.tool("source-controller-crds")?, dirs.tool("notification-controller-crds")?, infra.join("crds")] {
-            apply(admin, &crds).await?;
-        }
-        let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
-        ready::until("the CRDs are established", ready::START, async || {
-            let waits = crds.list(&ListParams::default()).await?.into_iter().find(|crd| !is_established(crd));
-            waits.map_or(Ok(()), |crd| bail!("{} is not established", crd.name_any()))
-        })
-        .await?;
-        apply(admin, &infra.join("rbac.yaml")).await
-    }
+/// Waits for the CRDs that are there, ours with them.
+async fn fill(project: &Path, admin: &Client) -> Result<()> {
+    // The namespace that Flux would have made.
+    apply_yaml(admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: flux-system } }").await?;
+    let infra = project.join("infra/kubernetes");
+    apply(admin, &infra.join("crds")).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    ready::until("the CRDs are established", ready::START, async || {
+        let waits = crds.list(&ListParams::default()).await?.into_iter().find(|crd| !is_established(crd));
+        waits.map_or(Ok(()), |crd| bail!("{} is not established", crd.name_any()))
+    })
+    .await?;
+    apply(admin, &infra.join("rbac.yaml")).await
 }
 
 /// Applies every object of a YAML file, or of a folder's `.yaml` files by name.
@@ -154,7 +247,8 @@ pub async fn apply_yaml(client: &Client, text: &str) -> Result<()> {
     Ok(())
 }
 
-async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> {
+/// Starts the etcd that all clusters share, and tells its URL.
+pub async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> {
     let (clients, peers) = (free_port(Ipv4Addr::LOCALHOST)?, free_port(Ipv4Addr::LOCALHOST)?);
     let [clients_url, peers_url] = [clients, peers].map(|port| format!("http://127.0.0.1:{port}"));
     let mut etcd = command(dirs, dirs.tool("etcd")?);
@@ -171,7 +265,13 @@ async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> {
     Ok(clients_url)
 }
 
-fn start_apiserver(dirs: &Dirs, supervisor: &Supervisor, files: &Path, etcd: &str, port: u16) -> Result<()> {
+/// A process of the cluster [`NAME`] is named as what it is.
+#[must_use]
+pub fn process(cluster: &str, name: &str) -> String {
+    if cluster == NAME { name.to_owned() } else { format!("{name}-{cluster}") }
+}
+
+fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) -> Result<Command> {
     // Who called for what: nothing of what was said.
     let policy = files.join("audit.yaml");
     fs::write(
@@ -180,11 +280,18 @@ fn start_apiserver(dirs: &Dirs, supervisor: &Supervisor, files: &Path, etcd: &st
     )?;
     let mut apiserver = command(dirs, dirs.tool("kube-apiserver")?);
     apiserver
-        .args(["--etcd-servers", etcd, "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        .args([
+            "--etcd-servers",
+            etcd,
+            "--etcd-prefix",
+            &format!("/{cluster}"),
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+        ])
         .arg(format!("--secure-port={port}"))
         .arg(flag("cert-dir", files))
         .arg(flag("audit-policy-file", &policy))
-        .arg(flag("audit-log-path", &dirs.logs().join(AUDIT_LOG)))
+        .arg(flag("audit-log-path", &dirs.logs().join(process(cluster, "audit")).with_extension("jsonl")))
         .arg(flag("token-auth-file", &files.join("tokens.csv")))
         .arg(flag("service-account-key-file", &files.join("service-accounts.key")))
         .arg(flag("service-account-signing-key-file", &files.join("service-accounts.key")))
@@ -193,10 +300,11 @@ fn start_apiserver(dirs: &Dirs, supervisor: &Supervisor, files: &Path, etcd: &st
         .arg("--disable-admission-plugins=ServiceAccount")
         // Nothing in the cluster looks for the API server by its Service, whose endpoint may not be loopback.
         .args(["--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none"]);
-    supervisor.start(dirs, "kube-apiserver", apiserver)
+    Ok(apiserver)
 }
 
-fn start_controller_manager(dirs: &Dirs, supervisor: &Supervisor, files: &Path, cluster: &Cluster) -> Result<()> {
+fn start_controller_manager(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> Result<()> {
+    let files = dirs.create(&format!("kubernetes/{}", cluster.name))?;
     let mut manager = command(dirs, dirs.tool("kube-controller-manager")?);
     manager
         .arg(flag("kubeconfig", &cluster.kubeconfig(CONTROLLER_MANAGER)))
@@ -212,7 +320,7 @@ fn flag(name: &str, path: &Path) -> String {
 }
 
 /// Writes the key of `ServiceAccount` tokens and the file of everybody's tokens. Returns user and token of each.
-fn write_credentials(files: &Path) -> Result<Vec<(String, String)>> {
+fn write_credentials(files: &Path) -> Result<Vec<(&'static str, String)>> {
     let key = signature::EcdsaKeyPair::generate(&signature::ECDSA_P256_SHA256_ASN1_SIGNING)?;
     let key = BASE64_STANDARD.encode(key.private_key().as_der()?.as_ref());
     write_private(
@@ -221,32 +329,31 @@ fn write_credentials(files: &Path) -> Result<Vec<(String, String)>> {
     )?;
     let mut tokens = Vec::new();
     let mut lines = String::new();
-    for user in [ADMIN, CONTROLLER_MANAGER, FLUX].into_iter().chain(IDENTITIES) {
+    for user in [ADMIN, CONTROLLER_MANAGER, FLUX, FORWARDER] {
         let mut token = [0; 16];
         rand::fill(&mut token)?;
         let token = format!("{:032x}", u128::from_be_bytes(token));
-        if IDENTITIES.contains(&user) {
+        if user == FORWARDER {
             writeln!(lines, "{token},driftless:{user},{user},driftless:{user}")?;
         } else {
             writeln!(lines, "{token},{user},{user},system:masters")?;
         }
-        tokens.push((user.to_owned(), token));
+        tokens.push((user, token));
     }
     write_private(&files.join("tokens.csv"), &lines)?;
     Ok(tokens)
 }
 
-fn kubeconfig(user: &str, token: &str, url: &str, authority: &str) -> Result<String> {
+/// A kubeconfig with a context for each cluster and its user; the first is the current one.
+pub fn kubeconfig(entries: &[(&str, Value, Value)]) -> Result<String> {
+    let each = |entry: fn(&(&str, Value, Value)) -> Value| entries.iter().map(entry).collect::<Value>();
     Ok(serde_saphyr::to_string(&json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{
-            "name": NAME,
-            "cluster": { "server": url, "certificate-authority-data": BASE64_STANDARD.encode(authority) },
-        }],
-        "users": [{ "name": user, "user": { "token": token } }],
-        "contexts": [{ "name": NAME, "context": { "cluster": NAME, "user": user } }],
-        "current-context": NAME,
+        "clusters": each(|(name, cluster, _)| json!({ "name": name, "cluster": cluster })),
+        "users": each(|(name, _, user)| json!({ "name": name, "user": user })),
+        "contexts": each(|(name, ..)| json!({ "name": name, "context": { "cluster": name, "user": name } })),
+        "current-context": entries.first().map(|(name, ..)| *name),
     }))?)
 }
 

@@ -1,9 +1,10 @@
 //! The whole world: both halves, joined as they are in an installation.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, sync::Arc};
+use std::{collections::BTreeMap, fmt::Write as _, fs, net::Ipv4Addr, path::Path, sync::Arc};
 
 use anyhow::{Context, Result};
 use driftless_core::Limits;
+use tokio::net::TcpListener;
 
 use super::{
     cluster::{self, Cluster},
@@ -14,7 +15,7 @@ use super::{
     process::{Supervisor, command, output},
     registry::Registry,
 };
-use crate::aws::{Aws, Settings};
+use crate::aws::{self, Aws, Eks, Settings};
 
 /// The key that the webhook of this world shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
@@ -67,13 +68,20 @@ impl World {
 }
 
 async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits: Limits) -> Result<(Aws, PrivateGit)> {
+    // The API server asks nobody before it is asked by a function.
+    let authenticator = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let authenticator_url = format!("http://{}/", authenticator.local_addr()?);
     let kubernetes = async {
-        let cluster = Cluster::start(dirs, supervisor, project).await?;
-        let flux_events = flux::start(dirs, supervisor, &cluster).await?;
-        cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs/runs.yaml")).await?;
-        Ok((cluster, flux_events))
+        let etcd = cluster::start_etcd(dirs, supervisor).await?;
+        let world = async {
+            let cluster = Cluster::start(dirs, supervisor, project, &etcd, Some(&authenticator_url)).await?;
+            let flux_events = flux::start(dirs, supervisor, &cluster).await?;
+            cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs/runs.yaml")).await?;
+            Ok((cluster, flux_events))
+        };
+        tokio::try_join!(Box::pin(world), Box::pin(Cluster::start_second(dirs, supervisor, project, &etcd)))
     };
-    let ((cluster, flux_events), git, private, registry, moto, image) = tokio::try_join!(
+    let (((cluster, flux_events), second), git, private, registry, moto, image) = tokio::try_join!(
         Box::pin(kubernetes),
         GitServer::start(dirs, supervisor),
         Box::pin(PrivateGit::start(dirs, supervisor)),
@@ -81,11 +89,19 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         Moto::start(dirs, supervisor),
         image(dirs)
     )?;
-    let aws = Aws::start(Arc::clone(dirs), settings(project, &cluster, &private, &moto, image, limits)?).await?;
-    forwarder(dirs, supervisor, project, &cluster, &aws, &flux_events)?;
+    let user = second.service_account_user(project).await?;
+    let entries = [cluster.entry(cluster.eks_user(aws::REGION)), second.entry(user)];
+    let settings = Settings {
+        eks: Some(Eks { cluster: cluster::NAME.into(), listener: authenticator }),
+        ..settings(project, cluster::kubeconfig(&entries)?, &private, &moto, image, limits)?
+    };
+    let aws = Aws::start(Arc::clone(dirs), settings).await?;
+    forwarder(dirs, supervisor, project, (cluster::NAME, &cluster), &aws, Some(&flux_events))?;
+    forwarder(dirs, supervisor, project, (cluster::SECOND, &second), &aws, None)?;
     let state = dirs.create("state")?;
     let env = [
         ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
+        ("WORLD_SECOND_KUBECONFIG", second.admin_kubeconfig.display().to_string()),
         ("AWS_REGION", aws.region.clone()),
         ("AWS_ENDPOINT_URL", aws.endpoint.clone()),
         ("AWS_ACCESS_KEY_ID", aws.administrator.access_key_id.clone()),
@@ -137,17 +153,16 @@ async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
 
 fn settings(
     project: &Path,
-    cluster: &Cluster,
+    kubeconfig: String,
     private: &PrivateGit,
     moto: &Moto,
     image: BTreeMap<String, String>,
     limits: Limits,
 ) -> Result<Settings> {
-    let functions = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
     let [runs, runs_of_one] = [limits.runs, limits.runs_per_namespace].map(|most| most.unwrap_or_default().to_string());
+    let clusters = [cluster::NAME, cluster::SECOND].join(",");
     let parameters = [
-        ("ClusterNames", cluster::NAME),
-        ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),
+        ("ClusterNames", clusters.as_str()),
         ("Subnets", "subnet-1"),
         ("SecurityGroups", "sg-1"),
         ("RunnerImage", "driftless/runner"),
@@ -167,8 +182,8 @@ fn settings(
     Ok(Settings {
         template: project.join("infra/template.yaml"),
         parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        secrets: [("driftless/webhook-keys".to_owned(), keys)].into(),
-        kubeconfigs: functions.map(|id| (id.to_owned(), cluster.kubeconfig(&id.to_lowercase()))).into(),
+        secrets: [("driftless/webhook-keys".to_owned(), keys), ("driftless/kubeconfig".to_owned(), kubeconfig)].into(),
+        eks: None,
         runner: binary(project, "runner")?,
         image,
         moto: moto.endpoint.clone(),
@@ -186,21 +201,21 @@ fn forwarder(
     dirs: &Dirs,
     supervisor: &Supervisor,
     project: &Path,
-    cluster: &Cluster,
+    (name, cluster): (&str, &Cluster),
     aws: &Aws,
-    flux_events: &str,
+    flux_events: Option<&str>,
 ) -> Result<()> {
     let keys = aws.session("ForwarderRole", "forwarder")?;
     let mut forwarder = command(dirs, binary(project, "forwarder")?);
     forwarder
         .env("KUBECONFIG", cluster.kubeconfig("forwarder"))
-        .env("CLUSTER", cluster::NAME)
-        .env("FLUX_EVENTS_URL", flux_events)
+        .env("CLUSTER", name)
+        .env("FLUX_EVENTS_URL", flux_events.unwrap_or_default())
         .env("HINTS_QUEUE_URL", aws.queues.get("Hints").context("the template has a queue Hints")?)
         .env("AWS_REGION", &aws.region)
         .env("AWS_ENDPOINT_URL", &aws.endpoint)
         .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
         .env("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key)
         .env("AWS_SESSION_TOKEN", keys.session_token.unwrap_or_default());
-    supervisor.start(dirs, "forwarder", forwarder)
+    supervisor.start(dirs, &cluster::process(name, "forwarder"), forwarder)
 }

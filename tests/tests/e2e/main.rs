@@ -4,6 +4,7 @@
 mod alerts;
 mod bootstrap;
 mod canary;
+mod clusters;
 mod compat;
 mod doctor;
 mod drift;

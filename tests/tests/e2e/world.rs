@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{LazyLock, mpsc},
     thread,
@@ -53,7 +53,16 @@ async fn open() -> Result<Handle> {
     if let Err(error) = LazyLock::force(&WORLD) {
         bail!("{error}");
     }
-    Handle::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/world/env")).await
+    Handle::open(&env_file()).await
+}
+
+fn env_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/world/env")
+}
+
+/// The second cluster of the world that was opened.
+pub async fn second() -> Result<Handle> {
+    Handle::open_second(&env_file()).await
 }
 
 /// The world, beside other tests.

@@ -5,7 +5,6 @@ mod instance;
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
 use axum::body::Bytes;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -86,21 +84,21 @@ struct Host {
 
 impl Lambda {
     /// Starts nothing yet. `instances` bounds every function.
-    pub fn new(site: &Arc<Site>, kubeconfigs: &BTreeMap<String, PathBuf>, instances: usize) -> Result<Self> {
+    pub fn new(site: &Arc<Site>, instances: usize) -> Self {
         let hosts = site.template.functions.iter().map(|(id, function)| {
             let host = Host {
                 site: Arc::clone(site),
                 id: id.clone(),
-                environment: environment(site, id, function, kubeconfigs)?,
+                environment: environment(site, function),
                 running: Semaphore::new(function.reserved_concurrency.unwrap_or(instances).min(instances)),
                 idle: Mutex::default(),
                 numbers: Arc::new(Mutex::new((1..=instances).rev().collect())),
                 invocations: AtomicU64::new(0),
                 failures: Mutex::default(),
             };
-            Ok((id.clone(), host))
+            (id.clone(), host)
         });
-        Ok(Self { hosts: hosts.collect::<Result<_>>()? })
+        Self { hosts: hosts.collect() }
     }
 
     /// Invokes a function and waits for its answer, and before that for an instance to be free.
@@ -243,19 +241,8 @@ impl Drop for Number {
 }
 
 /// What Lambda sets, what the template says, and where AWS is.
-fn environment(
-    site: &Site,
-    id: &str,
-    function: &Function,
-    kubeconfigs: &BTreeMap<String, PathBuf>,
-) -> Result<BTreeMap<String, String>> {
+fn environment(site: &Site, function: &Function) -> BTreeMap<String, String> {
     let mut environment = function.environment.clone();
-    if let Some(path) = environment.get_mut("KUBECONFIG") {
-        // The layer's content differs from function to function here, so that each has its own least identity in the cluster.
-        let kubeconfig =
-            kubeconfigs.get(id).with_context(|| format!("{id} has a kubeconfig in the template and none in this world"))?;
-        *path = kubeconfig.display().to_string();
-    }
     let region = &site.template.region;
     let fixed = [
         ("AWS_DEFAULT_REGION", region.as_str()),
@@ -274,7 +261,7 @@ fn environment(
         ("_HANDLER", "bootstrap"),
     ];
     environment.extend(fixed.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    Ok(environment)
+    environment
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

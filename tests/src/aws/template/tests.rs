@@ -9,7 +9,6 @@ const TEMPLATE: &str = include_str!("../../../../infra/template.yaml");
 fn settings() -> Settings {
     let parameters = [
         ("ClusterNames", "kind, other"),
-        ("KubeconfigLayer", "layer"),
         ("Subnets", "subnet-1,subnet-2"),
         ("SecurityGroups", "sg-1"),
         ("RunnerImage", "runner:1"),
@@ -70,7 +69,7 @@ fn every_function_that_has_a_cluster_has_a_kubeconfig_and_the_webhook_has_none()
     let with: Vec<_> = template
         .functions
         .iter()
-        .filter(|(_, function)| function.environment.contains_key("KUBECONFIG"))
+        .filter(|(_, function)| function.environment.contains_key("KUBECONFIG_SECRET"))
         .map(|(id, _)| id.as_str())
         .collect();
     assert_eq!(with, ["Fetcher", "Launcher", "Reconciler", "Recorder", "Sweeper"]);

@@ -1,6 +1,7 @@
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
-use driftless_aws::{Bucket, Objects as _};
+use driftless_aws::{Account, Bucket, Keyring as _, Objects as _};
 use jiff::Timestamp;
+use secrecy::ExposeSecret as _;
 
 use super::*;
 
@@ -136,4 +137,29 @@ async fn whoever_asks_who_it_is_is_told() {
     let answer = request.body("Action=GetCallerIdentity&Version=2011-06-15").send().await.unwrap().text().await.unwrap();
     assert!(answer.contains("<Arn>arn:aws:sts::123456789012:assumed-role/driftless-TaskRole/t1</Arn>"), "{answer}");
     assert!(answer.contains(&format!("<UserId>{}:t1</UserId>", world.aws.site.template.roles["TaskRole"].id)), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubeconfig_is_for_those_whose_policy_names_its_secret() {
+    let world = TestWorld::start("secrets").await;
+    let read = async |role: &str, secret: &str| {
+        let keys = world.hooks.credentials(role, "f").await.unwrap();
+        let read = Account::new(&world.config(&keys).await).secret(secret).await;
+        read.map(|text| text.expose_secret().to_owned()).map_err(|error| error.to_string())
+    };
+    let refused = |role: &str, secret: &str| {
+        format!(
+            "secretsmanager:GetSecretValue {secret}: AccessDeniedException: User: arn:aws:sts::123456789012:assumed-role/driftless-{role}/f \
+             is not authorized to perform: secretsmanager:GetSecretValue on resource: "
+        )
+    };
+    assert_eq!(read("SweeperRole", "driftless/kubeconfig").await.unwrap(), KUBECONFIG);
+    for (role, secret) in
+        [("WebhookRole", "driftless/kubeconfig"), ("SweeperRole", "driftless/webhook-keys"), ("SweeperRole", "driftless/none")]
+    {
+        let error = read(role, secret).await.unwrap_err();
+        assert!(error.starts_with(&refused(role, secret)), "{error}");
+    }
+    let calls = fs::read_to_string(world.root.join("logs/aws-calls.jsonl")).unwrap();
+    assert!(calls.contains("\"operation\":\"GetSecretValue\"") && !calls.contains(KUBECONFIG), "{calls}");
 }

@@ -16,6 +16,7 @@ use super::{control::Client, *};
 use crate::world::{moto::Moto, process::Supervisor, ready};
 
 const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
+const KUBECONFIG: &str = "canary-kubeconfig";
 const SOON: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// A world of its own for one test, below `target/tmp`.
@@ -53,20 +54,14 @@ impl TestWorld {
         let dirs = Arc::new(Dirs::fresh(&project).unwrap());
         let supervisor = Supervisor::default();
         let moto = Moto::start(&dirs, &supervisor).await.unwrap();
-        let parameters = [
-            ("ClusterNames", "kind"),
-            ("KubeconfigLayer", "layer"),
-            ("Subnets", "subnet-1"),
-            ("SecurityGroups", "sg-1"),
-            ("RunnerImage", "runner:1"),
-        ];
-        let kubeconfigs = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"]
-            .map(|id| (id.to_owned(), PathBuf::from("/kubeconfigs").join(id)));
+        let parameters =
+            [("ClusterNames", "kind"), ("Subnets", "subnet-1"), ("SecurityGroups", "sg-1"), ("RunnerImage", "runner:1")];
+        let secrets = [("driftless/webhook-keys", r#"{"kind":"key"}"#), ("driftless/kubeconfig", KUBECONFIG)];
         let settings = Settings {
             template: project.join("infra/template.yaml"),
             parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-            secrets: [("driftless/webhook-keys".to_owned(), r#"{"kind":"key"}"#.to_owned())].into(),
-            kubeconfigs: kubeconfigs.into(),
+            secrets: secrets.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
+            eks: None,
             runner: project.join("runner"),
             image: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
             moto: moto.endpoint,

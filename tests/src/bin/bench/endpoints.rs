@@ -1,5 +1,5 @@
 //! All that a function and a runner talk to, at one address: a Kubernetes API server with sources, the Service that has their
-//! archives, S3, SQS, and what ECS gives a task.
+//! archives, S3, SQS, the secret with the kubeconfig, and what ECS gives a task.
 
 use std::{
     collections::BTreeMap,
@@ -16,6 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use driftless_source::Digest;
+use driftless_tests::world::cluster::kubeconfig;
 use futures::StreamExt as _;
 use serde_json::json;
 
@@ -130,6 +131,13 @@ async fn handle(State(state): State<Arc<Shared>>, request: Request) -> Response 
     if path.starts_with("/gitrepository/") {
         let archive = lock(&state.archives).get(name(1)).cloned();
         return archive.map_or(StatusCode::NOT_FOUND.into_response(), |archive| archive.bytes.into_response());
+    }
+    if request.headers().get("x-amz-target").is_some_and(|target| target == "secretsmanager.GetSecretValue") {
+        let server = json!({ "server": format!("http://{}", lock(&state.address)) });
+        return match kubeconfig(&[("c", server, json!({}))]) {
+            Ok(text) => axum::Json(json!({ "SecretString": text })).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+        };
     }
     if request.headers().contains_key("x-amz-target") {
         return axum::Json(json!({ "MessageId": "1", "MD5OfMessageBody": "" })).into_response();

@@ -138,7 +138,7 @@ const ENV: [(&str, &str); 48] = [
     ("AWS_REGION", "us-east-1"),
     ("AWS_ACCESS_KEY_ID", "k"),
     ("AWS_SECRET_ACCESS_KEY", "s"),
-    ("KUBECONFIG", "/nowhere"),
+    ("KUBECONFIG_SECRET", "driftless/kubeconfig"),
     ("BUCKET", "b"),
     ("HINTS_QUEUE_URL", "http://127.0.0.1/h"),
     ("SOURCES_QUEUE_URL", "http://127.0.0.1/s"),

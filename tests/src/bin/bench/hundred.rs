@@ -82,8 +82,9 @@ fn calls(logs: &Path) -> Result<BTreeMap<String, usize>> {
         Ok(())
     };
     count(AUDIT_LOG, &|entry| {
-        let user = entry["user"]["username"].as_str()?.strip_prefix("driftless:")?;
-        Some(format!("Kubernetes, {user}"))
+        let groups = entry["user"]["groups"].as_array()?;
+        let part = groups.iter().find_map(|group| group.as_str()?.strip_prefix("driftless:"))?;
+        Some(format!("Kubernetes, {part}"))
     })?;
     count("aws-calls.jsonl", &|entry| Some(format!("AWS, {}", entry["service"].as_str()?)))?;
     Ok(calls)

@@ -229,17 +229,7 @@ impl Bench<'_> {
     }
 
     async fn fetcher(&self, endpoints: &Endpoints) -> Result<Function> {
-        let kubeconfig = self.scratch.join(format!("kubeconfig-{}", endpoints.address));
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{ "name": "c", "cluster": { "server": format!("http://{}", endpoints.address) } }],
-            "users": [{ "name": "u", "user": {} }],
-            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
-        });
-        fs::write(&kubeconfig, config.to_string())?;
         let environment = [
-            ("KUBECONFIG", kubeconfig.display().to_string()),
             ("ARTIFACT_SERVICES", endpoints.address.clone()),
             ("AWS_ENDPOINT_URL", format!("http://{}", endpoints.address)),
             ("BUCKET", BUCKET.into()),

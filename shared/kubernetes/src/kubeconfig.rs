@@ -1,0 +1,273 @@
+//! What a kubeconfig says about one cluster, read for a place without files and programs. No error repeats a value that could be secret.
+
+use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster, NamedContext};
+use secrecy::SecretString;
+
+/// One context.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// What the context leads to, and how one gets in but for an EKS cluster's token.
+    pub context: NamedContext,
+    pub cluster: Cluster,
+    pub user: AuthInfo,
+    /// Set for a user of an EKS cluster.
+    pub eks: Option<Eks>,
+}
+
+/// What `aws eks get-token` would be asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Eks {
+    pub cluster: String,
+    pub region: Option<String>,
+}
+
+impl Entry {
+    /// The context that is named like the cluster.
+    pub(crate) fn read(text: &str, name: &str) -> Result<Self, String> {
+        let Kubeconfig { clusters, auth_infos, contexts, .. } =
+            Kubeconfig::from_yaml(text).map_err(|error| unreadable(&error))?;
+        let Some(context) = contexts.iter().find(|context| context.name == name).cloned() else {
+            return Err(unknown(name, &contexts));
+        };
+        let place = |words: String| format!("context {name:?} of the kubeconfig: {words}");
+        let lacking = |what: &str, name: &str| place(format!("there is no {what} {name:?}"));
+        let (cluster_name, user_name) = match &context.context {
+            Some(context) => (context.cluster.as_str(), context.user.as_deref().unwrap_or_default()),
+            None => return Err(lacking("cluster", "")),
+        };
+        let cluster = clusters.into_iter().find(|cluster| cluster.name == cluster_name).and_then(|cluster| cluster.cluster);
+        let cluster = cluster.ok_or_else(|| lacking("cluster", cluster_name))?;
+        let user = auth_infos.into_iter().find(|user| user.name == user_name).and_then(|user| user.auth_info);
+        let mut user = user.ok_or_else(|| lacking("user", user_name))?;
+        usable(&cluster, &user).map_err(place)?;
+        let eks = user.exec.take().map(|exec| eks(&exec)).transpose().map_err(place)?;
+        Ok(Self { context, cluster, user, eks })
+    }
+
+    /// The kubeconfig of this context alone. `token` is for an EKS cluster.
+    pub(crate) fn into_kubeconfig(self, token: Option<SecretString>) -> Kubeconfig {
+        let Self { context, cluster, mut user, .. } = self;
+        user.token = token.or(user.token);
+        let names = context.context.clone().unwrap_or_default();
+        Kubeconfig {
+            clusters: vec![NamedCluster { name: names.cluster, cluster: Some(cluster), ..NamedCluster::default() }],
+            auth_infos: vec![NamedAuthInfo {
+                name: names.user.unwrap_or_default(),
+                auth_info: Some(user),
+                ..NamedAuthInfo::default()
+            }],
+            current_context: Some(context.name.clone()),
+            contexts: vec![context],
+            ..Kubeconfig::default()
+        }
+    }
+}
+
+/// The parser's own words quote the text around the fault.
+fn unreadable(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(error) => {
+            let place = error.location().map(|at| format!(", at line {} and column {}", at.line(), at.column()));
+            format!("the kubeconfig is no valid YAML of one{}", place.unwrap_or_default())
+        }
+        other => other.to_string(),
+    }
+}
+
+fn unknown(name: &str, contexts: &[NamedContext]) -> String {
+    let known: Vec<_> = contexts.iter().map(|context| context.name.as_str()).collect();
+    format!("there is no cluster {name:?}: the contexts of the kubeconfig are {}", known.join(", "))
+}
+
+/// Refuses what needs a file, a plugin or a proxy.
+fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
+    let files = [
+        ("certificate-authority", &cluster.certificate_authority, cluster.certificate_authority_data.is_some()),
+        ("client-certificate", &user.client_certificate, user.client_certificate_data.is_some()),
+        ("client-key", &user.client_key, user.client_key_data.is_some()),
+        ("tokenFile", &user.token_file, user.token.is_some()),
+    ];
+    for (field, path, inline) in files {
+        if path.is_some() && !inline {
+            let instead = if field == "tokenFile" { "token".to_owned() } else { format!("{field}-data") };
+            return Err(format!(
+                "{field} names a file, which no function has: set {instead}, as `kubectl config view --flatten` does"
+            ));
+        }
+    }
+    let fields = [("auth-provider", user.auth_provider.is_some()), ("proxy-url", cluster.proxy_url.is_some())];
+    match fields.into_iter().find(|(_, is_set)| *is_set) {
+        Some((field, _)) => {
+            Err(format!("{field} cannot be used by a function: remove it; a ServiceAccount's token works anywhere"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Of which EKS cluster the token would be that the program makes. `env`, such as the profile of whoever wrote it, means nothing here.
+fn eks(exec: &ExecConfig) -> Result<Eks, String> {
+    let command = exec.command.as_deref().unwrap_or_default();
+    let verb: &[&str] = match command.rsplit(['/', '\\']).next().map(|name| name.trim_end_matches(".exe")) {
+        Some("aws") => &["eks", "get-token"],
+        Some("aws-iam-authenticator") => &["token"],
+        _ => {
+            return Err(format!(
+                "its user runs {command:?}, and a function can run nothing: only `aws eks get-token` and `aws-iam-authenticator token` \
+                 are done without; give the user a ServiceAccount's token"
+            ));
+        }
+    };
+    let (mut words, mut cluster, mut region) = (Vec::new(), None, None);
+    let mut arguments = exec.args.iter().flatten().map(String::as_str);
+    while let Some(argument) = arguments.next() {
+        if !argument.starts_with('-') {
+            words.push(argument);
+            continue;
+        }
+        let (option, value) = match argument.split_once('=') {
+            Some((option, value)) => (option, Some(value)),
+            None => (argument, arguments.next()),
+        };
+        match option {
+            "--cluster-name" | "--cluster-id" | "-i" => cluster = value.map(ToOwned::to_owned),
+            "--region" => region = value.map(ToOwned::to_owned),
+            "--output" => {}
+            "--role-arn" | "--role" | "-r" => {
+                return Err(format!(
+                    "{command:?} is to assume a role ({option}), and a function acts as its own: remove that, and give the functions' \
+                     roles access entries"
+                ));
+            }
+            _ => return Err(format!("{command:?} has an option {option} that means nothing here: remove it")),
+        }
+    }
+    match cluster {
+        Some(cluster) if words == verb => Ok(Eks { cluster, region }),
+        Some(_) => Err(format!("{command:?} is not asked for `{}`, and a function can run nothing else", verb.join(" "))),
+        None => Err(format!("{command:?} is not told which cluster: add --cluster-name")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(cluster: &Value, user: &Value) -> Result<Entry, String> {
+        let text = json!({
+            "clusters": [{ "name": "other", "cluster": {} }, { "name": "c", "cluster": cluster }],
+            "users": [{ "name": "u", "user": user }],
+            "contexts": [{ "name": "shop", "context": { "cluster": "c", "user": "u" } }],
+        });
+        Entry::read(&text.to_string(), "shop")
+    }
+
+    fn exec(command: &str, arguments: &str) -> Result<Eks, String> {
+        let arguments: Vec<_> = arguments.split(' ').collect();
+        let user = json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1beta1", "command": command, "args": arguments,
+            "env": [{ "name": "AWS_PROFILE", "value": "mine" }], "interactiveMode": "IfAvailable", "provideClusterInfo": false,
+        } });
+        let entry = read(&json!({ "server": "https://c" }), &user)?;
+        assert!(entry.user.exec.is_none(), "kube would run it");
+        Ok(entry.eks.unwrap())
+    }
+
+    #[test]
+    fn the_ways_to_ask_for_an_eks_token_name_the_cluster_and_the_region() {
+        for (command, arguments, cluster, region) in [
+            ("aws", "--region eu-west-1 eks get-token --cluster-name a --output json", "a", Some("eu-west-1")),
+            ("/usr/local/bin/aws", "eks get-token --cluster-name a", "a", None),
+            ("C:\\Programs\\aws.exe", "eks get-token --cluster-name=a --region=eu-west-1", "a", Some("eu-west-1")),
+            ("aws", "eks get-token --cluster-id 1-2-3", "1-2-3", None),
+            ("aws-iam-authenticator", "token -i a", "a", None),
+            ("/opt/aws-iam-authenticator", "token --cluster-id a --region eu-west-1", "a", Some("eu-west-1")),
+        ] {
+            let expected = Eks { cluster: cluster.into(), region: region.map(Into::into) };
+            assert_eq!(exec(command, arguments), Ok(expected), "{command} {arguments}");
+        }
+    }
+
+    #[test]
+    fn what_a_function_cannot_run_is_refused_in_words_without_values() {
+        for (command, arguments, words) in [
+            ("gke-gcloud-auth-plugin", "", "runs \"gke-gcloud-auth-plugin\", and a function can run nothing"),
+            ("kubelogin", "get-token --client-secret canary", "runs \"kubelogin\""),
+            ("", "", "runs \"\""),
+            ("aws", "eks get-token --cluster-name a --role-arn arn:aws:iam::1:role/r", "assume a role (--role-arn)"),
+            ("aws-iam-authenticator", "token -i a -r arn:aws:iam::1:role/r", "assume a role (-r)"),
+            ("aws", "eks get-token --cluster-name a --profile mine", "an option --profile that means nothing here"),
+            ("aws", "eks get-token --cluster-name a --token=canary", "an option --token that"),
+            ("aws", "eks get-token --region eu-west-1", "is not told which cluster: add --cluster-name"),
+            ("aws", "eks get-token --cluster-name", "is not told which cluster"),
+            ("aws", "sts get-session-token --cluster-name a", "is not asked for `eks get-token`"),
+        ] {
+            let error = exec(command, arguments).unwrap_err();
+            assert!(error.starts_with("context \"shop\" of the kubeconfig: ") && error.contains(words), "{error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_needs_no_file_is_taken_as_it_is() {
+        for (cluster, user) in [
+            (json!({ "server": "https://c", "certificate-authority-data": "YQ==" }), json!({ "token": "t" })),
+            (json!({ "server": "https://c", "tls-server-name": "d" }), json!({ "token": "t", "tokenFile": "/unused" })),
+            (json!({ "server": "https://c" }), json!({ "client-certificate-data": "YQ==", "client-key-data": "YQ==" })),
+            (json!({ "server": "https://c" }), json!({ "username": "a", "password": "b" })),
+            (json!({ "server": "https://c" }), json!({ "token": "t", "as": "driftless", "as-groups": ["a", "b"] })),
+            (json!({ "server": "http://c" }), json!({})),
+        ] {
+            let entry = read(&cluster, &user).unwrap();
+            assert!(entry.eks.is_none());
+            let kept = serde_json::to_value(entry.into_kubeconfig(None)).unwrap();
+            assert_eq!((&kept["clusters"][0]["cluster"], &kept["current-context"]), (&cluster, &json!("shop")));
+            for (field, value) in user.as_object().unwrap() {
+                assert_eq!(&kept["users"][0]["user"][field], value);
+            }
+        }
+    }
+
+    #[test]
+    fn what_needs_one_is_refused() {
+        let server = json!({ "server": "https://c" });
+        for (cluster, user, words) in [
+            (json!({ "server": "https://c", "certificate-authority": "/ca" }), json!({}), "set certificate-authority-data, as"),
+            (server.clone(), json!({ "tokenFile": "/token" }), "tokenFile names a file, which no function has: set token, as"),
+            (server.clone(), json!({ "client-certificate": "/c", "client-key-data": "YQ==" }), "set client-certificate-data, as"),
+            (server.clone(), json!({ "client-certificate-data": "YQ==", "client-key": "/k" }), "set client-key-data, as"),
+            (
+                server,
+                json!({ "auth-provider": { "name": "oidc", "config": { "id-token": "canary" } } }),
+                "auth-provider cannot be",
+            ),
+            (json!({ "server": "https://c", "proxy-url": "http://a:canary@p" }), json!({}), "proxy-url cannot be used"),
+        ] {
+            let error = read(&cluster, &user).unwrap_err();
+            assert!(error.contains(words) && !error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_and_what_does_not_parse_is_not_quoted() {
+        let text = "contexts: [{name: a, context: {cluster: x, user: y}}, {name: b, context: {cluster: c, user: y}}]\n\
+                    clusters: [{name: c, cluster: {server: 'https://c'}}]\n";
+        for (cluster, words) in [
+            ("a", "context \"a\" of the kubeconfig: there is no cluster \"x\""),
+            ("b", "context \"b\" of the kubeconfig: there is no user \"y\""),
+            ("z", "there is no cluster \"z\": the contexts of the kubeconfig are a, b"),
+        ] {
+            assert_eq!(Entry::read(text, cluster).unwrap_err(), words);
+        }
+        for text in
+            ["users: [{name: u, user: {token: {canary: canary}}}]", "users: canary", "{canary", "users:\n- user: canary\n"]
+        {
+            let error = Entry::read(text, "a").unwrap_err();
+            assert!(
+                error.starts_with("the kubeconfig is no valid YAML of one, at line ") && !error.contains("canary"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! More than one cluster, and who is let into one.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_aws::{Account, Keyring as _};
+use driftless_tests::{
+    aws::control::Credentials,
+    scenario::{Handle, SYSTEM, Source, output},
+    world::{cluster, ready},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde_json::{Value, json};
+
+use crate::world::{aws, nothing_was_given_up, s3, second, shared};
+
+/// The part of a key that says which cluster it is about.
+async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSet<String>> {
+    let list = s3(world, None).await?.list_objects_v2().bucket(world.get("WORLD_BUCKET")?).prefix(prefix).into_paginator();
+    let pages = list.send().collect::<Result<Vec<_>, _>>().await?;
+    let keys = pages.iter().flat_map(|page| page.contents()).filter_map(|object| object.key());
+    let of_name = keys.filter(|key| key.contains(name)).filter_map(|key| key.split('/').nth(1));
+    Ok(of_name.map(ToOwned::to_owned).collect())
+}
+
+#[tokio::test]
+async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let second = second().await?;
+    let (one, other) = (world.namespace("same-name").await?, second.namespace("same-name").await?);
+    // No controller makes it there.
+    other.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
+    for (team, content) in [(&one, "of the first"), (&other, "of the second")] {
+        let delay = ", delaySeconds: 3";
+        team.apply_program("app", &team.program("app.txt", content, delay)?).await?;
+        team.apply_stack("app", Source::Program("app"), "").await?;
+    }
+    // Both run at once: a claim is of one cluster.
+    let claims = async |world: &Handle| -> Result<BTreeSet<String>> {
+        let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
+        Ok(leases.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
+    };
+    ready::until("the second cluster has a claim of its own", ready::START, async || {
+        ensure!(claims(&second).await?.iter().any(|name| name != "driftless-admissions"), "there is none");
+        Ok(())
+    })
+    .await?;
+    let (first, last) = tokio::try_join!(one.ready_after("app", 1), other.ready_after("app", 1))?;
+    assert_eq!(output(&first, "content"), Some(&json!("of the first")));
+    assert_eq!(output(&last, "content"), Some(&json!("of the second")));
+    assert_eq!(fs::read_to_string(other.file("app.txt")?)?, "of the second");
+
+    let both: BTreeSet<String> = [cluster::NAME, cluster::SECOND].map(ToOwned::to_owned).into();
+    assert_eq!(clusters_in(&world, "trees/", "/same-name/").await?, both);
+    for (team, cluster) in [(&one, cluster::NAME), (&other, cluster::SECOND)] {
+        let uid = team.updates("app").await?[0].uid().context("a uid")?;
+        assert_eq!(clusters_in(&world, "runs/", &uid).await?, [cluster.to_owned()].into());
+    }
+
+    // An edit in one cluster is a run there alone, which its own forwarder tells of.
+    other.apply_program("app", &other.program("app.txt", "edited", "")?).await?;
+    let stack = other.wait("app", "to be edited", |stack| output(stack, "content") == Some(&json!("edited"))).await?;
+    assert_eq!(stack.name_any(), "app");
+    assert_eq!(other.updates("app").await?.len(), 2);
+    assert_eq!(output(&one.ready_after("app", 1).await?, "content"), Some(&json!("of the first")));
+    // No controller there finishes a namespace's deletion: what is in it goes.
+    other.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+/// What the API server answers to somebody with this token who asks for the Stacks.
+async fn answer(world: &Handle, token: SecretString) -> Result<u16> {
+    let kubeconfig = Kubeconfig::read_from(world.get("KUBECONFIG")?)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.auth_info.token = Some(token);
+    config.default_retry = false;
+    let stacks: Api<driftless_api::Stack> = Api::all(Client::try_from(config)?);
+    match stacks.list(&ListParams::default()).await {
+        Ok(_) => Ok(200),
+        Err(kube::Error::Api(status)) => Ok(status.code),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn token(world: &Handle, keys: Credentials, cluster: &str) -> Result<SecretString> {
+    Ok(Account::new(&aws(world, Some(keys)).await?).eks_token(cluster, None, now()).await?)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a token is for now")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}
+
+#[tokio::test]
+async fn a_cluster_lets_in_the_roles_that_have_an_access_entry_and_no_others() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let keys = async |role: &str| world.control.credentials(role, "somebody").await;
+    for (role, status) in [
+        // RBAC says no to what a function may not.
+        ("ReconcilerRole", 200),
+        ("RecorderRole", 403),
+        ("WebhookRole", 401),
+        ("TaskRole", 401),
+    ] {
+        assert_eq!(answer(&world, token(&world, keys(role).await?, cluster::NAME).await?).await?, status, "{role}");
+    }
+    let reconciler = keys("ReconcilerRole").await?;
+    assert_eq!(answer(&world, token(&world, reconciler.clone(), "another").await?).await?, 401, "a token of another cluster");
+    let guessed = Credentials { secret_access_key: "guessed".into(), ..reconciler };
+    assert_eq!(answer(&world, token(&world, guessed, cluster::NAME).await?).await?, 401, "another secret key");
+
+    // The audit tells who did what.
+    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("audit.jsonl"))?;
+    let calls = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut users = calls.map(|call| call["user"].clone());
+    let user = users.find(|user| user["username"].as_str().is_some_and(|name| name.ends_with("/somebody"))).context("a call")?;
+    assert_eq!(user["username"], "arn:aws:sts::123456789012:assumed-role/driftless-ReconcilerRole/somebody");
+    assert_eq!(user["groups"], json!(["driftless:reconciler", "system:authenticated"]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_kubeconfig_is_read_by_the_five_functions_alone_and_never_shown() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let read = async |role: &str| -> Result<Option<String>> {
+        let keys = world.control.credentials(role, "somebody").await?;
+        let account = Account::new(&aws(&world, Some(keys)).await?);
+        Ok(account.secret("driftless/kubeconfig").await.err().map(|error| error.to_string()))
+    };
+    for role in ["ReconcilerRole", "FetcherRole", "LauncherRole", "RecorderRole", "SweeperRole"] {
+        assert_eq!(read(role).await?, None, "{role}");
+    }
+    for role in ["WebhookRole", "ForwarderRole", "TaskRole"] {
+        let error = read(role).await?.with_context(|| format!("{role} reads it"))?;
+        ensure!(error.starts_with("secretsmanager:GetSecretValue driftless/kubeconfig: AccessDeniedException: "), "{error}");
+    }
+    let text = Account::new(&aws(&world, None).await?).secret("driftless/kubeconfig").await?;
+    let kubeconfig = Kubeconfig::from_yaml(text.expose_secret())?;
+    let token = kubeconfig.auth_infos.into_iter().find_map(|user| user.auth_info?.token).context("the second cluster's token")?;
+    let mut files = fs::read_dir(world.get("WORLD_LOGS")?)?.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
+    files.sort();
+    let mut reads = 0;
+    for path in files {
+        let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+        reads += text.matches("\"operation\":\"GetSecretValue\"").count();
+        // Every token for EKS begins like this.
+        ensure!(!text.contains("k8s-aws-v1.") && !text.contains(token.expose_secret()), "{} has a token", path.display());
+    }
+    ensure!(reads >= 8, "{reads} reads are in the journal");
+    Ok(())
+}
