@@ -45,9 +45,9 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 	actionlint
 
 .PHONY: unit
-unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation.
+unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	cargo test --workspace --locked --exclude driftless-tests
-	cargo test --package driftless-tests --locked --lib --test sim
+	cargo test --package driftless-tests --locked --lib --test sim --test deployment
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.

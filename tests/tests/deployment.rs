@@ -1,0 +1,427 @@
+//! The template deployed into moto's `CloudFormation` by the AWS CLI, as `make deploy` does it on AWS; then every resource is looked up
+//! and compared with what the one-machine world reads in the template.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use driftless_tests::{
+    aws::template::{Resource, Settings, Template},
+    world::{
+        dirs::Dirs,
+        moto::Moto,
+        process::{Supervisor, command, output},
+    },
+};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::{Value, json};
+
+const ACCOUNT: &str = "123456789012";
+const REGION: &str = "us-east-1";
+const STACK: &str = "driftless";
+const KEYS: &str = "keys";
+const ARTIFACTS: &str = "artifacts";
+/// So many commands run at once.
+const COMMANDS: usize = 4;
+
+const PARAMETERS: [(&str, &str); 8] = [
+    // moto takes the default of a list for text.
+    ("ArtifactServices", "source-controller.flux-system"),
+    ("ClusterNames", "one,two"),
+    ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),
+    ("Subnets", "subnet-1,subnet-2"),
+    ("SecurityGroups", "sg-1"),
+    ("FunctionSubnets", "subnet-3,subnet-4"),
+    ("FunctionSecurityGroups", "sg-2"),
+    ("RunnerImage", "runner:1"),
+];
+
+/// What moto's `CloudFormation` passes over without a word, or cannot show, and so is not proved here. One that is not so any more fails
+/// the test, like one that is missing.
+const GAPS: &[(&str, &str)] = &[
+    ("AWS::CloudWatch::Alarm", NOT_MADE),
+    ("AWS::ECS::ClusterCapacityProviderAssociations", NOT_MADE),
+    ("AWS::IAM::Role.ManagedPolicyArns", "not attached, though the policy itself is made"),
+    ("AWS::KMS::Key.Description", "moto fails to describe a key that CloudFormation made"),
+    ("AWS::KMS::Key.PendingWindowInDays", "shown by no call until the key is deleted"),
+    ("AWS::Lambda::Function.Architectures", NOT_SET),
+    ("AWS::Lambda::Function.EphemeralStorage", NOT_SET),
+    ("AWS::Lambda::Function.Layers", NOT_SET),
+    ("AWS::Lambda::Function.LoggingConfig", NOT_SET),
+    ("AWS::Lambda::Function.RecursiveLoop", NOT_SET),
+    ("AWS::Lambda::Permission.FunctionUrlAuthType", NOT_SET),
+    ("AWS::Lambda::Permission.InvokedViaFunctionUrl", NOT_SET),
+    ("AWS::Lambda::Url", NOT_MADE),
+    ("AWS::S3::Bucket.LifecycleConfiguration", NOT_SET),
+    ("AWS::S3::Bucket.NotificationConfiguration", NOT_SET),
+    ("AWS::S3::Bucket.OwnershipControls", NOT_SET),
+    ("AWS::S3::Bucket.PublicAccessBlockConfiguration", NOT_SET),
+    ("AWS::S3::BucketPolicy", NOT_MADE),
+    ("AWS::SQS::QueuePolicy", NOT_MADE),
+];
+const NOT_MADE: &str = "moto's CloudFormation does not make it";
+const NOT_SET: &str = "moto's CloudFormation makes the resource without it";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result<()> {
+    let project = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
+    let stage = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("deployment");
+    fs::create_dir_all(&stage)?;
+    let dirs = Dirs::fresh(&stage)?;
+    std::os::unix::fs::symlink(project.join("target/tools"), stage.join("target/tools"))
+        .or_else(|error| if error.kind() == std::io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+    let supervisor = Supervisor::default();
+    let moto = Moto::start(&dirs, &supervisor).await?;
+    // moto finds the bucket in the URL of a template by this name.
+    let aws = Aws { dirs: &dirs, endpoint: moto.endpoint.replace("127.0.0.1", "localhost") };
+
+    let parameters = PARAMETERS.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let settings = Settings {
+        account: ACCOUNT.into(),
+        region: REGION.into(),
+        stack: STACK.into(),
+        endpoint: aws.endpoint.clone(),
+        function_url: "http://hook/".into(),
+        parameters: parameters.clone().into(),
+        secrets: [("driftless/webhook-keys".to_owned(), KEYS.to_owned())].into(),
+    };
+    let template = Template::read(&project.join("infra/template.yaml"), &settings)?;
+    aws.deploy(&project.join("infra/template.yaml"), &template, &parameters).await?;
+
+    let found = aws.look(&template).await?;
+    let mut gaps = BTreeMap::new();
+    for (id, resource) in &template.resources {
+        let actual = found.properties(resource);
+        for gap in differences(resource, &actual) {
+            gaps.entry(gap).or_insert_with(|| format!("{id}: {} in place of {}", actual, resource.properties));
+        }
+    }
+    let known: BTreeSet<_> = GAPS.iter().map(|(gap, _)| (*gap).to_owned()).collect();
+    let unknown: Vec<_> = gaps.iter().filter(|(gap, _)| !known.contains(*gap)).collect();
+    assert!(unknown.is_empty(), "not as it is written: {unknown:#?}");
+    let closed: Vec<_> = known.iter().filter(|gap| !gaps.contains_key(*gap)).collect();
+    assert!(closed.is_empty(), "moto has learned this, so that it is no gap any more: {closed:?}");
+    Ok(())
+}
+
+/// The properties that are not as they are written, as `Type.Property`; the type alone if there is nothing.
+fn differences(resource: &Resource, actual: &Value) -> Vec<String> {
+    if actual.is_null() {
+        return vec![resource.kind.clone()];
+    }
+    let properties = resource.properties.as_object().into_iter().flatten();
+    let wrong = properties.filter(|(name, expected)| !covers(&actual[name.as_str()], expected));
+    wrong.map(|(name, _)| format!("{}.{name}", resource.kind)).collect()
+}
+
+/// Whether `actual` has all of `expected`, and lists nothing else. `CloudFormation` makes no difference between `60` and `"60"`.
+fn covers(actual: &Value, expected: &Value) -> bool {
+    match (actual, expected) {
+        (Value::Object(actual), Value::Object(expected)) => {
+            expected.iter().all(|(name, expected)| covers(actual.get(name).unwrap_or(&Value::Null), expected))
+        }
+        (Value::Array(actual), Value::Array(expected)) => {
+            actual.len() == expected.len() && actual.iter().zip(expected).all(|(actual, expected)| covers(actual, expected))
+        }
+        (Value::Number(_) | Value::Bool(_), _) => expected == actual || *expected == actual.to_string().as_str(),
+        (_, Value::Number(_) | Value::Bool(_)) => *actual == expected.to_string().as_str(),
+        // moto's attribute Arn of a log group has no `:*`.
+        (Value::String(actual), Value::String(expected)) if expected.contains(":log-group:") => {
+            actual.trim_end_matches(":*") == expected.trim_end_matches(":*")
+        }
+        _ => actual == expected,
+    }
+}
+
+/// The AWS CLI against moto.
+struct Aws<'a> {
+    dirs: &'a Dirs,
+    endpoint: String,
+}
+
+impl Aws<'_> {
+    async fn run(&self, words: &[&str]) -> Result<String> {
+        // `package` uploads by the variable, and SQS listens to the argument alone.
+        let mut aws = command(self.dirs, self.dirs.tool("aws")?);
+        aws.args(words)
+            .args(["--output", "json", "--region", REGION, "--endpoint-url", &self.endpoint])
+            .env("AWS_ENDPOINT_URL", &self.endpoint);
+        aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s").env("AWS_MAX_ATTEMPTS", "1");
+        output(aws).await
+    }
+
+    /// A copy of the template is deployed: to package the real functions would take minutes, and what they hold is nothing that
+    /// `CloudFormation` looks at. Each has a content of its own.
+    async fn deploy(&self, template: &Path, resolved: &Template, parameters: &[(String, String)]) -> Result<()> {
+        let stage = self.dirs.create("stage")?;
+        let copy = stage.join("infra/template.yaml");
+        fs::create_dir_all(stage.join("infra"))?;
+        fs::copy(template, &copy)?;
+        for (id, resource) in resolved.resources.iter().filter(|(_, resource)| resource.kind == "AWS::Lambda::Function") {
+            let folder = stage.join("infra").join(resource.properties["Code"].as_str().context("a folder")?);
+            fs::create_dir_all(&folder)?;
+            fs::write(folder.join("bootstrap"), id)?;
+        }
+        let secret = ["secretsmanager", "create-secret", "--name", "driftless/webhook-keys", "--secret-string", KEYS];
+        self.run(&secret).await?;
+        self.run(&["s3api", "create-bucket", "--bucket", ARTIFACTS]).await?;
+        let packaged = stage.join("packaged.yaml");
+        let (copy, packaged) = (copy.to_string_lossy(), packaged.to_string_lossy());
+        let mut package = vec!["cloudformation", "package", "--template-file", &copy];
+        package.extend(["--s3-bucket", ARTIFACTS, "--output-template-file", &packaged]);
+        self.run(&package).await?;
+        let parameters: Vec<_> = parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut deploy = vec!["cloudformation", "deploy", "--template-file", &packaged, "--stack-name", STACK];
+        deploy.extend(["--s3-bucket", ARTIFACTS, "--capabilities", "CAPABILITY_IAM", "--parameter-overrides"]);
+        deploy.extend(parameters.iter().map(String::as_str));
+        self.run(&deploy).await?;
+        Ok(())
+    }
+
+    /// Everything that is there. What AWS names and numbers itself comes out as the reader of the template names it.
+    async fn look(&self, template: &Template) -> Result<Found> {
+        // It leaves references to secrets as they are.
+        let mut names = BTreeMap::from([("{{resolve:secretsmanager:driftless/webhook-keys}}".to_owned(), KEYS.to_owned())]);
+        let stack: Value =
+            serde_json::from_str(&self.run(&["cloudformation", "list-stack-resources", "--stack-name", STACK]).await?)?;
+        for summary in stack["StackResourceSummaries"].as_array().context("resources")? {
+            let (id, name) = (summary["LogicalResourceId"].as_str(), summary["PhysicalResourceId"].as_str());
+            // One that it cannot make is listed without a name.
+            let Some((id, name)) = id.zip(name).filter(|(_, name)| !name.is_empty()) else { continue };
+            let resource = template.resources.get(id).with_context(|| format!("{id} is not of the template"))?;
+            if let Some(reference) = resource.reference.as_ref().filter(|reference| *reference != name) {
+                names.insert(name.to_owned(), reference.clone());
+            }
+        }
+        let roles: Value = serde_json::from_str(&ours(self.run(&["iam", "list-roles"]).await?, &names))?;
+        for role in list(&roles["Roles"]) {
+            let mut all = template.roles.iter();
+            let known = all.find(|(id, _)| template.resources[*id].reference.as_deref() == role["RoleName"].as_str());
+            if let Some((_, known)) = known {
+                names.insert(role["RoleId"].as_str().context("an id")?.into(), known.id.clone());
+            }
+        }
+        let names = &names;
+        let commands: BTreeSet<String> = template.resources.values().flat_map(commands).collect();
+        let answers = stream::iter(commands).map(async |line: String| {
+            let words = line.split(' ').map(|word| {
+                names
+                    .iter()
+                    .find(|(theirs, ours)| *ours == word && !theirs.starts_with("https://"))
+                    .map_or(word, |(theirs, _)| theirs)
+            });
+            // A refusal says that it is not there.
+            let answer = ours(self.run(&words.collect::<Vec<_>>()).await.unwrap_or_default(), names);
+            // A setting that nobody made has no answer at all.
+            let answer = if answer.trim().is_empty() { Value::Null } else { serde_json::from_str(&answer)? };
+            anyhow::Ok((line, answer))
+        });
+        Ok(Found(answers.buffer_unordered(COMMANDS).try_collect().await?))
+    }
+}
+
+/// The text with our names.
+fn ours(text: String, names: &BTreeMap<String, String>) -> String {
+    names.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
+/// What shows a resource, with our names.
+fn commands(resource: &Resource) -> Vec<String> {
+    let properties = &resource.properties;
+    let of = |name: &str| properties[name].as_str().unwrap_or_default();
+    let reference = resource.reference.as_deref().unwrap_or_default();
+    let s3 = |name: &str, what: &str| format!("s3api get-bucket-{what} --bucket {name}");
+    match resource.kind.as_str() {
+        "AWS::Lambda::Function" => vec![
+            "lambda list-functions".into(),
+            format!("lambda get-function-concurrency --function-name {reference}"),
+            format!("lambda get-function-recursion-config --function-name {reference}"),
+        ],
+        "AWS::Lambda::EventSourceMapping" => vec!["lambda list-event-source-mappings".into()],
+        "AWS::Lambda::Permission" => vec![format!("lambda get-policy --function-name {}", of("FunctionName"))],
+        "AWS::Lambda::Url" => {
+            let function = of("TargetFunctionArn").rsplit(':').next().unwrap_or_default();
+            vec![format!("lambda get-function-url-config --function-name {function}")]
+        }
+        "AWS::Events::Rule" => {
+            vec![format!("events describe-rule --name {reference}"), format!("events list-targets-by-rule --rule {reference}")]
+        }
+        "AWS::SQS::Queue" => vec![queue(reference)],
+        "AWS::SQS::QueuePolicy" => list(&properties["Queues"]).iter().filter_map(Value::as_str).map(queue).collect(),
+        "AWS::KMS::Key" => vec![
+            format!("kms get-key-rotation-status --key-id {reference}"),
+            format!("kms describe-key --key-id {reference}"),
+            format!("kms get-key-policy --policy-name default --key-id {reference}"),
+        ],
+        "AWS::S3::Bucket" => {
+            let settings = ["encryption", "ownership-controls", "lifecycle-configuration", "notification-configuration"];
+            let settings = settings.map(|what| s3(reference, what)).into_iter();
+            settings.chain([format!("s3api get-public-access-block --bucket {reference}")]).collect()
+        }
+        "AWS::S3::BucketPolicy" => vec![s3(of("Bucket"), "policy")],
+        "AWS::ECS::Cluster" | "AWS::ECS::ClusterCapacityProviderAssociations" => {
+            vec![format!("ecs describe-clusters --clusters {STACK}")]
+        }
+        "AWS::IAM::Role" => {
+            let policies = list(&properties["Policies"]).iter().filter_map(|policy| policy["PolicyName"].as_str());
+            let policies = policies.map(|name| format!("iam get-role-policy --policy-name {name} --role-name {reference}"));
+            let role = ["get-role", "list-role-policies", "list-attached-role-policies"];
+            role.into_iter().map(|what| format!("iam {what} --role-name {reference}")).chain(policies).collect()
+        }
+        "AWS::IAM::ManagedPolicy" => vec![format!("iam get-policy-version --version-id v1 --policy-arn {reference}")],
+        "AWS::Logs::LogGroup" => vec!["logs describe-log-groups".into()],
+        "AWS::CloudWatch::Alarm" => vec!["cloudwatch describe-alarms".into()],
+        "AWS::CloudWatch::Dashboard" => vec![format!("cloudwatch get-dashboard --dashboard-name {reference}")],
+        _ => Vec::new(),
+    }
+}
+
+fn queue(url: &str) -> String {
+    format!("sqs get-queue-attributes --attribute-names All --queue-url {url}")
+}
+
+/// The answers of the commands.
+struct Found(BTreeMap<String, Value>);
+
+impl Found {
+    /// The resource as moto has it, in the words of `CloudFormation`; null if it has not.
+    fn properties(&self, resource: &Resource) -> Value {
+        let answers: Vec<&Value> = commands(resource).iter().map(|line| &self.0[line]).collect();
+        let Some(first) = answers.first() else { return Value::Null };
+        let expected = &resource.properties;
+        match resource.kind.as_str() {
+            kind if kind.starts_with("AWS::Lambda::") => lambda(kind, expected, &answers),
+            "AWS::Events::Rule" if first.is_object() => json!({
+                "EventPattern": parsed(&first["EventPattern"]), "ScheduleExpression": first["ScheduleExpression"],
+                "Targets": answers[1]["Targets"],
+            }),
+            "AWS::SQS::Queue" if first.is_object() => {
+                let mut attributes = first["Attributes"].clone();
+                attributes["QueueName"] = last(&attributes["QueueArn"]);
+                attributes["RedrivePolicy"] = parsed(&attributes["RedrivePolicy"]);
+                attributes
+            }
+            "AWS::SQS::QueuePolicy" if first["Attributes"]["Policy"].is_string() => {
+                json!({ "Queues": expected["Queues"], "PolicyDocument": parsed(&first["Attributes"]["Policy"]) })
+            }
+            "AWS::KMS::Key" if first.is_object() => json!({
+                "Description": answers[1]["KeyMetadata"]["Description"], "KeyPolicy": parsed(&answers[2]["Policy"]),
+                "EnableKeyRotation": first["KeyRotationEnabled"],
+            }),
+            "AWS::S3::Bucket" => json!({
+                "BucketName": if first.is_object() { &expected["BucketName"] } else { &Value::Null },
+                "BucketEncryption": { "ServerSideEncryptionConfiguration": [{
+                    "ServerSideEncryptionByDefault":
+                        first["ServerSideEncryptionConfiguration"]["Rules"][0]["ApplyServerSideEncryptionByDefault"],
+                }] },
+                "OwnershipControls": answers[1]["OwnershipControls"], "LifecycleConfiguration": answers[2],
+                "NotificationConfiguration": answers[3], "PublicAccessBlockConfiguration": answers[4]["PublicAccessBlockConfiguration"],
+            }),
+            "AWS::S3::BucketPolicy" if first.is_object() => {
+                json!({ "Bucket": expected["Bucket"], "PolicyDocument": parsed(&first["Policy"]) })
+            }
+            "AWS::ECS::Cluster" => {
+                first["clusters"][0]["clusterName"].as_str().map_or(Value::Null, |name| json!({ "ClusterName": name }))
+            }
+            "AWS::ECS::ClusterCapacityProviderAssociations" => {
+                let cluster = &first["clusters"][0];
+                let providers = &cluster["capacityProviders"];
+                if list(providers).is_empty() {
+                    return Value::Null;
+                }
+                json!({
+                    "Cluster": cluster["clusterName"], "CapacityProviders": providers,
+                    "DefaultCapacityProviderStrategy": cluster["defaultCapacityProviderStrategy"],
+                })
+            }
+            "AWS::IAM::Role" if first.is_object() && list(&answers[1]["PolicyNames"]).len() == answers.len() - 3 => {
+                let managed = list(&answers[2]["AttachedPolicies"]).iter().map(|policy| policy["PolicyArn"].clone());
+                let policies = answers[3..].iter().map(
+                    |policy| json!({ "PolicyName": policy["PolicyName"], "PolicyDocument": parsed(&policy["PolicyDocument"]) }),
+                );
+                json!({
+                    "AssumeRolePolicyDocument": first["Role"]["AssumeRolePolicyDocument"],
+                    "ManagedPolicyArns": managed.collect::<Value>(), "Policies": policies.collect::<Value>(),
+                })
+            }
+            "AWS::IAM::ManagedPolicy" if first.is_object() => json!({ "PolicyDocument": first["PolicyVersion"]["Document"] }),
+            "AWS::Logs::LogGroup" => {
+                let mut group =
+                    list(&first["logGroups"]).iter().filter(|group| group["logGroupName"] == expected["LogGroupName"]);
+                let days = group.next().map(|group| group["retentionInDays"].clone());
+                days.map_or(Value::Null, |days| json!({ "LogGroupName": expected["LogGroupName"], "RetentionInDays": days }))
+            }
+            "AWS::CloudWatch::Alarm" => named(&first["MetricAlarms"], "AlarmName", expected),
+            "AWS::CloudWatch::Dashboard" => (*first).clone(),
+            _ => Value::Null,
+        }
+    }
+}
+
+fn lambda(kind: &str, expected: &Value, answers: &[&Value]) -> Value {
+    let first = answers[0];
+    match kind {
+        "AWS::Lambda::Function" => {
+            let mut function = named(&first["Functions"], "FunctionName", expected);
+            // The folder is a zip by now.
+            if function["CodeSize"].as_u64().is_some_and(|size| size > 0) {
+                function["Code"] = expected["Code"].clone();
+            }
+            function["Layers"] = list(&function["Layers"]).iter().map(|layer| layer["Arn"].clone()).collect();
+            function["ReservedConcurrentExecutions"] = answers[1]["ReservedConcurrentExecutions"].clone();
+            function["RecursiveLoop"] = answers[2]["RecursiveLoop"].clone();
+            function
+        }
+        "AWS::Lambda::EventSourceMapping" => {
+            let mut mapping = named(&first["EventSourceMappings"], "EventSourceArn", expected);
+            mapping["FunctionName"] = last(&mapping["FunctionArn"]);
+            mapping
+        }
+        "AWS::Lambda::Permission" => {
+            let policy = parsed(&first["Policy"]);
+            let who = |statement: &Value| match &statement["Principal"] {
+                Value::Object(who) => who.values().next().cloned().unwrap_or_default(),
+                other => other.clone(),
+            };
+            let is_it = |one: &&Value| one["Action"] == expected["Action"] && who(one) == expected["Principal"];
+            let Some(statement) = list(&policy["Statement"]).iter().find(is_it) else { return Value::Null };
+            let condition = &statement["Condition"];
+            json!({
+                "FunctionName": last(&statement["Resource"]), "Action": statement["Action"], "Principal": who(statement),
+                "SourceArn": condition["ArnLike"]["AWS:SourceArn"],
+                "FunctionUrlAuthType": condition["StringEquals"]["lambda:FunctionUrlAuthType"],
+                "InvokedViaFunctionUrl": condition["Bool"]["lambda:InvokedViaFunctionUrl"],
+            })
+        }
+        "AWS::Lambda::Url" if first.is_object() => {
+            json!({ "TargetFunctionArn": first["FunctionArn"], "AuthType": first["AuthType"] })
+        }
+        _ => Value::Null,
+    }
+}
+
+/// The one of the list that has the same there as is expected.
+fn named(all: &Value, name: &str, expected: &Value) -> Value {
+    list(all).iter().find(|one| one[name] == expected[name]).cloned().unwrap_or_default()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The last part of an ARN.
+fn last(arn: &Value) -> Value {
+    arn.as_str().and_then(|arn| arn.rsplit(':').next()).into()
+}
+
+/// A document that an answer has as text.
+fn parsed(text: &Value) -> Value {
+    // moto shows some as Python would.
+    let document = text
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).or_else(|_| serde_json::from_str(&text.replace('\'', "\""))).ok());
+    document.unwrap_or_else(|| text.clone())
+}
