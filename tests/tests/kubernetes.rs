@@ -83,7 +83,7 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
     container["envFrom"][0]["configMapRef"]["name"] = json!("driftless");
     let pod = &mut charted.get_mut(&deployment()).context("a Deployment")?["spec"]["template"]["metadata"];
     let annotations = pod.as_object_mut().and_then(|metadata| metadata.remove("annotations")).context("annotations")?;
-    assert_eq!(annotations.as_object().map(|all| all.keys().collect::<Vec<_>>()), Some(vec!["checksum/values"]));
+    assert!(annotations.as_object().is_some_and(|all| all.keys().eq(["checksum/values"])), "{annotations}");
 
     assert_eq!(kustomized.keys().collect::<Vec<_>>(), charted.keys().collect::<Vec<_>>());
     for (id, object) in kustomized {
