@@ -76,11 +76,11 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
     let hashed = kustomized.keys().find(|id| id.contains(" ConfigMap ")).context("a ConfigMap")?.clone();
     let mut config = kustomized.remove(&hashed).context("it")?;
     let name = config["metadata"]["name"].take();
-    config["metadata"]["name"] = json!("driftless");
-    kustomized.insert(format!("v1 ConfigMap {SYSTEM}/driftless"), config);
+    config["metadata"]["name"] = json!("driftless-values");
+    kustomized.insert(format!("v1 ConfigMap {SYSTEM}/driftless-values"), config);
     let container = &mut kustomized.get_mut(&deployment()).context("a Deployment")?["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["envFrom"][0]["configMapRef"]["name"], name);
-    container["envFrom"][0]["configMapRef"]["name"] = json!("driftless");
+    container["envFrom"][0]["configMapRef"]["name"] = json!("driftless-values");
     let pod = &mut charted.get_mut(&deployment()).context("a Deployment")?["spec"]["template"]["metadata"];
     let annotations = pod.as_object_mut().and_then(|metadata| metadata.remove("annotations")).context("annotations")?;
     assert!(annotations.as_object().is_some_and(|all| all.keys().eq(["checksum/values"])), "{annotations}");
@@ -348,7 +348,7 @@ fn kustomized(more: bool) -> Result<String> {
     let dir = tempfile::tempdir_in(project().join("target"))?;
     let overlay = json!({
         "resources": if more { vec!["../../infra/kubernetes", "team"] } else { vec!["../../infra/kubernetes"] },
-        "configMapGenerator": [{ "name": "driftless", "namespace": SYSTEM, "behavior": "merge", "envs": ["values.env"] }],
+        "configMapGenerator": [{ "name": "driftless-values", "namespace": SYSTEM, "behavior": "merge", "envs": ["values.env"] }],
         "components": if more { vec!["../../infra/kubernetes/values", "../../infra/kubernetes/service-account"] } else { vec!["../../infra/kubernetes/values"] },
     });
     let team = json!({ "namespace": "team-a", "resources": ["../../../infra/kubernetes/runs"] });
