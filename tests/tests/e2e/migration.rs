@@ -456,7 +456,11 @@ async fn objects(team: &Namespace<'_>) -> Result<BTreeMap<String, Option<String>
 
 /// What a Stack says of its last run, and which Updates it has.
 async fn settled(team: &Namespace<'_>, stack: &str) -> Result<(Value, BTreeSet<String>)> {
-    let status = serde_json::to_value(team.stack(stack).await?.status)?;
+    let mut status = serde_json::to_value(team.stack(stack).await?.status)?;
+    // PKO leaves a 0 out, and we write it.
+    if let Some(last) = status["lastUpdate"].as_object_mut() {
+        last.entry("failures").or_insert_with(|| 0.into());
+    }
     let recorded =
         ["lastUpdate", "outputs", "projectInfo", "currentUpdate"].map(|field| (field.to_owned(), status[field].clone()));
     let updates = team.updates(stack).await?.iter().map(ResourceExt::name_any).collect();
