@@ -84,7 +84,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
 fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {
-            let remedy = "to let runs come from this namespace, bind the ClusterRole driftless:run-inputs in it (infra/kubernetes/runs)";
+            let remedy =
+                "to let runs come from this namespace, bind the ClusterRole driftless:run-inputs in it (infra/kubernetes/runs)";
             Stop::wait("InputForbidden", format!("{message}; {remedy}"))
         }
         error => error.into(),

@@ -47,8 +47,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     match ports.cluster.create(&secret).await {
         Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(Some(secret.name_any())),
         Err(KubernetesError::Permanent { message, .. }) => {
-            let remedy =
-                "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
+            let remedy = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
             let note = format!("the outputs Secret could not be created: {message}; {remedy}");
             ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, None, now).await;
             Ok(None)

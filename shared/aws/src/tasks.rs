@@ -6,9 +6,9 @@ use aws_sdk_ecs::{
     error::{BuildError, ProvideErrorMetadata as _},
     operation::run_task::RunTaskError,
     types::{
-        AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition, ContainerDefinition,
-        ContainerDependency, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver, MountPoint,
-        NetworkConfiguration, NetworkMode, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
+        AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition,
+        ContainerDefinition, ContainerDependency, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver,
+        MountPoint, NetworkConfiguration, NetworkMode, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
     },
 };
 use driftless_contract::{Launch, keys, to_json};
