@@ -87,6 +87,26 @@ fn messages_are_hidden_for_six_time_limits_and_every_fed_queue_has_dead_letters(
     }
 }
 
+#[test]
+fn each_function_that_rbac_knows_has_an_access_entry_with_its_group() {
+    let template: Value = serde_saphyr::from_str(include_str!("../../../../infra/cluster.yaml")).unwrap();
+    let resources = template["Resources"].as_object().unwrap();
+    let entries = resources.iter().filter(|(_, entry)| entry["Type"] == "AWS::EKS::AccessEntry");
+    let entries: BTreeSet<String> = entries
+        .map(|(id, entry)| {
+            assert_eq!(entry["Properties"]["PrincipalArn"]["Ref"], format!("{id}RoleArn"));
+            let group = entry["Properties"]["KubernetesGroups"][0].as_str().unwrap();
+            assert_eq!(group, format!("driftless:{}", id.to_lowercase()));
+            group.to_owned()
+        })
+        .collect();
+    let rbac = include_str!("../../../../infra/kubernetes/rbac.yaml");
+    let groups = rbac.split("kind: Group\n").skip(1).filter_map(|rest| rest.trim_start().strip_prefix("name: "));
+    let groups: BTreeSet<String> = groups.filter_map(|rest| rest.lines().next()).map(Into::into).collect();
+    // The forwarder's group is its ServiceAccount's matter.
+    assert_eq!(entries, groups.into_iter().filter(|group| group != "driftless:forwarder").collect());
+}
+
 /// The console shows a parameter that is in no group at the end, without a heading.
 #[test]
 fn every_parameter_is_in_one_group() {
