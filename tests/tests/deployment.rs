@@ -27,11 +27,10 @@ const ARTIFACTS: &str = "artifacts";
 /// So many commands run at once.
 const COMMANDS: usize = 4;
 
-const PARAMETERS: [(&str, &str); 8] = [
+const PARAMETERS: [(&str, &str); 7] = [
     // moto takes the default of a list for text.
     ("ArtifactServices", "source-controller.flux-system"),
     ("ClusterNames", "one,two"),
-    ("KubeconfigLayer", "arn:aws:lambda:us-east-1:123456789012:layer:kubeconfig:1"),
     ("Subnets", "subnet-1,subnet-2"),
     ("SecurityGroups", "sg-1"),
     ("FunctionSubnets", "subnet-3,subnet-4"),
@@ -49,7 +48,6 @@ const GAPS: &[(&str, &str)] = &[
     ("AWS::KMS::Key.PendingWindowInDays", "shown by no call until the key is deleted"),
     ("AWS::Lambda::Function.Architectures", NOT_SET),
     ("AWS::Lambda::Function.EphemeralStorage", NOT_SET),
-    ("AWS::Lambda::Function.Layers", NOT_SET),
     ("AWS::Lambda::Function.LoggingConfig", NOT_SET),
     ("AWS::Lambda::Function.RecursiveLoop", NOT_SET),
     ("AWS::Lambda::Permission.FunctionUrlAuthType", NOT_SET),
@@ -370,7 +368,6 @@ fn lambda(kind: &str, expected: &Value, answers: &[&Value]) -> Value {
             if function["CodeSize"].as_u64().is_some_and(|size| size > 0) {
                 function["Code"] = expected["Code"].clone();
             }
-            function["Layers"] = list(&function["Layers"]).iter().map(|layer| layer["Arn"].clone()).collect();
             function["ReservedConcurrentExecutions"] = answers[1]["ReservedConcurrentExecutions"].clone();
             function["RecursiveLoop"] = answers[2]["RecursiveLoop"].clone();
             function

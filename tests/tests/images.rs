@@ -71,7 +71,7 @@ async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, St
     ];
     fs::write(&storage, lines.join("\n"))?;
     let build = Command::new(root().join("infra/images/build"))
-        .env("PATH", format!("{}:{}", dirs.tools().display(), env::var("PATH")?))
+        .env("PATH", format!("{}:{}", dirs.tools().display(), env::var_os("PATH").unwrap_or_default().display()))
         .envs([("REGISTRY", registry.host.as_str()), ("PUSH", "1"), ("TAG", "test"), ("SOURCE", "https://example.org/driftless")])
         .envs([("ARCHITECTURES", "amd64"), ("PROFILE", "dev"), ("ENGINE", "buildah"), ("BUILDAH_ISOLATION", "chroot")])
         .env("CONTAINERS_STORAGE_CONF", storage)
@@ -82,7 +82,7 @@ async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, St
     let printed = String::from_utf8(build.stdout)?;
     printed
         .lines()
-        .map(|line| Ok(line.split_once('=').map(|(name, image)| (name.into(), image.into())).context(line.to_owned())?))
+        .map(|line| line.split_once('=').map(|(name, image)| (name.into(), image.into())).context(line.to_owned()))
         .collect()
 }
 

@@ -48,9 +48,9 @@ impl<K: Keyring> Clusters<K> {
     async fn connect(&self, cluster: &str, now: Timestamp) -> Result<Client> {
         let call = || format!("connect to cluster {cluster:?}");
         let unusable = |message: String| Error::Permanent { call: call(), message };
-        let unavailable = |error: driftless_aws::Error| match error.is_transient() {
-            true => Error::Transient { call: call(), message: error.to_string() },
-            false => unusable(error.to_string()),
+        let unavailable = |error: driftless_aws::Error| {
+            let message = error.to_string();
+            if error.is_transient() { Error::Transient { call: call(), message } } else { unusable(message) }
         };
         let text = self.keyring.secret(&self.secret).await.map_err(unavailable)?;
         let entry = Entry::read(text.expose_secret(), cluster).map_err(unusable)?;
