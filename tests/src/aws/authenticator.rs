@@ -78,9 +78,9 @@ async fn review(State(state): State<Arc<(Arc<Site>, String)>>, Json(review): Jso
 
 /// What `infra/kubernetes/rbac.yaml` knows the function by that has this role.
 fn group(template: &Template, caller: &Caller) -> Option<String> {
-    let has_cluster = template.functions.iter().filter(|(_, function)| function.environment.contains_key("KUBECONFIG_SECRET"));
-    let (id, _) = has_cluster.into_iter().find(|(_, function)| Some(&function.role) == caller.role.as_ref())?;
-    Some(format!("driftless:{}", id.to_lowercase()))
+    let role = caller.role.as_ref()?;
+    let (id, function) = template.functions.iter().find(|(_, function)| function.role == *role)?;
+    function.environment.contains_key("KUBECONFIG_SECRET").then(|| format!("driftless:{}", id.to_lowercase()))
 }
 
 /// Who signed the token for that cluster. `holder` knows the keys.
