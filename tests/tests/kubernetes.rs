@@ -87,7 +87,8 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
 
     assert_eq!(kustomized.keys().collect::<Vec<_>>(), charted.keys().collect::<Vec<_>>());
     for (id, object) in kustomized {
-        assert_eq!(object, charted[&id], "{id}");
+        includes(&id, &object, &charted[&id])?;
+        includes(&id, &charted[&id], &object)?;
     }
     Ok(())
 }
@@ -192,7 +193,10 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     let generation = generation.await?.metadata.generation;
     let available = json!({ "status": {
         "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
-        "conditions": [{ "type": "Available", "status": "True" }],
+        "conditions": [
+            { "type": "Available", "status": "True" },
+            { "type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable" },
+        ],
     } });
     deployments.patch_status(FORWARDER, &PatchParams::default(), &Patch::Merge(available)).await?;
 
@@ -300,11 +304,7 @@ async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin
         ensure!(seen == watched, "{seen:?}; {}", forwarder.last_words());
         Ok(())
     })
-    .await?;
-    let refused: Vec<_> =
-        calls(&fs::read_to_string(&log)?, &user).into_iter().filter(|call| call["responseStatus"]["code"] == 403).collect();
-    assert!(refused.is_empty(), "{refused:?}");
-    Ok(())
+    .await
 }
 
 /// What the API server has heard of a user. The last line may not be written to its end.
@@ -313,7 +313,7 @@ fn calls(log: &str, user: &str) -> Vec<Value> {
     calls.filter(|call| call["user"]["username"] == user).collect()
 }
 
-/// Fails if something of `written` is not in `there`.
+/// Fails if something of `written` is not in `there`. A whole number may be written as a fraction.
 fn includes(path: &str, there: &Value, written: &Value) -> Result<()> {
     match (there, written) {
         (Value::Object(there), Value::Object(written)) => written
@@ -324,7 +324,8 @@ fn includes(path: &str, there: &Value, written: &Value) -> Result<()> {
             pairs.into_iter().try_for_each(|(at, (there, written))| includes(&format!("{path}[{at}]"), there, written))
         }
         _ => {
-            ensure!(there == written, "{path}: {there} is there, not {written}");
+            let same = there == written || there.as_f64().is_some_and(|number| written.as_f64() == Some(number));
+            ensure!(same, "{path}: {there} is there, not {written}");
             Ok(())
         }
     }
