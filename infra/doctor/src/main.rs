@@ -14,7 +14,7 @@ use driftless_doctor::{
 /// Checks a live installation of Driftless, and names what is wrong and what mends it.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The CloudFormation stack.
+    /// The installation: the name of its stack.
     #[arg(long, env = "STACK", default_value = "driftless")]
     stack: String,
     /// Its region; that of the AWS CLI, if it is not given.
@@ -29,7 +29,7 @@ struct Arguments {
     /// Where the canary is: a namespace that is open for runs.
     #[arg(long, env = "NAMESPACE", default_value = "default")]
     namespace: String,
-    /// The canary's backend, such as s3://bucket, which a task has to reach. Without it there is no canary.
+    /// The URL of the backend of the canary, which a task has to reach. Without it there is no canary.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
     /// A Secret in NAMESPACE whose entries are the canary's environment: the backend's credentials.

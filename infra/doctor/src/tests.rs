@@ -278,7 +278,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
     let mut failed = object(json!([{ "type": "Failed", "status": "True" }]), Value::Null);
     failed["status"]["message"] = "no such bucket".into();
     let stuck =
-        |stack: &Value, update: &Value, task: Option<Value>| canary::stuck(stack, update, task.as_ref(), Duration::from_secs(60));
+        |stack: &Value, update: &Value, task: Option<Value>| canary::stuck(stack, update, task.as_ref(), Duration::from_mins(1));
     let running = update(json!({ "task": "arn", "log": "https://log" }));
     let stopped = json!({ "lastStatus": "STOPPED", "stoppedReason": "Essential", "containers": [{ "reason": "CannotPullContainerError" }] });
     check([
