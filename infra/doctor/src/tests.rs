@@ -277,24 +277,24 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
     let update = |more: Value| object(json!([]), more);
     let mut failed = object(json!([{ "type": "Failed", "status": "True" }]), Value::Null);
     failed["status"]["message"] = "no such bucket".into();
-    let stuck =
+    let late =
         |stack: &Value, update: &Value, task: Option<Value>| canary::stuck(stack, update, task.as_ref(), Duration::from_mins(1));
     let running = update(json!({ "task": "arn", "log": "https://log" }));
     let stopped = json!({ "lastStatus": "STOPPED", "stoppedReason": "Essential", "containers": [{ "reason": "CannotPullContainerError" }] });
     check([
-        (stuck(&json!({}), &Value::Null, None), Level::Fail, "nobody looked"),
-        (stuck(&stalled, &Value::Null, None), Level::Fail, "SpecInvalid: spec.x"),
-        (stuck(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
-        (stuck(&stack, &failed, None), Level::Fail, "no such bucket"),
+        (late(&json!({}), &Value::Null, None), Level::Fail, "nobody looked"),
+        (late(&stalled, &Value::Null, None), Level::Fail, "SpecInvalid: spec.x"),
+        (late(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
+        (late(&stack, &failed, None), Level::Fail, "no such bucket"),
         (
             stuck(&stack, &update(json!({ "waitingReason": "InputNotFound", "waitingFor": "Secret x" })), None),
             Level::Fail,
             "InputNotFound: Secret x",
         ),
-        (stuck(&stack, &update(Value::Null), None), Level::Fail, "no task was started"),
-        (stuck(&stack, &running, Some(stopped)), Level::Fail, "CannotPullContainerError"),
-        (stuck(&stack, &running, Some(json!({ "lastStatus": "RUNNING" }))), Level::Fail, "https://log"),
-        (stuck(&stack, &running, Some(json!({ "lastStatus": "PENDING" }))), Level::Fail, "ECS says PENDING"),
+        (late(&stack, &update(Value::Null), None), Level::Fail, "no task was started"),
+        (late(&stack, &running, Some(stopped)), Level::Fail, "CannotPullContainerError"),
+        (late(&stack, &running, Some(json!({ "lastStatus": "RUNNING" }))), Level::Fail, "https://log"),
+        (late(&stack, &running, Some(json!({ "lastStatus": "PENDING" }))), Level::Fail, "ECS says PENDING"),
     ]);
 }
 
