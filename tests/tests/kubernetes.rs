@@ -145,8 +145,11 @@ async fn flux_kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watch
 }
 
 async fn applied(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> {
-    let (cluster, git) =
-        tokio::try_join!(Box::pin(Cluster::start(dirs, supervisor, project())), GitServer::start(dirs, supervisor))?;
+    let start = async {
+        let etcd = cluster::start_etcd(dirs, supervisor).await?;
+        Cluster::start(dirs, supervisor, project(), &etcd, None).await
+    };
+    let (cluster, git) = tokio::try_join!(Box::pin(start), GitServer::start(dirs, supervisor))?;
     let admin = cluster.client("admin").await?;
     cluster::apply(&admin, &dirs.tool("kustomize-controller-crds")?).await?;
     let events = flux::start(dirs, supervisor, &cluster).await?;
@@ -277,7 +280,7 @@ async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin
     forwarder.envs(env).env("KUBECONFIG", path);
     let forwarder = Process::start(dirs, FORWARDER, forwarder)?;
     let user = format!("system:serviceaccount:{SYSTEM}:{account}");
-    let watched: BTreeSet<_> = [
+    let kinds: BTreeSet<_> = [
         "stacks",
         "programs",
         "workspaces",
@@ -301,7 +304,7 @@ async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin
         let watches = calls.iter().filter(|call| call["verb"] == "watch" && call["responseStatus"]["code"] == 200);
         let seen: BTreeSet<_> =
             watches.filter_map(|call| call["objectRef"]["resource"].as_str().map(ToOwned::to_owned)).collect();
-        ensure!(seen == watched, "{seen:?}; {}", forwarder.last_words());
+        ensure!(seen == kinds, "{seen:?}; {}", forwarder.last_words());
         Ok(())
     })
     .await
