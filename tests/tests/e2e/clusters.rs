@@ -45,7 +45,7 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
     // Both run at once: a claim is of one cluster.
     let claims = async |world: &Handle| -> Result<BTreeSet<String>> {
         let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
-        Ok(leases.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect())
+        Ok(leases.list(&ListParams::default()).await?.iter().map(kube::ResourceExt::name_any).collect())
     };
     ready::until("the second cluster has a claim of its own", ready::START, async || {
         ensure!(claims(&second).await?.iter().any(|name| name != "driftless-admissions"), "there is none");
