@@ -287,7 +287,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
         (late(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
         (late(&stack, &failed, None), Level::Fail, "no such bucket"),
         (
-            stuck(&stack, &update(json!({ "waitingReason": "InputNotFound", "waitingFor": "Secret x" })), None),
+            late(&stack, &update(json!({ "waitingReason": "InputNotFound", "waitingFor": "Secret x" })), None),
             Level::Fail,
             "InputNotFound: Secret x",
         ),

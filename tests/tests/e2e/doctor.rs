@@ -53,7 +53,7 @@ async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster(
     let (open, closed) = (world.namespace("doctor-open").await?, world.foreign_namespace("doctor-shut").await?);
     for team in [&open, &closed] {
         let stack = "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: { name: app, namespace: NAMESPACE }\n\
-                     spec: { stack: dev, suspend: true, programRef: { name: none } }";
+                     spec: { stack: dev, programRef: { name: none } }";
         team.apply(stack).await?;
     }
     let (text, well) = doctor(&world, "cluster", &[]).await?;
