@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
+use aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;
 use driftless_aws::{Account, Keyring as _};
 use driftless_tests::{
     aws::control::Credentials,
@@ -25,7 +26,7 @@ use crate::world::{aws, nothing_was_given_up, s3, second, shared};
 async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSet<String>> {
     let list = s3(world, None).await?.list_objects_v2().bucket(world.get("WORLD_BUCKET")?).prefix(prefix).into_paginator();
     let pages = list.send().collect::<Result<Vec<_>, _>>().await?;
-    let keys = pages.iter().flat_map(|page| page.contents()).filter_map(|object| object.key());
+    let keys = pages.iter().flat_map(ListObjectsV2Output::contents).filter_map(|object| object.key());
     let of_name = keys.filter(|key| key.contains(name)).filter_map(|key| key.split('/').nth(1));
     Ok(of_name.map(ToOwned::to_owned).collect())
 }

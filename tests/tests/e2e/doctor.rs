@@ -12,7 +12,7 @@ use crate::world::shared;
 async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Result<(String, bool)> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/doctor");
     let mut doctor = Command::new(&target);
-    doctor.env("PATH", format!("{}:{}", world.get("WORLD_TOOLS")?, std::env::var("PATH")?));
+    doctor.env("PATH", format!("{}:{}", world.get("WORLD_TOOLS")?, std::env::var_os("PATH").unwrap_or_default().display()));
     for name in ["KUBECONFIG", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {
         doctor.env(name, world.get(name)?);
     }
