@@ -17,8 +17,8 @@ pub struct Guide {
 }
 
 impl Guide {
-    /// The commands of a page, to be run with this environment.
-    pub fn read(page: &str, environment: &[(&str, &str)]) -> Result<Self> {
+    /// The commands of a page, to be run with this environment, and the world's tools on PATH.
+    pub fn read(page: &str, tools: &Path, environment: &[(&str, &str)]) -> Result<Self> {
         let (mut blocks, mut heading) = (BTreeMap::<_, Vec<String>>::new(), String::new());
         let mut lines = page.lines();
         while let Some(line) = lines.next() {
@@ -34,7 +34,9 @@ impl Guide {
         let first = blocks.remove("").unwrap_or_default().join("\n");
         let left = blocks.iter().flat_map(|(heading, blocks)| (0..blocks.len()).map(|block| (heading.clone(), block)));
         let left = RefCell::new(left.collect());
-        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let path = format!("{}:{}", tools.display(), std::env::var_os("PATH").unwrap_or_default().display());
+        let environment = environment.iter().chain([&("PATH", path.as_str())]);
+        let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Ok(Self { blocks, first, environment, left })
     }
 

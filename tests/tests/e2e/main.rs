@@ -11,6 +11,7 @@ mod drift;
 mod events;
 mod failures;
 mod git;
+mod guides;
 mod hostile;
 mod identity;
 mod interruption;

@@ -89,12 +89,11 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
 
 fn guide(world: &Handle, team: &Namespace<'_>) -> Result<Guide> {
     let before = std::env::temp_dir().join(format!("driftless-updates-before-{}", std::process::id()));
-    let path = format!("{}:{}", world.get("WORLD_TOOLS")?, std::env::var_os("PATH").unwrap_or_default().display());
     Guide::read(
         PAGE,
+        Path::new(world.get("WORLD_TOOLS")?),
         &[
             ("KUBECONFIG", world.get("KUBECONFIG")?),
-            ("PATH", &path),
             ("NAMESPACE", &team.name),
             ("PKO_NAMESPACE", PKO),
             ("BEFORE", &before.display().to_string()),

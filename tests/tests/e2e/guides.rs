@@ -1,0 +1,92 @@
+//! The guides, command by command as a new user types them. Migration has a file of its own.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::{
+    guide::Guide,
+    world::{cluster, ready},
+};
+use kube::config::Kubeconfig;
+
+use crate::world::{alone, shared};
+
+#[tokio::test]
+async fn getting_started_goes_from_an_empty_namespace_to_a_stack_that_follows_git() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let name = "getting-started";
+    let repository = world.git.create(name).await?;
+    let project = "name: infra\nruntime: yaml\noutputs: { at: git }\n";
+    repository.commit("one", &[("Pulumi.yaml", project)]).await?;
+    let backend = format!("{}/{name}", world.get("WORLD_STATE")?);
+    fs::create_dir_all(backend.trim_start_matches("file://"))?;
+    let environment = [
+        ("KUBECONFIG", world.get("KUBECONFIG")?),
+        ("NAMESPACE", name),
+        ("BACKEND", &backend),
+        ("REPOSITORY", &repository.url),
+    ];
+    let page = include_str!("../../../docs/getting-started.md");
+    let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
+    for block in 0..3 {
+        guide.run("A namespace for Stacks", block).await?;
+    }
+    guide.run("The first Stack", 0).await?;
+    assert_eq!(guide.run("The first Stack", 1).await?.lines().last(), Some("hello"));
+    let shown = guide.run("The first Stack", 2).await?;
+    assert!(shown.contains("StackCreated") || shown.contains("StackUpdateSuccessful"), "{shown}");
+    for block in 0..2 {
+        guide.run("Change it", block).await?;
+    }
+    guide.run("Follow git", 0).await?;
+    guide.run("Take it away", 0).await?;
+    guide.all_were_run()
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let folder = tempfile::tempdir()?;
+    let admin = Kubeconfig::read_from(world.get("KUBECONFIG")?)?;
+    let server = admin.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone()).context("no server")?;
+    fs::copy(world.get("KUBECONFIG")?, folder.path().join("clusters.yaml"))?;
+    let place = folder.path().display().to_string();
+    let environment =
+        [("KUBECONFIG", world.get("KUBECONFIG")?), ("CLUSTER", "edge"), ("SERVER", &server), ("FOLDER", &place)];
+    let page = include_str!("../../../docs/clusters.md");
+    let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
+    // The token's Secret is there at once, and its content a moment later.
+    ready::until("the guide's kubeconfig", ready::START, async || {
+        guide.run("Any other cluster", 0).await?;
+        let token = &Kubeconfig::read_from(folder.path().join("edge.yaml"))?.auth_infos[0];
+        ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token yet");
+        Ok(())
+    })
+    .await?;
+    guide.all_were_run()?;
+    let all = Kubeconfig::read_from(folder.path().join("all.yaml"))?;
+    let contexts: Vec<_> = all.contexts.iter().map(|context| context.name.as_str()).collect();
+    assert_eq!(contexts, [cluster::NAME, "edge"]);
+    let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
+    for (question, answer) in [("list stacks.pulumi.com", "yes"), ("delete leases.coordination.k8s.io", "no"), ("get secrets", "no")] {
+        let asked = tokio::process::Command::new(&kubectl)
+            .args(["auth", "can-i", "--all-namespaces"])
+            .args(question.split(' '))
+            .args(["--context", "edge"])
+            .env("KUBECONFIG", folder.path().join("all.yaml"))
+            .output()
+            .await?;
+        assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), answer, "{question}: {asked:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_upgrade_applies_the_definitions_and_rights_over_those_that_are_there() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let page = include_str!("../../../docs/upgrade.md");
+    let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &[("KUBECONFIG", world.get("KUBECONFIG")?)])?;
+    let applied = guide.run("The steps", 0).await?;
+    assert!(applied.contains("stacks.pulumi.com serverside-applied"), "{applied}");
+    guide.all_were_run()
+}
