@@ -15,7 +15,7 @@ pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
     let mut crds = vec![stack()?, Program::crd(), Workspace::crd(), Update::crd()];
     let versions = crds.iter_mut().flat_map(|crd| &mut crd.spec.versions);
     for schema in versions.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut()) {
-        refuse_null(schema);
+        plain(schema);
     }
     Ok(crds)
 }
@@ -30,16 +30,18 @@ fn stack() -> Result<CustomResourceDefinition, MergeError> {
     merge_crds(vec![v1, old], "v1")
 }
 
-/// An optional field is left out, not null. The derived schemas allow both, PKO's do not.
-fn refuse_null(schema: &mut JSONSchemaProps) {
+/// An optional field is left out, not null. The derived schemas allow both, PKO's do not. And the API server warns of a format that it
+/// does not know.
+fn plain(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    schema.format.take_if(|format| format == "uint32");
     for property in schema.properties.iter_mut().flatten() {
-        refuse_null(property.1);
+        plain(property.1);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        refuse_null(values);
+        plain(values);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        refuse_null(items);
+        plain(items);
     }
 }
