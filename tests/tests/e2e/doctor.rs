@@ -2,8 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
-use driftless_tests::{scenario::Handle, world::cluster};
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::{
+    scenario::{Handle, RUN},
+    world::{cluster, ready},
+};
 use tokio::process::Command;
 
 use crate::world::shared;
@@ -31,8 +34,13 @@ async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
     let (text, well) = doctor(&world, "canary", &[("NAMESPACE", "doctor"), ("BACKEND_URL", &backend)]).await?;
     assert!(well, "{text}");
     assert!(text.contains("ok    canary: Ready after ") && text.contains("ok    canary: destroyed and gone after "), "{text}");
-    assert_eq!(team.updates("driftless-doctor").await?.len(), 0, "nothing of it is left");
-    Ok(())
+    // Kubernetes collects them behind their Stack.
+    ready::until("no Update of it is left", RUN, async || {
+        let left = team.updates("driftless-doctor").await?.len();
+        ensure!(left == 0, "{left} Updates");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
