@@ -51,8 +51,8 @@ unit: tools ## Tests that need no world: decisions, contracts, archives, generat
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
-	@tests/tools/install buildah qemu helm kustomize-controller
-	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes --test images --test arm64
+	@tests/tools/install helm kustomize-controller
+	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
 	cargo test --package driftless-tests --locked --test privileges
 
@@ -98,6 +98,11 @@ cost: ## What it costs a month: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3
 images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr.io/you PUSH=1
 	@tests/tools/install python
 	@infra/images/build
+
+.PHONY: images-test
+images-test: tools ## The images, unoptimised: built, pushed to a registry of this machine, pulled, run.
+	@tests/tools/install buildah
+	cargo test --package driftless-tests --locked --test images
 
 .PHONY: arm64
 arm64: ## All that is deployed, built for arm64, unoptimised; one function answers in an emulator.

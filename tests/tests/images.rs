@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs,
+    fs,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
 };
@@ -71,7 +71,6 @@ async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, St
     ];
     fs::write(&storage, lines.join("\n"))?;
     let build = Command::new(root().join("infra/images/build"))
-        .env("PATH", format!("{}:{}", dirs.tools().display(), env::var_os("PATH").unwrap_or_default().display()))
         .envs([("REGISTRY", registry.host.as_str()), ("PUSH", "1"), ("TAG", "test"), ("SOURCE", "https://example.org/driftless")])
         .envs([("ARCHITECTURES", "amd64"), ("PROFILE", "dev"), ("ENGINE", "buildah"), ("BUILDAH_ISOLATION", "chroot")])
         .env("CONTAINERS_STORAGE_CONF", storage)
@@ -106,14 +105,15 @@ async fn pull(dirs: &Dirs, registry: &Registry, name: &str, image: &str) -> Resu
     export.args(["export", "--insecure", "--platform", "linux/amd64", image]).arg(&archive);
     output(export).await?;
     let folder = dirs.create(name)?;
+    fs::create_dir(folder.join("proc"))?;
     tar::Archive::new(fs::File::open(archive)?).unpack(&folder)?;
     Ok(folder)
 }
 
-/// A program in an image's own root, where there is nothing else.
+/// A program in an image's own root, where there is nothing else but /proc, as an engine has it.
 fn within(dirs: &Dirs, folder: &Path, words: &[&str]) -> Command {
     let mut program = command(dirs, "unshare");
-    program.args(["--user", "--map-root-user", "chroot"]).arg(folder).args(words);
+    program.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "--root"]).arg(folder).args(words);
     program
 }
 
