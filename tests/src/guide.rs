@@ -35,8 +35,8 @@ impl Guide {
         let left = blocks.iter().flat_map(|(heading, blocks)| (0..blocks.len()).map(|block| (heading.clone(), block)));
         let left = RefCell::new(left.collect());
         let path = format!("{}:{}", tools.display(), std::env::var_os("PATH").unwrap_or_default().display());
-        let environment = environment.iter().chain([&("PATH", path.as_str())]);
-        let environment = environment.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let environment = environment.iter().copied().chain([("PATH", path.as_str())]);
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         Ok(Self { blocks, first, environment, left })
     }
 

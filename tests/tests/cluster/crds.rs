@@ -48,7 +48,7 @@ pub async fn are_taken_over(cluster: &Cluster, dirs: &Dirs) -> Result<()> {
     ensure!(suspended.data["spec"]["driftless"].is_null(), "these are not PKO's definitions");
 
     let kubeconfig = cluster.admin_kubeconfig.display().to_string();
-    Guide::read(PAGE, &dirs.tools(), &[("KUBECONFIG", &kubeconfig)])?.run("Install Driftless beside PKO", 0).await?;
+    Guide::read(PAGE, dirs.tools(), &[("KUBECONFIG", &kubeconfig)])?.run("Install Driftless beside PKO", 0).await?;
     ready::until("our definition is served", LIMIT, async || {
         let suspended = stacks.patch("shop", &dry, &suspend).await?;
         ensure!(suspended.data["spec"]["driftless"]["suspend"] == true, "{}", suspended.data["spec"]);

@@ -20,12 +20,8 @@ async fn getting_started_goes_from_an_empty_namespace_to_a_stack_that_follows_gi
     repository.commit("one", &[("Pulumi.yaml", project)]).await?;
     let backend = format!("{}/{name}", world.get("WORLD_STATE")?);
     fs::create_dir_all(backend.trim_start_matches("file://"))?;
-    let environment = [
-        ("KUBECONFIG", world.get("KUBECONFIG")?),
-        ("NAMESPACE", name),
-        ("BACKEND", &backend),
-        ("REPOSITORY", &repository.url),
-    ];
+    let environment =
+        [("KUBECONFIG", world.get("KUBECONFIG")?), ("NAMESPACE", name), ("BACKEND", &backend), ("REPOSITORY", &repository.url)];
     let page = include_str!("../../../docs/getting-started.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
     for block in 0..3 {
@@ -51,8 +47,7 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
     let server = admin.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone()).context("no server")?;
     fs::copy(world.get("KUBECONFIG")?, folder.path().join("clusters.yaml"))?;
     let place = folder.path().display().to_string();
-    let environment =
-        [("KUBECONFIG", world.get("KUBECONFIG")?), ("CLUSTER", "edge"), ("SERVER", &server), ("FOLDER", &place)];
+    let environment = [("KUBECONFIG", world.get("KUBECONFIG")?), ("CLUSTER", "edge"), ("SERVER", &server), ("FOLDER", &place)];
     let page = include_str!("../../../docs/clusters.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
     // The token's Secret is there at once, and its content a moment later.
@@ -68,7 +63,9 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
     let contexts: Vec<_> = all.contexts.iter().map(|context| context.name.as_str()).collect();
     assert_eq!(contexts, [cluster::NAME, "edge"]);
     let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
-    for (question, answer) in [("list stacks.pulumi.com", "yes"), ("delete leases.coordination.k8s.io", "no"), ("get secrets", "no")] {
+    for (question, answer) in
+        [("list stacks.pulumi.com", "yes"), ("delete leases.coordination.k8s.io", "no"), ("get secrets", "no")]
+    {
         let asked = tokio::process::Command::new(&kubectl)
             .args(["auth", "can-i", "--all-namespaces"])
             .args(question.split(' '))
