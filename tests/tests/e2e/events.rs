@@ -17,6 +17,9 @@ fn samples() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     let mut samples = BTreeMap::new();
     for folder in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../events"))? {
         let folder = folder?;
+        if !folder.file_type()?.is_dir() {
+            continue;
+        }
         let function = folder.file_name().to_string_lossy().into_owned();
         let files = fs::read_dir(folder.path())?.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
         samples.insert(function, files);

