@@ -47,6 +47,7 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	cargo test --workspace --locked --exclude driftless-tests
+	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
 	cargo test --package driftless-tests --locked --lib --test sim --test deployment
 
 .PHONY: e2e

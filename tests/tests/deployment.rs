@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
 };
@@ -18,6 +19,10 @@ use driftless_tests::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
+use tokio::process::Command;
+
+#[path = "deployment/scripts.rs"]
+mod scripts;
 
 const ACCOUNT: &str = "123456789012";
 const REGION: &str = "us-east-1";
@@ -65,16 +70,11 @@ const NOT_SET: &str = "moto's CloudFormation makes the resource without it";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result<()> {
-    let project = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?;
-    let stage = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("deployment");
-    fs::create_dir_all(&stage)?;
-    let dirs = Dirs::fresh(&stage)?;
-    std::os::unix::fs::symlink(project.join("target/tools"), stage.join("target/tools"))
-        .or_else(|error| if error.kind() == std::io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+    let project = project()?;
+    let dirs = stage("deployment")?;
     let supervisor = Supervisor::default();
     let moto = Moto::start(&dirs, &supervisor).await?;
-    // moto finds the bucket in the URL of a template by this name.
-    let aws = Aws { dirs: &dirs, endpoint: moto.endpoint.replace("127.0.0.1", "localhost") };
+    let aws = Aws::new(&dirs, &moto, REGION);
 
     let parameters = PARAMETERS.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let settings = Settings {
@@ -103,6 +103,20 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
     let closed: Vec<_> = known.iter().filter(|gap| !gaps.contains_key(*gap)).collect();
     assert!(closed.is_empty(), "moto has learned this, so that it is no gap any more: {closed:?}");
     Ok(())
+}
+
+fn project() -> Result<PathBuf> {
+    Ok(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?)
+}
+
+/// The folders of a test, with the project's tools.
+fn stage(name: &str) -> Result<Dirs> {
+    let stage = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&stage)?;
+    let dirs = Dirs::fresh(&stage)?;
+    std::os::unix::fs::symlink(project()?.join("target/tools"), stage.join("target/tools"))
+        .or_else(|error| if error.kind() == std::io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+    Ok(dirs)
 }
 
 /// The properties that are not as they are written, as `Type.Property`; the type alone if there is nothing.
@@ -138,17 +152,28 @@ fn covers(actual: &Value, expected: &Value) -> bool {
 struct Aws<'a> {
     dirs: &'a Dirs,
     endpoint: String,
+    region: &'static str,
 }
 
-impl Aws<'_> {
+impl<'a> Aws<'a> {
+    fn new(dirs: &'a Dirs, moto: &Moto, region: &'static str) -> Self {
+        // moto finds the bucket in the URL of a template by this name.
+        Self { dirs, endpoint: moto.endpoint.replace("127.0.0.1", "localhost"), region }
+    }
+
     async fn run(&self, words: &[&str]) -> Result<String> {
         // `package` uploads by the variable, and SQS listens to the argument alone.
-        let mut aws = command(self.dirs, self.dirs.tool("aws")?);
-        aws.args(words)
-            .args(["--output", "json", "--region", REGION, "--endpoint-url", &self.endpoint])
-            .env("AWS_ENDPOINT_URL", &self.endpoint);
-        aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s").env("AWS_MAX_ATTEMPTS", "1");
+        let mut aws = self.command(self.dirs.tool("aws")?);
+        aws.args(words).args(["--output", "json", "--region", self.region, "--endpoint-url", &self.endpoint]);
         output(aws).await
+    }
+
+    /// A program that calls AWS.
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = command(self.dirs, program);
+        command.env("AWS_ENDPOINT_URL", &self.endpoint).env("AWS_MAX_ATTEMPTS", "1");
+        command.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
+        command
     }
 
     /// A copy of the template is deployed: to package the real functions would take minutes, and what they hold is nothing that
