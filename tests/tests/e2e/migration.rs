@@ -425,7 +425,8 @@ fn audit(world: &Handle, from: u64) -> Result<Vec<Call>> {
     file.read_to_string(&mut text)?;
     let call = |entry: Value| {
         let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let user = text("/user/username").strip_prefix("driftless:")?.to_owned();
+        let mut groups = entry.pointer("/user/groups")?.as_array()?.iter().filter_map(Value::as_str);
+        let user = groups.find_map(|group| group.strip_prefix("driftless:"))?.to_owned();
         let object = format!("{}/{}", text("/objectRef/resource"), text("/objectRef/name"));
         Some(Call { user, verb: text("/verb"), namespace: text("/objectRef/namespace"), object })
     };
