@@ -52,8 +52,9 @@ unit: tools ## Tests that need no world: decisions, contracts, archives, generat
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
-	@tests/tools/install helm kustomize-controller
-	cargo test --package driftless-tests --locked --test processes --test cluster --test kubernetes
+	@tests/tools/install helm
+	cargo test --package driftless-tests --locked --test processes --test cluster
+	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
 	cargo test --package driftless-tests --locked --test privileges
 
@@ -99,6 +100,11 @@ cost: ## What it costs a month: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3
 images: ## The images of the runner and the forwarder: make images REGISTRY=ghcr.io/you PUSH=1
 	@tests/tools/install python
 	@infra/images/build
+
+.PHONY: flux
+flux: build ## What is applied to a cluster, by Flux's own kustomize-controller.
+	@tests/tools/install kustomize-controller helm
+	cargo test --package driftless-tests --locked --test kubernetes flux_
 
 .PHONY: images-test
 images-test: tools ## The images, unoptimised: built, pushed to a registry of this machine, pulled, run.

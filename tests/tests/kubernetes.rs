@@ -28,6 +28,7 @@ use kube::{
     config::Kubeconfig,
 };
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 const LIMIT: Duration = Duration::from_mins(2);
 const FORWARDER: &str = "driftless-forwarder";
@@ -42,6 +43,9 @@ const VALUES: [(&str, &str, &str); 5] = [
     ("FORWARDER_IMAGE", "forwarderImage", "registry.example/forwarder@sha256:0123"),
 ];
 const ADDRESS: &str = "https://abc.lambda-url.eu-west-1.on.aws/production";
+
+/// There is one folder for all worlds.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// Objects by what they are, for example `apps/v1 Deployment driftless-system/driftless-forwarder`.
 type Objects = BTreeMap<String, Value>;
@@ -136,32 +140,47 @@ fn the_chart_has_this_version() -> Result<()> {
 }
 
 #[tokio::test]
-async fn flux_kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() -> Result<()> {
+async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() -> Result<()> {
+    let _turn = TURN.lock().await;
     let dirs = Dirs::fresh(project())?;
     let supervisor = Supervisor::default();
-    supervisor.guard(Box::pin(applied(&dirs, &supervisor))).await?;
+    let applied = async {
+        let (cluster, admin) = cluster(&dirs, &supervisor).await?;
+        apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
+        kubectl_applies(&cluster, "kustomized", &kustomized(true)?)?;
+        the_forwarder_sees_all_it_watches(&dirs, &cluster, &admin).await?;
+        // Each of the two names its own ConfigMap.
+        kubectl_applies(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)
+    };
+    supervisor.guard(Box::pin(applied)).await?;
     supervisor.stop().await;
     Ok(())
 }
 
-async fn applied(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> {
-    let start = async {
-        let etcd = cluster::start_etcd(dirs, supervisor).await?;
-        Cluster::start(dirs, supervisor, project(), &etcd, None).await
+/// By itself, as `make flux`: kustomize-controller takes long to build.
+#[tokio::test]
+async fn flux_applies_it_by_its_one_file() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    let applied = async {
+        let ((cluster, admin), git) =
+            tokio::try_join!(Box::pin(cluster(&dirs, &supervisor)), GitServer::start(&dirs, &supervisor))?;
+        cluster::apply(&admin, &dirs.tool("kustomize-controller-crds")?).await?;
+        let events = flux::start(&dirs, &supervisor, &cluster).await?;
+        flux::start_kustomize_controller(&dirs, &supervisor, &cluster, &events).await?;
+        flux_applies_one_file(&cluster, &admin, &git, &kustomized(false)?).await
     };
-    let (cluster, git) = tokio::try_join!(Box::pin(start), GitServer::start(dirs, supervisor))?;
-    let admin = cluster.client("admin").await?;
-    cluster::apply(&admin, &dirs.tool("kustomize-controller-crds")?).await?;
-    let events = flux::start(dirs, supervisor, &cluster).await?;
-    flux::start_kustomize_controller(dirs, supervisor, &cluster, &events).await?;
-    let kustomized_only = kustomized(false)?;
-    flux_applies_one_file(&cluster, &admin, &git, &kustomized_only).await?;
+    supervisor.guard(Box::pin(applied)).await?;
+    supervisor.stop().await;
+    Ok(())
+}
 
-    apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
-    kubectl_applies(&cluster, "kustomized", &kustomized(true)?)?;
-    the_forwarder_sees_all_it_watches(dirs, &cluster, &admin).await?;
-    // Each of the two names its own ConfigMap.
-    kubectl_applies(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)
+async fn cluster(dirs: &Dirs, supervisor: &Supervisor) -> Result<(Cluster, Client)> {
+    let etcd = cluster::start_etcd(dirs, supervisor).await?;
+    let cluster = Cluster::start(dirs, supervisor, project(), &etcd, None).await?;
+    let admin = cluster.client("admin").await?;
+    Ok((cluster, admin))
 }
 
 /// The one file is all that the cluster is given: source, build, apply and health check are Flux's.
