@@ -55,7 +55,7 @@ e2e: build ## Tests through the real processes.
 	@tests/tools/install helm
 	cargo test --package driftless-tests --locked --test processes --test cluster
 	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
-	cargo test --package driftless-tests --locked --test e2e -- --test-threads 6
+	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200
 	cargo test --package driftless-tests --locked --test privileges
 
 .PHONY: sim

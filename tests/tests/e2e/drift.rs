@@ -95,8 +95,13 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
     let status = |stack: &Stack| stack.status.clone().context("a status");
     let (before, after) = (status(&clean)?, status(&found)?);
     assert_eq!((before.last_update, before.outputs, None), (after.last_update, after.outputs, after.current_update));
-    let events = team.events("app", "DriftDetected").await?;
-    ensure!(events.iter().any(|note| note.contains("3 resources drifted: ")), "{events:?}");
+    // It is told after the status is written.
+    ready::until("the Event", RUN, async || {
+        let events = team.events("app", "DriftDetected").await?;
+        ensure!(events.iter().any(|note| note.contains("3 resources drifted: ")), "{events:?}");
+        Ok(())
+    })
+    .await?;
     let (checks, runs) = checks_and_runs(&team).await?;
     ensure!(runs.len() == 1 && checks.len() >= 2, "{checks:#?}\n{runs:#?}");
     ensure!(checks.iter().all(|check| check.spec.operation.as_deref() == Some("refresh")), "{checks:#?}");

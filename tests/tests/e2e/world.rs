@@ -20,10 +20,16 @@ use driftless_tests::{
     scenario::{Handle, Namespace, RUN},
     world::{cluster, ready, start::INSTANCES},
 };
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit},
+    time::sleep,
+};
 
 /// Held for reading by tests that live side by side, for writing by one that turns something off.
 static TURN: RwLock<()> = RwLock::const_new(());
+/// So many tests live side by side. All are started at once (`--test-threads`), so that those that want the world to themselves wait
+/// without a place, and come one after another when there is nobody else left.
+static PLACES: Semaphore = Semaphore::const_new(6);
 
 /// How long the world may take to start. Each of its parts has a deadline of its own, which says more.
 const READY: Duration = Duration::from_mins(10);
@@ -65,9 +71,15 @@ pub async fn second() -> Result<Handle> {
     Handle::open_second(&env_file()).await
 }
 
+/// A place beside other tests.
+pub struct Turn {
+    _place: SemaphorePermit<'static>,
+    _turn: RwLockReadGuard<'static, ()>,
+}
+
 /// The world, beside other tests.
-pub async fn shared() -> Result<(Handle, RwLockReadGuard<'static, ()>)> {
-    let turn = TURN.read().await;
+pub async fn shared() -> Result<(Handle, Turn)> {
+    let turn = Turn { _place: PLACES.acquire().await?, _turn: TURN.read().await };
     Ok((open().await?, turn))
 }
 
@@ -76,7 +88,13 @@ pub type Alone = RwLockWriteGuard<'static, ()>;
 
 /// The world, alone.
 pub async fn alone() -> Result<(Handle, Alone)> {
-    let turn = TURN.write().await;
+    // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
+    let turn = loop {
+        if let Ok(turn) = TURN.try_write() {
+            break turn;
+        }
+        sleep(Duration::from_millis(200)).await;
+    };
     Ok((open().await?, turn))
 }
 

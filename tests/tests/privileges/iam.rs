@@ -48,7 +48,7 @@ const TAKEN_BACK: &str =
     "The run was recorded while its task's folder was filled, which is a race; the launcher's own tests do it.";
 
 /// Calls that were refused, by role, action and resource, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 4] = [
+const REFUSED: [(&str, &str, &str, &str); 5] = [
     ("TaskRole", "s3:ListBucket", "*", "A task asks for what is not there yet; who may not list is told 403."),
     (
         "TaskRole",
@@ -58,6 +58,7 @@ const REFUSED: [(&str, &str, &str, &str); 4] = [
     ),
     ("TaskRole", "s3:PutObject", "*", "tickets.rs: another task's folder, another folder than its own `out/`."),
     ("*", "s3:GetObject", "sealed/*", "compat/mod.rs: only the launcher reads sealed inputs."),
+    ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: only the five functions read the kubeconfig."),
 ];
 
 /// Sessions of tests that try what a role may do. What they may is no use of it.

@@ -35,17 +35,25 @@ const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 4] = [
+const REFUSED: [(&str, &str, &str, &str); 6] = [
     ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
+    ("recorder", "pulumi.com/stacks", "list", "clusters.rs: a session of a role with an access entry tries it."),
+    ("reconciler", "/gitrepositories", "get", "compat: a sourceRef that names no group."),
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
 ];
 
 /// Calls that rules of a test allow, by part, API group with resource, and verb.
-const ADDED: [(&str, &str, &str, &str); 2] = [
+const ADDED: [(&str, &str, &str, &str); 3] = [
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
     ("fetcher", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
+    (
+        "*",
+        "authorization.k8s.io/selfsubjectaccessreviews",
+        "create",
+        "doctor.rs: the doctor asks what a part may do, as anybody may.",
+    ),
 ];
 
 /// A rule as it is bound.
