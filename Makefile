@@ -40,7 +40,7 @@ lint-infra: ## The templates of AWS: cfn-lint, and checkov without a finding.
 .PHONY: lint-files
 lint-files: ## Shell scripts, Dockerfiles, workflows.
 	@tests/tools/install actionlint hadolint shellcheck
-	shellcheck $$(git grep --untracked -lE '^#!.*\b(ba)?sh\b' -- ':!*.md')
+	shellcheck --external-sources $$(git grep --untracked -lE '^#!.*\b(ba)?sh\b' -- ':!*.md')
 	hadolint $$(git ls-files -co --exclude-standard '*Dockerfile')
 	actionlint
 
