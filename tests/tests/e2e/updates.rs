@@ -380,7 +380,13 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
         Ok(())
     })
     .await?;
+    // The Stack is Ready still, of its first run.
+    ready::until("the second run ends", RUN, async || {
+        let summary = ours(&team.updates("app").await?[1]).summary;
+        ensure!(summary.as_deref() == Some("~75"), "{summary:?}");
+        Ok(())
+    })
+    .await?;
     team.ready_after("app", 2).await?;
-    assert_eq!(ours(&team.updates("app").await?[1]).summary.as_deref(), Some("~75"));
     team.clear().await
 }
