@@ -13,6 +13,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
+use tokio::process::Command;
 
 use crate::{
     aws::control,
@@ -30,6 +31,29 @@ pub const SYSTEM: &str = "driftless-system";
 
 /// The API version of Flux's sources.
 pub const FLUX: &str = "source.toolkit.fluxcd.io/v1";
+
+/// The definition of a namespaced kind of version `v1` with a status, of whatever content.
+#[must_use]
+pub fn definition(group: &str, kind: &str) -> String {
+    let singular = kind.to_lowercase();
+    format!(
+        "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{ name: {singular}s.{group} }}
+spec:
+  group: {group}
+  names: {{ kind: {kind}, plural: {singular}s, singular: {singular} }}
+  scope: Namespaced
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {{ status: {{}} }}
+    schema: {{ openAPIV3Schema: {{ type: object, x-kubernetes-preserve-unknown-fields: true }} }}
+"
+    )
+}
 
 /// A running world.
 pub struct Handle {
@@ -92,6 +116,26 @@ impl Handle {
         let namespace = self.foreign_namespace(name).await?;
         namespace.allow_runs().await?;
         Ok(namespace)
+    }
+
+    /// What a user does by hand: runs the pulumi of the tasks' image on the program in a folder. What it printed.
+    pub async fn pulumi(&self, folder: &Path, backend: &str, arguments: &[&str]) -> Result<String> {
+        let tools = self.get("WORLD_TOOLS")?;
+        let output = Command::new(Path::new(tools).join("pulumi"))
+            .args(arguments)
+            .args(["--non-interactive", "--color=never"])
+            .current_dir(folder)
+            .env("PATH", format!("{tools}:/usr/local/bin:/usr/bin:/bin"))
+            .env("PULUMI_HOME", Path::new(self.get("WORLD_LOGS")?).with_file_name("image").join("pulumi"))
+            .env("PULUMI_BACKEND_URL", backend)
+            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
+            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
+            .env("KUBECONFIG", self.get("KUBECONFIG")?)
+            .output()
+            .await?;
+        let [printed, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        ensure!(output.status.success(), "pulumi {arguments:?}: {printed}{said}");
+        Ok(printed)
     }
 
     /// The same, but nobody has allowed runs to come from it.

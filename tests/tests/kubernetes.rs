@@ -132,6 +132,41 @@ fn the_chart_says_what_is_missing_or_wrong() -> Result<()> {
     Ok(())
 }
 
+/// Pulumi's program has them as texts of its own, as no resource of its reads a file and fills values in.
+#[test]
+fn the_bootstrap_has_what_the_one_file_and_the_bindings_of_a_namespace_have() -> Result<()> {
+    let read = |path: &str| fs::read_to_string(project().join(path)).with_context(|| path.to_owned());
+    let program: Value = serde_saphyr::from_str(&read("infra/bootstrap/Pulumi.yaml")?)?;
+    let text = |resource: &str, settings: &[(&str, &str)]| {
+        let text = program["resources"][resource]["properties"]["yaml"].as_str().unwrap_or_default().to_owned();
+        settings.iter().fold(text, |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
+    };
+    let settings = [
+        ("cluster", "${CLUSTER}"),
+        ("region", "${AWS_REGION}"),
+        ("hintsQueueUrl", "${HINTS_QUEUE_URL}"),
+        ("webhookUrl", "${WEBHOOK_URL}"),
+        ("forwarderImage", "${FORWARDER_IMAGE}"),
+        ("driftlessVersion", "${VERSION}"),
+        ("driftlessUrl", program["config"]["driftlessUrl"]["default"].as_str().context("a default")?),
+    ];
+    let mut installed = objects(&text("driftless", &settings))?;
+    // The one thing that is Pulumi's.
+    let kustomization = installed.get_mut("kustomize.toolkit.fluxcd.io/v1 Kustomization flux-system/driftless");
+    let metadata = kustomization.and_then(|object| object["metadata"].as_object_mut()).context("a Kustomization")?;
+    assert_eq!(metadata.remove("annotations"), Some(json!({ "pulumi.com/waitFor": "condition=Ready" })));
+    assert_eq!(installed, objects(&read("infra/flux/driftless.yaml")?)?);
+    assert_eq!(program["config"]["driftlessVersion"]["default"], env!("CARGO_PKG_VERSION"));
+
+    let bound = objects(&text("identity", &[("namespace", "default"), ("annotations", "")]))?;
+    let bindings = objects(&read("infra/kubernetes/runs/runs.yaml")?)?;
+    // Its own Stack has a source of Flux's.
+    let needed = bindings.iter().filter(|(id, _)| !id.ends_with("/driftless:git-credentials"));
+    let (ids, wanted): (Vec<_>, Vec<_>) = needed.map(|(id, binding)| (id, Some(binding))).unzip();
+    assert_eq!(ids.iter().map(|id| bound.get(*id)).collect::<Vec<_>>(), wanted, "{ids:?}");
+    Ok(())
+}
+
 #[test]
 fn the_chart_has_this_version() -> Result<()> {
     let chart: Value = serde_saphyr::from_str(&fs::read_to_string(project().join("infra/chart/Chart.yaml"))?)?;

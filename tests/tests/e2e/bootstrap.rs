@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_tests::scenario::{FLUX, Handle, Namespace, PASSPHRASE, commit};
+use driftless_tests::scenario::{FLUX, Handle, Namespace, PASSPHRASE, commit, definition};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api,
@@ -16,23 +16,6 @@ use crate::world::shared;
 const PROGRAM: &str = include_str!("../../../infra/bootstrap/Pulumi.yaml");
 const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io/v1";
 
-/// What the world lacks of Flux.
-const KUSTOMIZATIONS: &str = "
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: { name: kustomizations.kustomize.toolkit.fluxcd.io }
-spec:
-  group: kustomize.toolkit.fluxcd.io
-  names: { kind: Kustomization, plural: kustomizations, singular: kustomization }
-  scope: Namespaced
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    subresources: { status: {} }
-    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
-";
-
 /// A user with the program in a folder.
 struct User<'a> {
     world: &'a Handle,
@@ -42,22 +25,7 @@ struct User<'a> {
 
 impl User<'_> {
     async fn pulumi(&self, arguments: &[&str]) -> Result<String> {
-        let world = PathBuf::from(self.world.get("WORLD_LOGS")?).with_file_name("image");
-        let output = tokio::process::Command::new(format!("{}/pulumi", self.world.get("WORLD_TOOLS")?))
-            .args(arguments)
-            .args(["--non-interactive", "--color=never"])
-            .current_dir(&self.folder)
-            .env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", self.world.get("WORLD_TOOLS")?))
-            .env("PULUMI_HOME", world.join("pulumi"))
-            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-            .env("PULUMI_BACKEND_URL", &self.backend)
-            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
-            .env("KUBECONFIG", self.world.get("KUBECONFIG")?)
-            .output()
-            .await?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        ensure!(output.status.success(), "pulumi {arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
-        Ok(text(&output.stdout))
+        self.world.pulumi(&self.folder, &self.backend, arguments).await
     }
 
     async fn set(&self, settings: &[(&str, &str)]) -> Result<()> {
@@ -108,7 +76,10 @@ async fn a_program_that_was_run_once_by_hand_is_run_by_the_stack_that_it_made() 
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let is_there = crds.get_opt("kustomizations.kustomize.toolkit.fluxcd.io").await?.is_some();
     let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: { name: flux-system }\n";
-    fs::write(user.folder.join("flux.yaml"), if is_there { namespace } else { KUSTOMIZATIONS })?;
+    fs::write(
+        user.folder.join("flux.yaml"),
+        if is_there { namespace.to_owned() } else { definition("kustomize.toolkit.fluxcd.io", "Kustomization") },
+    )?;
 
     user.pulumi(&["stack", "init", "prod"]).await?;
     let settings = [

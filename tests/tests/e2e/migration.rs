@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, to_json};
 use driftless_tests::{
     guide::Guide,
-    scenario::{Handle, Namespace, PASSPHRASE, RUN, Source, commit, is_ready, output},
+    scenario::{Handle, Namespace, RUN, Source, commit, is_ready, output},
     world::{
         cluster::{self, AUDIT_LOG, apply_yaml},
         git::Repository,
@@ -110,20 +110,9 @@ fn project(team: &Namespace<'_>, content: &str) -> Result<String> {
 async fn pulumi_up(team: &Namespace<'_>, project: &str, stack: &str) -> Result<()> {
     let home = tempfile::tempdir()?;
     fs::write(home.path().join("Pulumi.yaml"), project)?;
-    let tools = team.world.get("WORLD_TOOLS")?;
+    let backend = format!("file://{}", team.state()?);
     for arguments in [&["stack", "select", "--create", stack][..], &["up", "--yes", "--skip-preview"]] {
-        let output = Command::new(Path::new(tools).join("pulumi"))
-            .args(arguments)
-            .arg("--non-interactive")
-            .current_dir(home.path())
-            .env("PATH", format!("{tools}:/usr/bin:/bin"))
-            .env("PULUMI_HOME", Path::new(team.world.get("WORLD_LOGS")?).join("../image/pulumi"))
-            .env("PULUMI_BACKEND_URL", format!("file://{}", team.state()?))
-            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
-            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-            .output()
-            .await?;
-        ensure!(output.status.success(), "pulumi {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        team.world.pulumi(home.path(), &backend, arguments).await?;
     }
     Ok(())
 }

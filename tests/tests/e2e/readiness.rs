@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use driftless_tests::{
-    scenario::{FLUX, Handle, Namespace, RUN, Source, commit, is_ready},
+    scenario::{FLUX, Handle, Namespace, RUN, Source, commit, definition, is_ready},
     world::{cluster, git::Repository, ready},
 };
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -168,7 +168,7 @@ async fn a_kind_that_the_cluster_does_not_know_is_used_once_it_does() -> Result<
 
     cluster::apply_yaml(&world.client, RIGHTS).await?;
     team.unavailable("app", "the cluster does not serve Widget of world.example/v1: install its CRD").await?;
-    cluster::apply_yaml(&world.client, CRD).await?;
+    cluster::apply_yaml(&world.client, &definition("world.example", "Widget")).await?;
     let archive = driftless_testkit::hostile::honest();
     ready::until("the kind is served", RUN, || team.offer("world.example/v1", "Widget", "app", "one", &archive)).await?;
     let stack = team.ready_after("app", 1).await?;
@@ -190,20 +190,4 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: widgets
 subjects:
 - { apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'driftless:reconciler' }
 - { apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'driftless:fetcher' }
-";
-
-const CRD: &str = "
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: { name: widgets.world.example }
-spec:
-  group: world.example
-  names: { kind: Widget, plural: widgets, singular: widget }
-  scope: Namespaced
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    subresources: { status: {} }
-    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
 ";

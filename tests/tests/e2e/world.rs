@@ -20,10 +20,7 @@ use driftless_tests::{
     scenario::{Handle, Namespace, RUN},
     world::{cluster, ready, start::INSTANCES},
 };
-use tokio::{
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit},
-    time::sleep,
-};
+use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit};
 
 /// Held for reading by tests that live side by side, for writing by one that turns something off.
 static TURN: RwLock<()> = RwLock::const_new(());
@@ -71,31 +68,47 @@ pub async fn second() -> Result<Handle> {
     Handle::open_second(&env_file()).await
 }
 
-/// A place beside other tests.
+/// Tells those who wait for the world alone that a test has ended.
+static ENDED: Notify = Notify::const_new();
+
+struct Bell;
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        ENDED.notify_waiters();
+    }
+}
+
+/// A place beside other tests. The bell rings last, when the rest is given back.
 pub struct Turn {
-    _place: SemaphorePermit<'static>,
     _turn: RwLockReadGuard<'static, ()>,
+    _place: SemaphorePermit<'static>,
+    _bell: Bell,
 }
 
 /// The world, beside other tests.
 pub async fn shared() -> Result<(Handle, Turn)> {
-    let turn = Turn { _place: PLACES.acquire().await?, _turn: TURN.read().await };
+    let place = PLACES.acquire().await?;
+    let turn = Turn { _turn: TURN.read().await, _place: place, _bell: Bell };
     Ok((open().await?, turn))
 }
 
 /// No other test runs.
-pub type Alone = RwLockWriteGuard<'static, ()>;
+pub struct Alone {
+    _turn: RwLockWriteGuard<'static, ()>,
+    _bell: Bell,
+}
 
 /// The world, alone.
 pub async fn alone() -> Result<(Handle, Alone)> {
-    // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
-    let turn = loop {
+    loop {
+        let ended = ENDED.notified();
+        // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
         if let Ok(turn) = TURN.try_write() {
-            break turn;
+            return Ok((open().await?, Alone { _turn: turn, _bell: Bell }));
         }
-        sleep(Duration::from_millis(200)).await;
-    };
-    Ok((open().await?, turn))
+        ended.await;
+    }
 }
 
 /// The SDK's configuration with these keys, or the administrator's.

@@ -2,16 +2,15 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use driftless_tests::{
-    scenario::{Handle, Namespace, PASSPHRASE, Source, commit},
+    scenario::{Handle, Namespace, Source, commit},
     world::{ready, start::World},
 };
-use tokio::process::Command;
 
 use crate::median;
 
@@ -66,23 +65,10 @@ async fn stack(team: &Namespace<'_>, name: &str) -> Result<(Duration, Duration)>
 async fn pulumi_up(handle: &Handle, team: &Namespace<'_>, name: &str) -> Result<Duration> {
     let (home, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
     fs::write(home.path().join("Pulumi.yaml"), format!("name: {name}\nruntime: yaml\n{}", team.program(name, "content", "")?))?;
-    let pulumi = async |arguments: &[&str]| -> Result<()> {
-        let tools = handle.get("WORLD_TOOLS")?;
-        let output = Command::new(Path::new(tools).join("pulumi"))
-            .args(arguments)
-            .current_dir(home.path())
-            .env("PATH", format!("{tools}:/usr/bin:/bin"))
-            .env("PULUMI_HOME", Path::new(handle.get("WORLD_LOGS")?).join("../image/pulumi"))
-            .env("PULUMI_BACKEND_URL", format!("file://{}", state.path().display()))
-            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
-            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-            .output()
-            .await?;
-        ensure!(output.status.success(), "pulumi {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(())
-    };
+    let backend = format!("file://{}", state.path().display());
     let started = Instant::now();
-    pulumi(&["stack", "select", "--create", "dev", "--non-interactive"]).await?;
-    pulumi(&["up", "--yes", "--skip-preview", "--non-interactive"]).await?;
+    for arguments in [&["stack", "select", "--create", "dev"][..], &["up", "--yes", "--skip-preview"]] {
+        handle.pulumi(home.path(), &backend, arguments).await?;
+    }
     Ok(started.elapsed())
 }
