@@ -56,6 +56,21 @@ why_failed() {
     awk -F '\t' -v since="$2" '$1 >= since && $5 !~ /cancelled/ { printf "%s (%s) %s: %s\n", $2, $3, $4, $5; exit }'
 }
 
+# in_region REGION COMMAND...
+in_region() { AWS_REGION=$1 AWS_DEFAULT_REGION=$1 "${@:2}"; }
+
+# delete_stack NAME: nothing, if it is not there.
+delete_stack() {
+  local state started
+  state=$(stack_state "$1")
+  [ -n "$state" ] || return 0
+  started=$(date -u +%Y-%m-%dT%H:%M:%S)
+  say "stack $1: deleting"
+  aws cloudformation delete-stack --stack-name "$1"
+  aws cloudformation wait stack-delete-complete --stack-name "$1" ||
+    fail "the stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; what is gone is not asked for twice'
+}
+
 # has_bucket NAME
 has_bucket() { aws s3api head-bucket --bucket "$1" >/dev/null 2>&1; }
 

@@ -79,6 +79,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/url/disabled", put(disable))
         .route("/control/functions/{function}/invoke", post(invoke))
         .route("/control/functions/{function}/chill", post(chill))
+        .route("/control/variables/{name}", put(set))
         .route("/control/tasks/refuse", put(refuse))
         .route("/control/tasks/refuse-spot", put(refuse_spot))
         .route("/control/tasks/reclaim", post(reclaim))
@@ -151,6 +152,10 @@ async fn invoke(State(control): Shared, Path(function): Path<String>, Json(event
 
 async fn chill(State(control): Shared, Path(function): Path<String>) -> Answer<()> {
     Ok(Json(control.parts.lambda.chill(&function)?))
+}
+
+async fn set(State(control): Shared, Path(variable): Path<String>, Json(value): Json<String>) -> Answer<()> {
+    Ok(Json(control.parts.lambda.set(&variable, &value).await?))
 }
 
 async fn refuse(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
@@ -232,6 +237,11 @@ impl Client {
     /// Ends the idle instances of a function, so that the next invocation is a cold start.
     pub async fn chill(&self, function: &str) -> Result<()> {
         self.call(reqwest::Method::POST, &format!("functions/{function}/chill"), &()).await
+    }
+
+    /// Gives a variable of the functions' environment another value, such as a parameter of the template sets.
+    pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
+        self.call(reqwest::Method::PUT, &format!("variables/{variable}"), &value).await
     }
 
     /// Lets the next `count` calls of `RunTask` find no capacity.

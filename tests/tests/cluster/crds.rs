@@ -1,5 +1,7 @@
 //! Our definitions over those of the Pulumi Kubernetes Operator (PKO), with its objects there.
 
+use std::{env, fs, io};
+
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
     guide::Guide,
@@ -171,8 +173,17 @@ fn api(admin: &Client, api_version: &str, kind: &str) -> Api<DynamicObject> {
     Api::default_namespaced_with(admin.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
 }
 
-/// PKO's definitions, of its fields.
+/// PKO's definitions: those in the folder that `PKO_CRDS` names, such as `deploy/crds` of its repository, else such as its fields make.
 fn definitions() -> Result<Vec<(String, Value)>> {
+    let Some(folder) = env::var_os("PKO_CRDS") else { return of_fields() };
+    let named = |entry: io::Result<fs::DirEntry>| -> Result<_> {
+        let definition: Value = serde_saphyr::from_str(&fs::read_to_string(entry?.path())?)?;
+        Ok((definition["metadata"]["name"].as_str().context("a definition has a name")?.to_owned(), definition))
+    };
+    fs::read_dir(folder)?.map(named).collect()
+}
+
+fn of_fields() -> Result<Vec<(String, Value)>> {
     let mut found: Vec<(String, Value)> = Vec::new();
     for kind in ["Stack", "Program", "Workspace", "Update"] {
         let group = if ["Stack", "Program"].contains(&kind) { "pulumi.com" } else { "auto.pulumi.com" };

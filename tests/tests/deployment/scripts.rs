@@ -100,9 +100,10 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     tree.rendered("lab").await?;
 
     variables.retain(|(name, _)| *name != "CLUSTERS");
+    tree.retire(&variables, &kubeconfig, &eks).await?;
     let (code, said) = tree.script("deploy", &variables).await?;
     assert_eq!(code, 0, "{said}");
-    for line in ["a new key for other", "stack driftless: deployed", "stack driftless-prod: unchanged"] {
+    for line in ["a new key for other", "stack driftless: deployed", "stack driftless-prod: deployed"] {
         assert!(said.contains(&format!("deploy: {line}\n")), "{line:?} is not in: {said}");
     }
     tree.rendered("other").await?;
@@ -337,6 +338,25 @@ impl<'a> Tree<'a> {
         let query = format!("Stacks[0].{part}");
         let words = ["cloudformation", "describe-stacks", "--stack-name", STACK, "--query", &query];
         Ok(serde_json::from_str(&self.aws.run(&words).await?)?)
+    }
+
+    /// A cluster that is named no more gives its access back, and is not dropped by mistake.
+    async fn retire(&self, variables: &[(&str, &str)], kubeconfig: &str, eks: &Aws<'_>) -> Result<()> {
+        let renamed = self.root.join("renamed.yaml").to_string_lossy().into_owned();
+        fs::write(&renamed, fs::read_to_string(kubeconfig)?.replace("\"prod\"", "\"renamed\""))?;
+        let (code, said) = self.script("deploy", &[variables, &[("KUBECONFIG_FILE", &*renamed)]].concat()).await?;
+        ensure!(code == 1 && said.contains("has no context prod, which is served now"), "{said}");
+        let (code, said) = self.script("deploy", &[variables, &[("CLUSTERS", "lab")]].concat()).await?;
+        ensure!(code == 0, "{said}");
+        for line in [
+            "cluster prod: served no more; in it, delete",
+            "stack driftless-prod: deleting",
+            "secret driftless/kubeconfig: changed",
+        ] {
+            ensure!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
+        }
+        assert_eq!(inventory(eks).await?, json!([[], [], []]), "nothing is left of the cluster that is served no more");
+        Ok(())
     }
 
     /// What is applied to a cluster has the outputs' values, and the script of its key has no key.

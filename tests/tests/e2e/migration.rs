@@ -30,6 +30,8 @@ use crate::world::{Alone, alone, aws, looked, quiet, swept_until};
 const PAGE: &str = include_str!("../../../docs/migration.md");
 /// Where PKO is.
 const PKO: &str = "migration-pko";
+/// The variable that the template's parameter of that name sets.
+const WATCH_NAMESPACES: &str = "WATCH_NAMESPACES";
 const FENCED: &str = "this namespace is handed over to Driftless";
 const FINALIZER: &str = "finalizer.stack.pulumi.com";
 /// The Update that PKO began and did not finish.
@@ -41,8 +43,14 @@ const AUTO: &str = "auto.pulumi.com/v1alpha1";
 #[tokio::test]
 async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()> {
     let (world, alone) = alone().await?;
+    world.control.set(WATCH_NAMESPACES, "labelled").await?;
+    let handed = over_and_back(&world, &alone).await;
+    world.control.set(WATCH_NAMESPACES, "all").await?;
+    handed
+}
+
+async fn over_and_back(world: &Handle, alone: &Alone) -> Result<()> {
     let team = world.foreign_namespace("migration").await?;
-    kubectl(&world, &["label", "namespace", &team.name, "driftless.dev/watch=false", "--overwrite"]).await?;
     let repository = world.git.create(&team.name).await?;
     let first = repository.commit("one", &[("Pulumi.yaml", &project(&team, "one")?)]).await?;
     let backend = PathBuf::from(team.state()?).join(".pulumi/stacks/app");
@@ -50,16 +58,16 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
         pulumi_up(&team, &project(&team, "one")?, stack).await?;
     }
     leave_as_pko(&team, &repository, &first).await?;
-    install_pko(&world).await?;
-    let guide = guide(&world, &team)?;
+    install_pko(world).await?;
+    let guide = guide(world, &team)?;
 
     what_is_there(&guide, &team).await?;
     for block in 0..3 {
         guide.run("Install Driftless beside PKO", block).await?;
     }
     guide.run("Keep PKO out of what is handed over", 0).await?;
-    nothing_is_touched(&team, &alone).await?;
-    as_pko(&world, &team).await?;
+    nothing_is_touched(&team, alone).await?;
+    as_pko(world, &team).await?;
 
     let of_pko = async || -> Result<_> {
         let state = [fs::read(backend.join("shop.json"))?, fs::read(backend.join("old.json"))?];
@@ -74,16 +82,17 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
     a_push_is_run_once(&team, &repository).await?;
     guide.run("Hand a namespace over", 5).await?;
     for kind in ["statefulsets", "services"] {
-        ensure!(kubectl(&world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
+        ensure!(kubectl(world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
     }
     what_pko_made_is_destroyed(&team).await?;
-    hand_back(&guide, &team, &alone).await?;
+    world.control.set(WATCH_NAMESPACES, "all").await?;
+    hand_back(&guide, &team, alone).await?;
 
     for block in 0..2 {
         guide.run("Remove PKO", block).await?;
     }
     guide.all_were_run()?;
-    kubectl(&world, &["label", "namespace", &team.name, "driftless.dev/watch=true", "--overwrite"]).await?;
+    kubectl(world, &["label", "namespace", &team.name, "driftless.dev/watch=true", "--overwrite"]).await?;
     team.clear().await
 }
 

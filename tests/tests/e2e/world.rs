@@ -81,7 +81,7 @@ impl Drop for Bell {
 
 /// A place beside other tests. The bell rings last, when the rest is given back.
 pub struct Turn {
-    _turn: RwLockReadGuard<'static, ()>,
+    _lock: RwLockReadGuard<'static, ()>,
     _place: SemaphorePermit<'static>,
     _bell: Bell,
 }
@@ -89,13 +89,13 @@ pub struct Turn {
 /// The world, beside other tests.
 pub async fn shared() -> Result<(Handle, Turn)> {
     let place = PLACES.acquire().await?;
-    let turn = Turn { _turn: TURN.read().await, _place: place, _bell: Bell };
+    let turn = Turn { _lock: TURN.read().await, _place: place, _bell: Bell };
     Ok((open().await?, turn))
 }
 
 /// No other test runs.
 pub struct Alone {
-    _turn: RwLockWriteGuard<'static, ()>,
+    _lock: RwLockWriteGuard<'static, ()>,
     _bell: Bell,
 }
 
@@ -105,7 +105,7 @@ pub async fn alone() -> Result<(Handle, Alone)> {
         let ended = ENDED.notified();
         // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
         if let Ok(turn) = TURN.try_write() {
-            return Ok((open().await?, Alone { _turn: turn, _bell: Bell }));
+            return Ok((open().await?, Alone { _lock: turn, _bell: Bell }));
         }
         ended.await;
     }

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::{Result, ensure};
 use axum::body::Bytes;
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -72,8 +73,9 @@ pub struct Lambda {
 struct Host {
     site: Arc<Site>,
     id: String,
-    environment: BTreeMap<String, String>,
-    /// One permit per instance that may run.
+    environment: Mutex<BTreeMap<String, String>>,
+    /// How many instances may run, and a permit for each.
+    instances: usize,
     running: Semaphore,
     idle: Mutex<Vec<Instance>>,
     /// The numbers of the instances, of which each has one: they name logs and pid files.
@@ -86,11 +88,13 @@ impl Lambda {
     /// Starts nothing yet. `instances` bounds every function.
     pub fn new(site: &Arc<Site>, instances: usize) -> Self {
         let hosts = site.template.functions.iter().map(|(id, function)| {
+            let allowed = function.reserved_concurrency.unwrap_or(instances).min(instances);
             let host = Host {
                 site: Arc::clone(site),
                 id: id.clone(),
-                environment: environment(site, function),
-                running: Semaphore::new(function.reserved_concurrency.unwrap_or(instances).min(instances)),
+                environment: environment(site, function).into(),
+                instances: allowed,
+                running: Semaphore::new(allowed),
                 idle: Mutex::default(),
                 numbers: Arc::new(Mutex::new((1..=instances).rev().collect())),
                 invocations: AtomicU64::new(0),
@@ -125,6 +129,19 @@ impl Lambda {
     /// Ends the idle instances of a function: its next invocation is a cold start.
     pub fn chill(&self, function: &str) -> Result<(), Failure> {
         lock(&self.host(function)?.idle).clear();
+        Ok(())
+    }
+
+    /// Gives a variable another value in every function that has it, as an update of the template's parameters does, once none runs.
+    pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
+        let has = |host: &&Host| lock(&host.environment).contains_key(variable);
+        let hosts: Vec<_> = self.hosts.values().filter(has).collect();
+        ensure!(!hosts.is_empty(), "no function has the variable {variable}");
+        for host in hosts {
+            let _all = host.running.acquire_many(host.instances.try_into()?).await?;
+            lock(&host.environment).insert(variable.to_owned(), value.to_owned());
+            lock(&host.idle).clear();
+        }
         Ok(())
     }
 
@@ -181,7 +198,7 @@ impl Host {
         let expires = now() + SESSION;
         let keys =
             self.site.identities.session(&self.site.template, &function.role, &function.name, Some(expires)).map_err(init)?;
-        let mut environment = self.environment.clone();
+        let mut environment = lock(&self.environment).clone();
         let Credentials { access_key_id, secret_access_key, session_token } = keys;
         environment.extend([
             ("AWS_ACCESS_KEY_ID".into(), access_key_id),
