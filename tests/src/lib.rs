@@ -1,6 +1,7 @@
 //! The one-machine world.
 
 pub mod aws;
+pub mod function;
 pub mod guide;
 pub mod scenario;
 pub mod sim;

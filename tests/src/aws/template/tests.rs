@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use driftless_source::Limits;
 use driftless_telemetry::metrics;
 
 use super::*;
@@ -73,6 +74,15 @@ fn every_function_that_has_a_cluster_has_a_kubeconfig_and_the_webhook_has_none()
         .map(|(id, _)| id.as_str())
         .collect();
     assert_eq!(with, ["Fetcher", "Launcher", "Reconciler", "Recorder", "Sweeper"]);
+}
+
+#[test]
+fn archives_have_the_limits_that_the_crate_has_by_itself() {
+    let environment = &read(TEMPLATE).unwrap().functions["Fetcher"].environment;
+    let set =
+        ["BYTES", "ENTRIES", "PATH_LENGTH", "DEPTH", "RATIO"].map(|name| environment[&format!("UNPACK_MAX_{name}")].clone());
+    let Limits { bytes, entries, path_length, depth, ratio } = Limits::default();
+    assert_eq!(set, [bytes.to_string(), entries.to_string(), path_length.to_string(), depth.to_string(), ratio.to_string()]);
 }
 
 #[test]

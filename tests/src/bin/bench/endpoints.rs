@@ -16,11 +16,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use driftless_source::Digest;
-use driftless_tests::world::cluster::kubeconfig;
+use driftless_tests::{function::serve, world::cluster::kubeconfig};
 use futures::StreamExt as _;
 use serde_json::json;
-
-use crate::function::serve;
 
 /// The bucket's name.
 pub const BUCKET: &str = "bench";

@@ -1,7 +1,6 @@
 //! `make bench`: the figures of the README, each beside what it is to be compared with, from one run.
 
 mod endpoints;
-mod function;
 mod hundred;
 mod sources;
 mod stack;

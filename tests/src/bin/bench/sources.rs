@@ -15,13 +15,13 @@ use anyhow::{Context, Result, bail, ensure};
 use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, from_json, keys, to_json};
 use driftless_source::Digest;
 use driftless_testkit::hostile;
+use driftless_tests::function::Function;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
 use crate::{
     endpoints::{Archive, BUCKET, Endpoints},
-    function::Function,
     mebibytes, median,
 };
 
@@ -235,7 +235,7 @@ impl Bench<'_> {
             ("BUCKET", BUCKET.into()),
             ("TMPDIR", self.scratch.display().to_string()),
         ];
-        Function::start(&self.project.join("target/lambda/fetcher/bootstrap"), &environment).await
+        Function::start(Command::new(self.project.join("target/lambda/fetcher/bootstrap")), &environment).await
     }
 
     fn runner(&self, endpoints: &Endpoints, bin: &Path, dir: &Path) -> Result<Child> {

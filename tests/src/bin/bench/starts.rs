@@ -3,8 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
+use driftless_tests::function::Function;
+use tokio::process::Command;
 
-use crate::{function::Function, mebibytes, median};
+use crate::{mebibytes, median};
 
 /// Starts of each function; the median is shown.
 const STARTS: usize = 15;
@@ -28,7 +30,7 @@ pub async fn measure(project: &Path) -> Result<()> {
         let mut times = Vec::new();
         let mut peak = 0;
         for _ in 0..STARTS {
-            let mut function = Function::start(&binary, &[]).await?;
+            let mut function = Function::start(Command::new(&binary), &[]).await?;
             let (at, _) = function.invoke(event.into()).await.with_context(|| format!("starting {name}"))?;
             times.push(at.duration_since(function.started));
             peak = peak.max(function.peak()?);

@@ -19,10 +19,13 @@ use axum::{
 use driftless_api::{Stack, Update, Workspace};
 use driftless_contract::{Hint, from_json};
 use driftless_core::{Stack as CoreStack, due};
-use driftless_tests::world::{
-    cluster::{AUDIT_LOG, Cluster, NAME, apply_yaml, kubeconfig, start_etcd},
-    dirs::Dirs,
-    process::Supervisor,
+use driftless_tests::{
+    function::{Function, serve},
+    world::{
+        cluster::{AUDIT_LOG, Cluster, NAME, apply_yaml, kubeconfig, start_etcd},
+        dirs::Dirs,
+        process::Supervisor,
+    },
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
@@ -32,11 +35,9 @@ use kube::{
     core::Request,
 };
 use serde_json::{Value, json};
+use tokio::process::Command;
 
-use crate::{
-    function::{Function, serve},
-    mebibytes, median,
-};
+use crate::{mebibytes, median};
 
 /// Sweeps of each size; the median is shown.
 const RUNS: usize = 3;
@@ -130,7 +131,7 @@ impl Bench {
             ("LOOK_PERIOD_SECONDS", PERIOD_SECONDS.to_string()),
             ("COLLECT_SECONDS", COLLECT_SECONDS.to_string()),
         ];
-        let mut sweeper = Function::start(&project.join("target/lambda/sweeper/bootstrap"), &environment).await?;
+        let mut sweeper = Function::start(Command::new(project.join("target/lambda/sweeper/bootstrap")), &environment).await?;
         let stacks = Api::<Stack>::all(self.admin.clone()).list(&ListParams::default()).await?.items;
         let stacks: Vec<CoreStack> = stacks.iter().map(Into::into).collect();
         ensure!(stacks.len() == size, "{} Stacks are there", stacks.len());

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     net::Ipv4Addr,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -49,20 +48,19 @@ struct Api {
 }
 
 impl Function {
-    /// Starts a function's binary with [`ENV`] and what is to be added or other there.
-    pub async fn start(binary: &Path, environment: &[(&str, String)]) -> Result<Self> {
+    /// Starts a function's binary with what the template would set, and what is to be added or other there.
+    pub async fn start(mut command: Command, environment: &[(&str, String)]) -> Result<Self> {
         let (events, to_give) = channel(1);
         let (responded, responses) = channel(1);
         let api = Api { events: Arc::new(Mutex::new(to_give)), responses: responded };
         let (address, served) = serve(router(api)).await?;
         let scratch = tempfile::tempdir()?;
-        let mut command = Command::new(binary);
         command.env_clear().envs(ENV).env("AWS_LAMBDA_RUNTIME_API", address).kill_on_drop(true);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         let log = File::create(scratch.path().join("log"))?;
         command.stdout(log.try_clone()?).stderr(log);
         let started = Instant::now();
-        let child = command.spawn().with_context(|| format!("{}: run `make bench`", binary.display()))?;
+        let child = command.spawn().with_context(|| format!("{command:?}"))?;
         Ok(Self { started, child, events, responses, served, scratch })
     }
 
