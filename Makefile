@@ -22,7 +22,7 @@ world: build ## The one-machine world in the foreground; `source target/world/en
 	@cargo run --quiet --locked --package driftless-tests --bin world
 
 .PHONY: test
-test: lint unit e2e ## Everything that CI runs.
+test: lint unit e2e ## Every lint, and all tests but arm64, images-test and flux, which build much more. CI runs these beside it.
 
 .PHONY: lint
 lint: lint-infra lint-files ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
