@@ -1,16 +1,22 @@
 //! What keeps a run to one task, and a task to its own run.
 
-use anyhow::{Context as _, Result, ensure};
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_ecs::types::{AwsVpcConfiguration, LaunchType, NetworkConfiguration};
 use aws_sdk_s3::{error::ProvideErrorMetadata as _, primitives::ByteStream};
+use driftless_api::Update;
+use driftless_contract::{LaunchHint, ObjectKey, RunHint, keys, to_json};
 use driftless_tests::{
-    scenario::{RUN, Source, output},
-    world::ready,
+    aws::{CALLS_LOG, control::Invoked},
+    scenario::{Handle, RUN, Source, output},
+    world::{cluster, ready},
 };
 use kube::ResourceExt as _;
+use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{aws, s3, shared};
+use crate::world::{aws, pid, s3, shared};
 
 #[tokio::test]
 async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
@@ -54,7 +60,7 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
 }
 
 /// The task role's unique id, as the folders of tasks have it.
-async fn role_id(s3: &aws_sdk_s3::Client, bucket: &str, world: &driftless_tests::scenario::Handle) -> Result<String> {
+async fn role_id(s3: &aws_sdk_s3::Client, bucket: &str, world: &Handle) -> Result<String> {
     let team = world.namespace("role-id").await?;
     team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 2")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
@@ -74,36 +80,76 @@ async fn a_second_task_for_an_update_never_gets_a_spec() -> Result<()> {
     let team = world.namespace("second").await?;
     team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 4")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
-    let (uid, first) = ready::until("the first task runs", RUN, async || {
-        let updates = team.updates("app").await?;
-        let update = updates.first().context("no Update")?;
+    // Its runner goes no further until all have looked beside it.
+    let (update, first, runner) = ready::until("the first task runs", RUN, async || {
+        let update = team.updates("app").await?.into_iter().next().context("no Update")?;
         let task = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.clone()).context("no task")?;
-        Ok((update.uid().context("a uid")?, task))
+        let runner = pid(&world, keys::task_id(&task))?;
+        kill_process(runner, Signal::STOP)?;
+        Ok((update, task, runner))
     })
     .await?;
-
-    // Somebody starts the same definition once more for the same Update.
     let ecs = aws_sdk_ecs::Client::new(&aws(&world, None).await?);
-    let described = ecs.describe_tasks().cluster("driftless").tasks(&first).send().await?;
-    let described = described.tasks().first().context("the first task")?;
-    let definition = described.task_definition_arn().context("a definition")?;
-    let cluster = described.cluster_arn().context("a cluster")?;
-    let network = AwsVpcConfiguration::builder().subnets("subnet-1").build()?;
-    let network = NetworkConfiguration::builder().awsvpc_configuration(network).build();
-    let again = ecs.run_task().cluster(cluster).task_definition(definition).started_by(&uid);
-    let started = again.launch_type(LaunchType::Fargate).network_configuration(network).send().await?;
-    let second = started.tasks().first().and_then(|task| task.task_arn()).context("a second task")?.to_owned();
-    ensure!(second != first, "the same task");
-
+    let looked = async {
+        let second = start_again(&ecs, &first, &update.uid().context("a uid")?).await?;
+        // The whole journal is read.
+        ready::until_every(Duration::from_secs(2), "the second task asks for its spec", RUN, async || {
+            let calls = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join(CALLS_LOG))?;
+            ensure!(calls.contains(&format!("{}/in/spec", keys::task_id(&second))), "it did not ask");
+            Ok(())
+        })
+        .await?;
+        look(&world, &update).await?;
+        Ok::<_, anyhow::Error>(second)
+    }
+    .await;
+    kill_process(runner, Signal::CONT)?;
+    let second = looked?;
     let stack = team.ready_after("app", 1).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
+    look(&world, &update).await?;
+
     let (s3, bucket) = (s3(&world, None).await?, world.get("WORLD_BUCKET")?);
-    let id = second.rsplit('/').next().context("a task id")?;
+    let id = keys::task_id(&second);
     let listed = s3.list_objects_v2().bucket(bucket).prefix("tasks/").send().await?;
     let of_second: Vec<_> = listed.contents().iter().filter_map(|object| object.key()).filter(|key| key.contains(id)).collect();
     assert_eq!(of_second, Vec::<&str>::new());
-    let log = std::fs::read_to_string(format!("{}/{id}.log", world.get("WORLD_LOGS")?))?;
-    ensure!(!log.contains("pulumi "), "it ran: {log}");
-    ecs.stop_task().cluster(cluster).task(&second).reason("the test is over").send().await?;
+    ecs.stop_task().cluster("driftless").task(&second).reason("the test is over").send().await?;
+    ready::until("the second task ends without a run", RUN, async || {
+        let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join(format!("{id}.log")))?;
+        ensure!(log == "driftless: told to stop before a run was given to this task\n", "{log}");
+        Ok(())
+    })
+    .await
+}
+
+/// Somebody starts the definition of a task once more for the same Update.
+async fn start_again(ecs: &aws_sdk_ecs::Client, first: &str, uid: &str) -> Result<String> {
+    let described = ecs.describe_tasks().cluster("driftless").tasks(first).send().await?;
+    let described = described.tasks().first().context("the first task")?;
+    let definition = described.task_definition_arn().context("a definition")?;
+    let network = AwsVpcConfiguration::builder().subnets("subnet-1").build()?;
+    let network = NetworkConfiguration::builder().awsvpc_configuration(network).build();
+    let again = ecs.run_task().cluster("driftless").task_definition(definition).started_by(uid);
+    let started = again.launch_type(LaunchType::Fargate).network_configuration(network).send().await?;
+    let second = started.tasks().first().and_then(|task| task.task_arn()).context("a second task")?;
+    ensure!(second != first, "the same task");
+    Ok(second.to_owned())
+}
+
+/// Has the launcher and the recorder look at an Update once more, and waits for both.
+async fn look(world: &Handle, update: &Update) -> Result<()> {
+    let [cluster, api_version, kind] = [cluster::NAME, "auto.pulumi.com/v1alpha1", "Update"].map(ToOwned::to_owned);
+    let key =
+        ObjectKey { cluster, api_version, kind, namespace: update.namespace().context("a namespace")?, name: update.name_any() };
+    let launch = LaunchHint::after(0, key.clone()).context("a hint")?;
+    let run = RunHint::after(0, key, update.uid()).context("a hint")?;
+    for (function, hint) in [("Launcher", to_json(&launch)), ("Recorder", to_json(&run))] {
+        let event = json!({ "Records": [{ "messageId": "look", "body": hint, "eventSource": "aws:sqs" }] });
+        match world.control.invoke(function, &event).await? {
+            Invoked::Answer(answer) if answer["batchItemFailures"] == json!([]) => {}
+            other => bail!("{function}: {other:?}"),
+        }
+    }
     Ok(())
 }
