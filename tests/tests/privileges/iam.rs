@@ -62,7 +62,7 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
 ];
 
 /// Sessions of tests that try what a role may do. What they may is no use of it.
-const TRIALS: [&str; 2] = ["other", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"];
+const TRIALS: [&str; 3] = ["other", "somebody", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"];
 
 /// One action on one resource that a statement allows a role.
 struct Right {

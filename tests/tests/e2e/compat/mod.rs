@@ -143,8 +143,8 @@ async fn group(
         ran = all => ran,
         failed = history.record() => Err(failed),
     };
-    clear(&team).await?;
-    ran
+    let cleared = clear(&team).await;
+    ran.and(cleared)
 }
 
 /// Runs cases, so many side by side, and tells of all that failed.
