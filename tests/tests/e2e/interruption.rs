@@ -4,11 +4,12 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::Update;
+use driftless_contract::keys;
 use driftless_tests::{
     scenario::{Handle, Namespace, RUN, Source, is_ready},
     world::ready,
 };
-use futures::future::try_join_all;
+use futures::future::{try_join, try_join_all};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -22,6 +23,9 @@ enum End {
     /// `StopTask`, as when Fargate wants its Spot capacity back.
     Stopped,
 }
+
+/// What a run asks for first.
+const PACK: &str = "GET /in/pack";
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug)]
@@ -37,14 +41,8 @@ async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_m
     let (world, turn) = alone().await?;
     let team = world.namespace("interrupted").await?;
     team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", ", delaySeconds: 3")?).await?;
-    let pulumi = ["login", "select", "up"].map(Step::Pulumi);
-    at(&team, &pulumi).await?;
-    all_ready(&team).await?;
-    for call in ["GET /in/pack", "PUT /out/result"] {
-        world.control.hold(&[call]).await?;
-        let ended = at(&team, &[Step::Call(call)]).await;
-        world.control.hold(&[]).await?;
-        ended?;
+    for steps in [&["login", "select", "up"].map(Step::Pulumi)[..], &[Step::Call(PACK)], &[Step::Call("PUT /out/result")]] {
+        at(&team, steps).await?;
         all_ready(&team).await?;
     }
     settled(&world, &turn, &team).await?;
@@ -52,32 +50,54 @@ async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_m
     nothing_was_given_up(&world).await
 }
 
+/// A run that is to end at a step of it.
+struct Run {
+    stack: String,
+    /// The ARN of its task.
+    task: String,
+    step: Step,
+    end: End,
+}
+
 /// Starts a Stack for each step and each end of it, and brings the end about.
 async fn at(team: &Namespace<'_>, steps: &[Step]) -> Result<()> {
     let ends = steps.iter().flat_map(|step| [(*step, End::Killed), (*step, End::Stopped)]);
-    try_join_all(ends.map(|(step, end)| end_at(team, step, end))).await.map(drop)
+    let calls = steps.iter().filter_map(|step| if let Step::Call(call) = step { Some(*call) } else { None });
+    let (calls, ecs) = (calls.collect::<Vec<_>>(), aws_sdk_ecs::Client::new(&aws(team.world, None).await?));
+    // No run comes to its step before all are known and watched.
+    team.world.control.hold(&[PACK]).await?;
+    let ended = async {
+        let runs = try_join_all(ends.map(|(step, end)| start(team, step, end))).await?;
+        let ends = runs.iter().map(|run| end_at(team, &ecs, run));
+        try_join(try_join_all(ends), team.world.control.hold(&calls)).await.map(drop)
+    }
+    .await;
+    team.world.control.hold(&[]).await?;
+    ended
 }
 
-async fn end_at(team: &Namespace<'_>, step: Step, end: End) -> Result<()> {
+async fn start(team: &Namespace<'_>, step: Step, end: End) -> Result<Run> {
     let (Step::Pulumi(word) | Step::Call(word)) = step;
-    let name = format!("{}-{end:?}", word.rsplit('/').next().unwrap_or_default()).to_lowercase();
-    team.apply_stack_as(&name, &name, "{}", Source::Program("app"), "").await?;
-    let task = ready::until(&format!("{name} has a task"), RUN, async || {
-        let update = team.updates(&name).await?.into_iter().next().context("no Update")?;
-        let task = task(&update).with_context(|| format!("no task: {:#?}", update.status))?;
-        pid(team.world, task.rsplit('/').next().unwrap_or_default())?;
-        Ok(task)
+    let stack = format!("{}-{end:?}", word.rsplit('/').next().unwrap_or_default()).to_lowercase();
+    team.apply_stack_as(&stack, &stack, "{}", Source::Program("app"), "").await?;
+    let task = ready::until(&format!("{stack} has a task"), RUN, async || {
+        let update = team.updates(&stack).await?.into_iter().next().context("no Update")?;
+        task(&update).with_context(|| format!("no task: {:#?}", update.status))
     })
     .await?;
-    if let Err(error) = arrives(team.world, step, task.rsplit('/').next().unwrap_or_default()).await {
-        let status = team.stack(&name).await?.status;
-        return Err(error.context(format!("{name}: {status:#?}")));
+    Ok(Run { stack, task, step, end })
+}
+
+async fn end_at(team: &Namespace<'_>, ecs: &aws_sdk_ecs::Client, run: &Run) -> Result<()> {
+    let id = keys::task_id(&run.task);
+    if let Err(error) = arrives(team.world, run.step, id).await {
+        let status = team.stack(&run.stack).await?.status;
+        return Err(error.context(format!("{}: {status:#?}", run.stack)));
     }
-    match end {
-        End::Killed => kill_process(pid(team.world, task.rsplit('/').next().unwrap_or_default())?, Signal::KILL)?,
+    match run.end {
+        End::Killed => kill_process(pid(team.world, id)?, Signal::KILL)?,
         End::Stopped => {
-            let ecs = aws_sdk_ecs::Client::new(&aws(team.world, None).await?);
-            ecs.stop_task().cluster("driftless").task(&task).reason("capacity is wanted back").send().await?;
+            ecs.stop_task().cluster("driftless").task(&run.task).reason("capacity is wanted back").send().await?;
         }
     }
     Ok(())
