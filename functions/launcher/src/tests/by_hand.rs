@@ -1,0 +1,183 @@
+//! Updates that a user makes, and the Workspace that they name.
+
+use driftless_api::{Workspace, names};
+use driftless_contract::{FetchFailure, FetchOutcome, FetchedArtifact, Operation, Resources};
+
+use super::*;
+
+#[test]
+fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept() {
+    let world = quiet();
+    workspace(&world, &driftless_api::merge(project(), &json!({ "pulumiLogLevel": 3 })));
+    by_hand(&world, "u", &json!({ "type": "refresh", "message": "m" }));
+    // Whatever step a launch ends before, the next one goes on.
+    for call in 0..40 {
+        world.crash_before_call(call);
+        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+        let _ = world.drive(handle(&ports, &settings(), &hint("u"), world.now()));
+    }
+    workspace(&world, &project());
+    looked(&world, &hint("u"));
+    let spec = spec(&world);
+    assert_eq!((spec.operation, spec.create, spec.identity), (Operation::Refresh, true, true));
+    assert_eq!((spec.log_level, spec.limits), (Some(3), settings().run_limits));
+    assert!(identity(&world).cluster.token.ends_with("of n/default for kubernetes"));
+    let update = update(&world, "u");
+    assert_eq!(update.finalizers(), [names::FINALIZER]);
+    let ours = update.status.unwrap().driftless.unwrap();
+    let task = world.live_tasks().remove(0).arn;
+    assert_eq!((ours.task.as_deref(), ours.log), (Some(task.as_str()), Some(world.log_url(&task))));
+}
+
+#[test]
+fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
+    let limit = |word: &str| json!({ "metadata": { "annotations": { names::MAX_DURATION: word } } });
+    let capacity = json!({ "metadata": { "annotations": { names::CAPACITY: "cheap" } } });
+    let no_ref = json!({ "git": { "url": "u" } });
+    let git = json!({ "git": { "url": "u", "ref": "main" } });
+    let local = json!({ "local": { "dir": "/app" } });
+    let tree = json!({ "driftless": { "tree": { "digest": "sha256:1", "source": { "kind": "GitRepository", "name": "g", "apiVersion": "x/v1" } } } });
+    let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
+    for (of, spec, more, reason, words) in [
+        (None, json!({}), json!({}), "WorkspaceNotFound", "Workspace \"w\" is not there"),
+        (None, json!({ "workspaceName": null }), json!({}), "SpecInvalid", "spec.workspaceName is missing"),
+        (Some(project()), json!({ "stackName": null }), json!({}), "SpecInvalid", "spec.stackName is missing"),
+        (Some(project()), json!({ "type": "apply" }), json!({}), "SpecInvalid", "use up, preview, refresh or destroy"),
+        (Some(project()), json!({}), limit("1h-5m"), "SpecInvalid", "is \"1h-5m\"; write a duration"),
+        (Some(project()), json!({}), limit("99999999999999999999h"), "SpecInvalid", "write a duration"),
+        (Some(project()), json!({}), limit("0s"), "SpecInvalid", "write a duration"),
+        (Some(project()), json!({}), capacity, "SpecInvalid", "is \"cheap\"; write \"spot\" or \"on-demand\", or remove it"),
+        (Some(no_ref), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.git.ref is missing; write a branch"),
+        (Some(git), json!({}), json!({}), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
+        (Some(local), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
+        (Some(json!({})), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
+        (Some(tree), json!({}), json!({}), "TreeNotFound", "it was asked for again"),
+        (Some(sizes), json!({}), json!({}), "ServiceAccountNotFound", "ServiceAccount \"gone\" is not there"),
+    ] {
+        let world = quiet();
+        if let Some(of) = &of {
+            workspace(&world, of);
+        }
+        by_hand(&world, "u", &spec);
+        let object = world.object(&key("Update", "n", "u")).unwrap();
+        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
+        looked(&world, &hint("u"));
+        let (found, said) = waits(&world, "u");
+        assert!(
+            found == reason && said.contains(words) && said.ends_with("; looked at again within a minute"),
+            "{found}: {said}"
+        );
+        assert!(world.live_tasks().is_empty() && world.objects().is_empty());
+        let fetches = received(&world).into_iter().filter(|message| matches!(message, Message::Fetch(_))).count();
+        assert_eq!(fetches, usize::from(matches!(reason, "TreeNotFound" | "SourceNotFetched")));
+    }
+}
+
+/// What the fetcher came to for the Workspace.
+fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
+    let workspace = key("Workspace", "n", "w");
+    let digest = |revision: &str| format!("sha1:{revision}");
+    let artifact = result.ok().map(|revision| FetchedArtifact { revision: revision.into(), digest: digest(revision) });
+    if let Some(FetchedArtifact { digest, .. }) = &artifact {
+        let folder = keys::tree(&workspace, digest);
+        for part in ["pack", "manifest"] {
+            world.drive(world.put(&format!("{folder}{part}"), b"{}".to_vec())).unwrap().unwrap();
+        }
+    }
+    let failure = result.err().map(|message| FetchFailure { message: message.into(), terminal: false });
+    let (failures, at, subject) = (u32::from(failure.is_some()), world.now(), subject.into());
+    let outcome = FetchOutcome { version: VERSION, subject, at, artifact, failures, failure };
+    world.drive(world.put(&keys::fetch(&workspace), to_json(&outcome).into_bytes())).unwrap().unwrap();
+}
+
+/// The fetch requests and the launch hints among the messages: of which object.
+fn asked(world: &World) -> (Vec<String>, Vec<String>) {
+    let (mut fetches, mut launches) = (Vec::new(), Vec::new());
+    for message in received(world) {
+        match message {
+            Message::Fetch(request) => fetches.push(request.source.to_string()),
+            Message::Launch(launch) => launches.push(launch.update.to_string()),
+            _ => {}
+        }
+    }
+    (fetches, launches)
+}
+
+#[test]
+fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later() {
+    let world = quiet();
+    let source = json!({ "git": { "url": "u", "ref": "main", "dir": "app" } });
+    workspace(&world, &source);
+    let written: Workspace = serde_json::from_value(world.object(&key("Workspace", "n", "w")).unwrap()).unwrap();
+    let subject = written.own_source().unwrap().unwrap().fingerprint();
+    fetched(&world, &subject, Ok("old"));
+    world.advance(SignedDuration::from_secs(60));
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "SourceNotFetched");
+    assert_eq!(asked(&world).0, ["sim/Workspace/n/w"]);
+
+    // It is told what is wrong, and is looked at when there is a tree.
+    world.advance(SignedDuration::from_secs(2));
+    fetched(&world, &subject, Err("no such host"));
+    let of_workspace = LaunchHint { version: VERSION, update: key("Workspace", "n", "w"), hops: 0 };
+    looked(&world, &of_workspace);
+    let (fetches, launches) = asked(&world);
+    assert!(fetches.is_empty() && launches.contains(&"sim/Update/n/u".to_owned()), "{fetches:?} {launches:?}");
+    looked(&world, &hint("u"));
+    let (reason, words) = waits(&world, "u");
+    assert!(reason == "SourceUnavailable" && words.contains("spec.git at main: no such host; trying again at"), "{words}");
+    assert_eq!(asked(&world).0, [""; 0]);
+    fetched(&world, "of another spec", Ok("other"));
+    looked(&world, &hint("u"));
+    assert_eq!((waits(&world, "u").0.as_str(), asked(&world).0.len()), ("SourceNotFetched", 1));
+    fetched(&world, &subject, Ok("new"));
+    looked(&world, &of_workspace);
+    assert_eq!(asked(&world).1, ["sim/Update/n/u"]);
+    looked(&world, &hint("u"));
+    assert_eq!(world.live_tasks().len(), 1);
+    let ours = update(&world, "u").spec.driftless.unwrap();
+    let tree = ours.tree.unwrap();
+    assert_eq!(
+        (ours.commit.as_deref(), tree.digest.as_deref(), tree.dir.as_deref()),
+        (Some("new"), Some("sha1:new"), Some("app"))
+    );
+    assert_eq!(ours.workspace.unwrap().get("git"), None);
+
+    // It stays what it is.
+    fetched(&world, &subject, Ok("newer"));
+    looked(&world, &hint("u"));
+    assert_eq!(update(&world, "u").spec.driftless.unwrap().commit.as_deref(), Some("new"));
+    looked(&world, &of_workspace);
+    assert_eq!(asked(&world).1, [""; 0], "nobody waits");
+}
+
+#[test]
+fn an_update_may_say_how_long_it_may_take() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    let object = world.object(&key("Update", "n", "u")).unwrap();
+    let annotated = json!({ "metadata": { "annotations": { names::MAX_DURATION: "1h30m" } } });
+    insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).limits, RunLimits { silence_seconds: Some(900), max_seconds: Some(5400) });
+}
+
+#[test]
+fn a_run_is_told_how_many_resources_the_last_one_left() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).resources, None);
+
+    let claim = spec(&world).run.claim;
+    let left = to_json(&Resources { version: VERSION, count: 6 });
+    let world = quiet();
+    world.drive(world.put(&keys::resources(CLUSTER, &claim), left.into())).unwrap().unwrap();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).resources, Some(6));
+}

@@ -1,0 +1,116 @@
+//! What a run waits for to have a task: capacity, Spot or not, and a place among the others.
+
+use driftless_api::names;
+use driftless_core::Admissions;
+use k8s_openapi::api::coordination::v1::Lease;
+
+use super::*;
+
+#[test]
+fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    for _ in 0..2 {
+        looked(&world, &hint("u"));
+        let (reason, words) = waits(&world, "u");
+        assert_eq!(reason, "TaskNotStarted");
+        assert!(words.contains("Capacity is unavailable"), "{words}");
+    }
+    world.set_faults(Faults::NONE);
+    looked(&world, &hint("u"));
+    assert_eq!(world.live_tasks().len(), 1);
+}
+
+#[test]
+fn what_changes_nothing_is_on_spot_unless_somebody_says_otherwise() {
+    let check = json!({ "type": "refresh", "driftless": { "previewOnly": true, "workspace": project() } });
+    for (spec, capacity, allowed, spot) in [
+        (json!({ "type": "preview" }), None, true, true),
+        (check.clone(), None, true, true),
+        (json!({ "type": "up" }), None, true, false),
+        (json!({ "type": "refresh" }), None, true, false),
+        (json!({ "type": "destroy" }), Some(names::SPOT), true, true),
+        (check, Some(names::ON_DEMAND), true, false),
+        (json!({ "type": "preview" }), Some(names::SPOT), false, false),
+    ] {
+        let world = quiet();
+        workspace(&world, &project());
+        by_hand(&world, "u", &spec);
+        let object = world.object(&key("Update", "n", "u")).unwrap();
+        let annotated = json!({ "metadata": { "annotations": { names::CAPACITY: capacity } } });
+        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &annotated));
+        look_with(&world, &Settings { spot: allowed, ..settings() }, &hint("u"));
+        let live: Vec<_> = world.live_tasks().iter().map(|task| task.spot).collect();
+        assert_eq!(live, [spot], "{spec} {capacity:?}");
+    }
+}
+
+#[test]
+fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({ "type": "preview" }));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "TaskNotStarted");
+    world.set_faults(Faults::NONE);
+    looked(&world, &hint("u"));
+    assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
+
+    // A record of the former release says nothing of it.
+    let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let mut written: Value = serde_json::from_slice(&world.objects()[&key]).unwrap();
+    assert_eq!(written.as_object_mut().unwrap().remove("spot"), Some(json!(true)));
+    let launch: Launch = from_json("launch", written.to_string().as_bytes()).unwrap();
+    assert!(!Launch { attempt: 0, ..launch }.is_on_spot());
+}
+
+fn admissions(world: &World) -> Admissions {
+    let lease: Option<Lease> = world.drive(Cluster::get(world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
+    serde_json::from_str(&lease.unwrap().annotations()[keys::ADMISSIONS_ANNOTATION]).unwrap()
+}
+
+#[test]
+fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "a", &json!({}));
+    by_hand(&world, "b", &json!({ "stackName": "a" }));
+    by_hand(&world, "c", &json!({}));
+    let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
+    look_with(&world, &limited, &hint("a"));
+    look_with(&world, &limited, &hint("b"));
+    assert_eq!(waits(&world, "b").0, "StackClaimed");
+    assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-a"]);
+    assert!(admissions(&world).waiting.is_empty(), "one that waits for its claim takes up no place");
+    received(&world);
+    let leases = |world: &World| world.cluster().into_iter().filter(|object| object["kind"] == "Lease").count();
+    let before = leases(&world);
+    for _ in 0..2 {
+        look_with(&world, &limited, &hint("c"));
+    }
+    let (reason, words) = waits(&world, "c");
+    assert_eq!(reason, "ConcurrencyLimit");
+    assert!(words.starts_with("1 of at most 1 runs are under way"), "{words}");
+    assert_eq!((leases(&world), world.live_tasks().len()), (before, 1));
+    assert!(tells_recorder_of(&received(&world), "a"), "its place may be one that was not given back");
+
+    let lease = world.drive(Cluster::get::<Lease>(&world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
+    let (mut lease, mut all) = (lease.unwrap(), admissions(&world));
+    assert!(all.release("uid-a"));
+    lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&all));
+    world.drive(world.replace(&lease)).unwrap().unwrap();
+    look_with(&world, &limited, &hint("c"));
+    assert_eq!(world.live_tasks().len(), 2);
+    assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-c"]);
+
+    // A list that cannot be read is begun anew.
+    let mut lease = world.drive(Cluster::get::<Lease>(&world, "driftless", keys::ADMISSIONS)).unwrap().unwrap().unwrap();
+    lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), "{ not JSON".into());
+    world.drive(world.replace(&lease)).unwrap().unwrap();
+    by_hand(&world, "d", &json!({}));
+    look_with(&world, &limited, &hint("d"));
+    assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-d"]);
+}

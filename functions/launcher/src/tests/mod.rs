@@ -1,0 +1,123 @@
+//! What a look at an Update leads to, in a world of fakes.
+
+mod by_hand;
+mod capacity;
+mod namespaces;
+mod running;
+mod stacks;
+
+use std::collections::BTreeMap;
+
+use driftless_contract::{Identity, ObjectKey, RunMessage, RunSpec};
+use driftless_testkit::{CLUSTER, Faults, Message, World};
+use serde_json::{Value, json};
+
+use super::*;
+
+pub(crate) fn quiet() -> World {
+    World::new(1, Faults::NONE)
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        system_namespace: "driftless".into(),
+        namespaces: WatchNamespaces::All,
+        task_role_id: "AROA".into(),
+        default_image: "pulumi".into(),
+        spot: true,
+        limits: Limits::default(),
+        run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
+        token_seconds: 3600,
+        fresh_key: vec![7; 32].into(),
+    }
+}
+
+pub(crate) fn looked(world: &World, hint: &LaunchHint) {
+    look_with(world, &settings(), hint);
+}
+
+fn look_with(world: &World, settings: &Settings, hint: &LaunchHint) {
+    let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
+    world.drive(handle(&ports, settings, hint, world.now())).unwrap().unwrap();
+}
+
+fn key(kind: &str, namespace: &str, name: &str) -> ObjectKey {
+    let api_version = if kind == "Stack" { "pulumi.com/v1" } else { "auto.pulumi.com/v1alpha1" };
+    let [cluster, api_version, kind] = [CLUSTER, api_version, kind].map(String::from);
+    ObjectKey { cluster, api_version, kind, namespace: namespace.into(), name: name.into() }
+}
+
+fn hint(name: &str) -> LaunchHint {
+    LaunchHint { version: VERSION, update: key("Update", "n", name), hops: 0 }
+}
+
+fn insert(world: &World, key: &ObjectKey, more: &Value) {
+    let mut metadata = json!({ "namespace": key.namespace, "name": key.name, "uid": format!("uid-{}", key.name) });
+    metadata = driftless_api::merge(metadata, more.get("metadata").unwrap_or(&json!({})));
+    let base = json!({ "apiVersion": key.api_version, "kind": key.kind });
+    let mut object = driftless_api::merge(base, more);
+    object["metadata"] = metadata;
+    world.insert(object);
+}
+
+fn workspace(world: &World, spec: &Value) {
+    insert(world, &key("Workspace", "n", "w"), &json!({ "spec": spec }));
+}
+
+fn project() -> Value {
+    json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } })
+}
+
+/// An Update that a user made, of the stack that has its name.
+fn by_hand(world: &World, name: &str, spec: &Value) {
+    let base = json!({ "workspaceName": "w", "stackName": name, "type": "up" });
+    insert(world, &key("Update", "n", name), &json!({ "spec": driftless_api::merge(base, spec) }));
+}
+
+fn update(world: &World, name: &str) -> Update {
+    serde_json::from_value(world.object(&key("Update", "n", name)).unwrap()).unwrap()
+}
+
+/// The reason and the words of what it waits for.
+fn waits(world: &World, name: &str) -> (String, String) {
+    let ours = update(world, name).status.unwrap_or_default().driftless.unwrap_or_default();
+    (ours.waiting_reason.unwrap_or_default(), ours.waiting_for.unwrap_or_default())
+}
+
+/// What is in the folder of the only task.
+fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
+    let [task] = &world.live_tasks()[..] else { panic!("{:?}", world.live_tasks()) };
+    let folder = format!("{}in/", keys::task("AROA", keys::task_id(&task.arn)));
+    let of_task = |(key, content): (String, Vec<u8>)| Some((key.strip_prefix(&folder)?.to_owned(), content));
+    world.objects().into_iter().filter_map(of_task).collect()
+}
+
+fn spec(world: &World) -> RunSpec {
+    from_json("spec", &inbox(world)["spec"]).unwrap()
+}
+
+fn identity(world: &World) -> Identity {
+    from_json("identity", &inbox(world)["identity"]).unwrap()
+}
+
+fn received(world: &World) -> Vec<Message> {
+    std::iter::from_fn(|| world.receive()).collect()
+}
+
+fn tells_recorder_of(messages: &[Message], name: &str) -> bool {
+    let is = |message: &Message| matches!(message, Message::Run(RunMessage::Hint(hint)) if hint.update.name == name);
+    messages.iter().any(is)
+}
+
+/// A Stack and its Update, with that status.
+fn of_stack(world: &World, namespace: &str, operation: &str, status: &Value) {
+    let current = json!({ "currentUpdate": { "name": "u" } });
+    insert(world, &key("Stack", "n", "s"), &json!({ "spec": { "stack": "dev" }, "status": current }));
+    let stack = json!({ "namespace": "n", "name": "s", "uid": "uid-s" });
+    let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "uid-s" });
+    let owners = if namespace == "n" { json!([owner]) } else { json!([]) };
+    let ours = json!({ "stackGeneration": 1, "commit": "c", "workspace": project(), "stack": stack });
+    let spec = json!({ "stackName": "dev", "type": operation, "driftless": ours });
+    let more = json!({ "metadata": { "ownerReferences": owners }, "spec": spec, "status": status });
+    insert(world, &key("Update", namespace, "u"), &more);
+}

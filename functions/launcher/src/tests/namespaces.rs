@@ -1,0 +1,89 @@
+//! Namespaces that end, and those of another operator.
+
+use super::*;
+
+#[test]
+fn a_destroy_in_a_terminating_namespace_goes_on_without_an_identity() {
+    let world = quiet();
+    world.terminate_namespace("n");
+    of_stack(&world, "driftless", "destroy", &json!({}));
+    looked(&world, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
+    let spec = spec(&world);
+    assert!(!spec.identity && !inbox(&world).contains_key("identity"));
+    let [event] = &world.events()[..] else { panic!("{:?}", world.events()) };
+    assert!(
+        event.starts_with("Update driftless/u Warning NoIdentity: ") && event.contains("ServiceAccount \"default\" is not there"),
+        "{event}"
+    );
+}
+
+/// The label of the namespace from now on.
+fn label(world: &World, watch: &str) {
+    world.label_namespace("n", watch);
+}
+
+#[test]
+fn what_is_in_another_operators_namespace_is_not_touched() {
+    let world = quiet();
+    label(&world, "false");
+    insert(
+        &world,
+        &key("Stack", "n", "s"),
+        &json!({ "spec": { "stack": "dev" }, "status": { "currentUpdate": { "name": "theirs" } } }),
+    );
+    let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "uid-s" });
+    let spec = json!({ "workspaceName": "w", "stackName": "dev", "type": "up" });
+    insert(&world, &key("Update", "n", "theirs"), &json!({ "metadata": { "ownerReferences": [owner] }, "spec": spec }));
+    workspace(&world, &json!({ "git": { "url": "u" } }));
+    by_hand(&world, "u", &json!({}));
+    world.advance(ABANDONED_AFTER * 2);
+    let before = world.cluster();
+    for object in [key("Stack", "n", "s"), key("Workspace", "n", "w"), key("Update", "n", "theirs"), key("Update", "n", "u")] {
+        looked(&world, &LaunchHint { version: VERSION, update: object, hops: 0 });
+    }
+    assert_eq!((world.cluster(), world.events()), (before, vec![]));
+    assert!(world.objects().is_empty() && received(&world).is_empty() && world.live_tasks().is_empty());
+
+    label(&world, "true");
+    looked(&world, &LaunchHint { version: VERSION, update: key("Update", "n", "theirs"), hops: 0 });
+    assert!(tells_recorder_of(&received(&world), "theirs"), "now it is ours to end");
+}
+
+#[test]
+fn what_began_while_a_namespace_was_ours_ends_and_nothing_else_begins() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "running", &json!({}));
+    looked(&world, &hint("running"));
+    by_hand(&world, "refused", &json!({}));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("refused"));
+    world.set_faults(Faults::NONE);
+    received(&world);
+    by_hand(&world, "new", &json!({}));
+    label(&world, "false");
+    for name in ["running", "refused", "new"] {
+        looked(&world, &hint(name));
+        // The recorder gives back what it held.
+        assert_eq!(tells_recorder_of(&received(&world), name), name != "new", "{name}");
+    }
+    let owner = |name: &str| world.objects().get(&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))).cloned();
+    let task = |name: &str| owner(name).map(|owner| from_json::<Owner>("owner", &owner).unwrap().task);
+    assert!(matches!((task("running"), task("refused"), task("new")), (Some(Some(_)), Some(None), None)));
+    assert_eq!(world.live_tasks().len(), 1);
+    let update = update(&world, "running");
+    world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
+    looked(&world, &hint("running"));
+    assert!(world.live_tasks()[0].stopping);
+}
+
+#[test]
+fn a_destroy_for_a_terminating_namespace_is_begun_only_where_that_is_ours() {
+    for (watch, tasks) in [("false", 0), ("true", 1)] {
+        let world = quiet();
+        of_stack(&world, "driftless", "destroy", &json!({}));
+        label(&world, watch);
+        looked(&world, &LaunchHint { version: VERSION, update: key("Update", "driftless", "u"), hops: 0 });
+        assert_eq!(world.live_tasks().len(), tasks, "{watch}");
+    }
+}

@@ -1,0 +1,65 @@
+//! What is done for a run that has a task.
+
+use driftless_testkit::emf;
+
+use super::*;
+
+#[test]
+fn a_running_update_that_is_deleted_is_stopped() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    received(&world);
+    let running = update(&world, "u");
+    world.drive(Cluster::delete(&world, &running)).unwrap().unwrap();
+    looked(&world, &hint("u"));
+    assert!(world.live_tasks().iter().all(|task| task.stopping));
+    assert!(tells_recorder_of(&received(&world), "u"));
+}
+
+#[test]
+fn tokens_are_replaced_at_half_their_life_while_the_task_lives() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    let first = identity(&world);
+    world.advance(SignedDuration::from_mins(29));
+    looked(&world, &hint("u"));
+    assert!(identity(&world) == first);
+    world.advance(SignedDuration::from_mins(1));
+    looked(&world, &hint("u"));
+    let second = identity(&world);
+    assert!(second.cluster.token != first.cluster.token && second.expires_at == world.now() + SignedDuration::from_hours(1));
+
+    world.advance(SignedDuration::from_mins(30));
+    let before = world.objects();
+    world.end_task(&world.live_tasks()[0].arn, "done");
+    looked(&world, &hint("u"));
+    assert_eq!(world.objects(), before);
+}
+
+#[test]
+fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
+    let world = quiet();
+    let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
+    let created = json!({ "creationTimestamp": world.now().to_string() });
+    insert(&world, &key("Update", "n", "u"), &json!({ "metadata": created, "spec": spec }));
+    let ((), lines) = emf::written(|| looked(&world, &hint("u")));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let (reason, _) = waits(&world, "u");
+    let of = |line: &Value, names: [&str; 3]| names.map(|name| line[name].clone());
+    assert_eq!(of(&lines[0], ["cluster", "reason", "Waits"]), [json!(CLUSTER), json!(reason), json!(1.0)]);
+    workspace(&world, &project());
+    world.advance(SignedDuration::from_secs(90));
+    let ((), lines) = emf::written(|| {
+        looked(&world, &hint("u"));
+        looked(&world, &hint("u"));
+    });
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let name = key("Update", "n", "u").to_string();
+    assert_eq!(of(&lines[0], ["cluster", "update", "StartDelay"]), [json!(CLUSTER), json!(name), json!(90.0)]);
+    let launch: Launch = from_json("launch", &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))]).unwrap();
+    assert_eq!(launch.size, Some(TaskSize { cpu: 512, memory_mib: 1024 }));
+}

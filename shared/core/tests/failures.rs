@@ -1,0 +1,144 @@
+//! What follows a run that failed, and when.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+use LastUpdateState::{Failed, Succeeded};
+
+#[test]
+fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
+    let never = RunOutcome { started: false, project: None, ..outcome(false) };
+    let mut snapshot = snapshot(stack());
+    snapshot.stack.spec.destroy_on_finalize = true;
+    snapshot.run = RunState::Ended(run(Operation::Up), never.clone());
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(false), 0));
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
+
+    // Deleted, with its source gone.
+    let mut deleted = snapshot.clone();
+    (deleted.stack.deleting, deleted.stack.generation, deleted.source) = (true, 2, Some(SourceState::NotFound));
+    deleted.run = RunState::None;
+    assert!(plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
+
+    // One that began may have made something, whatever comes after it.
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { started: true, ..never.clone() });
+    snapshot.stack.status = plan(&snapshot).status;
+    snapshot.run = RunState::Ended(run(Operation::Up), never);
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(true), 1));
+    deleted.stack.status = snapshot.stack.status.clone();
+    assert!(!plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
+    // What another operator ran is not known.
+    assert_eq!(stack_after(last_update(Succeeded, 0, 1)).status.ran, None);
+}
+
+#[test]
+fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
+    let mut snapshot = snapshot(stack());
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+    let first = plan(&snapshot);
+    assert_eq!(condition(&first), "Reconciling/RetryingAfterFailure: 0 update failure(s)");
+    assert_eq!(first.look_at, Some(now() + SignedDuration::from_secs(10)));
+    let event = Effect::Event {
+        event_type: EventType::Warning,
+        reason: "StackUpdateFailure",
+        note: "Failed to update stack: up failed: no such bucket".into(),
+        revision: Some(run(Operation::Up).commit),
+    };
+    assert!(first.effects.contains(&event));
+
+    snapshot.stack.status = first.status;
+    snapshot.run = RunState::None;
+    let again = plan_at(&snapshot, now() + SignedDuration::from_secs(5));
+    assert_eq!((again.look_at, again.effects.len()), (None, 0), "the look is booked already");
+    let later = plan_at(&snapshot, now() + SignedDuration::from_secs(10));
+    assert_eq!(created(&later).unwrap().message, "Backoff time elapsed: 10s");
+}
+
+#[test]
+fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
+    let mut snapshot = snapshot(stack());
+    let mut at = now();
+    let mut waits = Vec::new();
+    let last = loop {
+        snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+        let plan = plan_at(&snapshot, at);
+        snapshot.stack.status = plan.status.clone();
+        let Some(look) = plan.look_at else { break plan };
+        waits.push(look.duration_since(at).as_secs());
+        at = look;
+        assert!(waits.len() < 10, "{waits:?}");
+    };
+    assert_eq!(waits, [10, 30, 90]);
+    assert_eq!(condition(&last), "Stalled/UpdateFailed: up failed 3 times; not retrying until the spec or source changes");
+}
+
+#[test]
+fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
+    let failed = |stack: Stack, run: Run| {
+        let mut snapshot = snapshot(stack);
+        snapshot.run = RunState::Ended(run, outcome(false));
+        plan(&snapshot).status.last_update.unwrap().failures
+    };
+    let other_commit = Run { commit: "main@sha1:bbb".into(), ..run(Operation::Up) };
+    assert_eq!(failed(stack_after(last_update(Failed, 3, 1)), other_commit), 4);
+    let mut edited = stack_after(last_update(Failed, 2, 1));
+    edited.generation = 2;
+    assert_eq!(failed(edited.clone(), Run { generation: 2, ..run(Operation::Up) }), 0);
+    assert_eq!(failed(stack_after(last_update(Succeeded, 0, 1)), run(Operation::Up)), 1);
+}
+
+#[test]
+fn a_run_that_lost_its_capacity_is_not_counted_and_the_next_one_gets_through() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { reclaimed: true, ..outcome(false) });
+    snapshot.stack.status = plan(&snapshot).status;
+    assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
+    snapshot.run = RunState::None;
+    let next = plan_at(&snapshot, now() + SignedDuration::from_secs(11));
+    assert!(created(&next).unwrap().on_demand);
+    // After one that succeeded it is where it is asked to be.
+    snapshot.stack = stack_after(last_update(Succeeded, 0, 1));
+    snapshot.stack.generation = 2;
+    assert!(!created(&plan(&snapshot)).unwrap().on_demand);
+}
+
+#[test]
+fn a_failure_keeps_the_last_good_commit_and_the_outputs() {
+    let mut stack = stack_after(last_update(Succeeded, 0, 1));
+    stack.status.outputs = Some([("url".to_owned(), "https://shop".into())].into());
+    let mut snapshot = snapshot(stack);
+    snapshot.run = RunState::Ended(Run { commit: "main@sha1:bbb".into(), ..run(Operation::Up) }, outcome(false));
+    let status = plan(&snapshot).status;
+    let last = status.last_update.unwrap();
+    assert_eq!((last.last_attempted_commit.as_str(), last.last_successful_commit.as_str()), ("main@sha1:bbb", "main@sha1:aaa"));
+    assert!(status.outputs.is_some());
+}
+
+#[test]
+fn a_lock_of_somebody_else_is_a_failure_that_waits_for_a_word() {
+    let mut snapshot = snapshot(stack());
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
+    let refused = plan(&snapshot);
+    assert!(condition(&refused).starts_with("Stalled/UpdateConflict: up failed: no such bucket; set spec.retryOnUpdateConflict"));
+    assert_eq!(refused.look_at, None);
+
+    snapshot.stack.spec.retry_on_update_conflict = true;
+    let mut at = now();
+    let waits = [(); 5].map(|()| {
+        let plan = plan_at(&snapshot, at);
+        snapshot.stack.status = plan.status.clone();
+        assert!(condition(&plan).starts_with("Reconciling/RetryingAfterFailure"));
+        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
+        at = plan.look_at.unwrap();
+        wait
+    });
+    assert_eq!(waits, [10, 30, 90, 270, 810]);
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
+    assert!(!plan_at(&snapshot, at).status.conflict);
+}

@@ -1,0 +1,55 @@
+//! When a Stack is looked at the next time.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+#[test]
+fn a_look_that_is_booked_for_earlier_will_do() {
+    let mut snapshot = snapshot(stack());
+    snapshot.source = Some(SourceState::NotFound);
+    // Without one, in 30 s; one in the past was answered by this look.
+    for (booked, next, books) in [
+        (None, 30, true),
+        (Some(-5), 30, true),
+        (Some(0), 30, true),
+        (Some(5), 5, false),
+        (Some(30), 30, false),
+        (Some(31), 30, true),
+    ] {
+        snapshot.stack.status.next_look = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
+        let plan = plan(&snapshot);
+        let at = now() + SignedDuration::from_secs(next);
+        assert_eq!((plan.status.next_look, plan.look_at), (Some(at), books.then_some(at)), "{booked:?}");
+    }
+}
+
+#[test]
+fn a_look_is_booked_for_the_next_whole_second() {
+    let mut snapshot = snapshot(stack());
+    for (milliseconds, seconds) in [(0, 20), (1, 21), (999, 21)] {
+        let at = ago(10) + SignedDuration::from_millis(milliseconds);
+        let failure = FetchFailure { at, message: "it is away".into(), terminal: false, failures: 1 };
+        snapshot.tree = TreeState::Absent { failure: Some(failure) };
+        assert_eq!(plan(&snapshot).look_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
+    }
+}
+
+#[test]
+fn the_sweep_hints_what_was_not_seen_what_is_overdue_and_everything_once_a_period() {
+    let mut stack = stack();
+    let far = 1 << 40;
+    assert!(due(&stack, far, 60, now()), "never looked at");
+    stack.status = plan(&snapshot(stack.clone())).status;
+    assert!(!due(&stack, far, 60, now()));
+    stack.status.next_look = Some(ago(1));
+    assert!(due(&stack, far, 60, now()), "a booked look is overdue");
+    stack.status.next_look = None;
+    stack.generation += 1;
+    assert!(due(&stack, far, 60, now()), "the spec changed");
+    stack.generation -= 1;
+    let turns = (0..10).filter(|tick| due(&stack, 600, 60, now() + SignedDuration::from_secs(tick * 60))).count();
+    assert_eq!(turns, 1);
+}

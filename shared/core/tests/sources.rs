@@ -1,0 +1,179 @@
+//! What a run reads: where it comes from, when it is asked for, and what is said while it is not there.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+use LastUpdateState::{Failed, Succeeded};
+
+#[test]
+fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
+    let rows = [
+        (SourceState::NotFound, "Stalled/SourceUnavailable: could not resolve sourceRef (GitRepository \"shop\")"),
+        (
+            SourceState::NoArtifact { why: String::new() },
+            "Stalled/SourceUnavailable: Flux source has no artifact (GitRepository \"shop\")",
+        ),
+    ];
+    for (state, words) in rows {
+        let mut snapshot = snapshot(stack());
+        snapshot.source = Some(state);
+        let plan = plan(&snapshot);
+        assert_eq!(condition(&plan), words);
+        assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(30)));
+    }
+}
+
+#[test]
+fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
+    let mut snapshot = snapshot(stack());
+    snapshot.tree = TreeState::Absent { failure: None };
+    let fetch = Effect::Fetch(snapshot.stack.spec.sources[0].clone());
+    let first = plan(&snapshot);
+    assert_eq!(
+        (condition(&first).as_str(), first.effects.as_slice()),
+        ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
+    );
+    snapshot.stack.status = first.status;
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
+
+    let revision = "main@sha1:bbb".to_owned();
+    snapshot.source = Some(SourceState::Artifact { revision, digest: "sha256:bbb".into(), polled: None });
+    assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, [fetch], "another revision is another request");
+}
+
+#[test]
+fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() {
+    let mut snapshot = snapshot(stack());
+    let failure = |terminal, seconds| TreeState::Absent {
+        failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
+    };
+    let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
+    for (tree, next, effects, look) in [
+        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25)),
+        (failure(false, 31), "trying again", 1, Some(30)),
+        (failure(true, 99), "not tried again until the source changes", 0, None),
+    ] {
+        snapshot.tree = tree;
+        let plan = plan(&snapshot);
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
+        assert_eq!(plan.look_at.map(|at| at.duration_since(now()).as_secs()), look);
+    }
+    snapshot.stack.reconcile_request = "now".into();
+    for terminal in [false, true] {
+        snapshot.tree = failure(terminal, 5);
+        let plan = plan(&snapshot);
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}trying again"), 1), "asked for");
+    }
+    snapshot.stack.reconcile_request = String::new();
+    let waits = [1, 2, 3, 5, 9].map(|failures| {
+        let message = String::new();
+        snapshot.tree = TreeState::Absent { failure: Some(FetchFailure { at: now(), message, terminal: false, failures }) };
+        plan(&snapshot).look_at.unwrap().duration_since(now()).as_secs()
+    });
+    assert_eq!(waits, [30, 60, 120, 480, 600]);
+}
+
+/// A Stack on a branch of a git repository, run at "aaa"; git was asked `seconds` ago and had `revision`.
+fn on_git(revision: &str, seconds: i64) -> Snapshot {
+    let mut last = last_update(LastUpdateState::Succeeded, 0, 600);
+    (last.last_attempted_commit, last.last_successful_commit) = ("aaa".into(), "aaa".into());
+    let mut snapshot = snapshot(stack_after(last));
+    let git = GitSource { stack: "shop".into(), repo: "https://git/shop".into(), branch: "main".into(), ..GitSource::default() };
+    snapshot.stack.spec.sources = vec![SourceRef::Git(git)];
+    let polled = Some(ago(seconds));
+    snapshot.source = Some(SourceState::Artifact { revision: revision.into(), digest: "sha1:t".into(), polled });
+    snapshot
+}
+
+#[test]
+fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
+    let asks = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)));
+    let quiet = plan(&on_git("aaa", 20));
+    assert_eq!((condition(&quiet).as_str(), asks(&quiet)), ("Ready", false));
+    assert_eq!(quiet.look_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
+    let due = plan(&on_git("aaa", 60));
+    assert_eq!((condition(&due).as_str(), asks(&due), created(&due)), ("Ready", true, None));
+
+    let old = plan(&on_git("bbb", 31));
+    assert_eq!(condition(&old), "Reconciling/StackProcessing: fetching git repository \"https://git/shop\" at its latest commit");
+    assert_eq!((asks(&old), created(&old)), (true, None));
+    let fresh = plan(&on_git("bbb", 30));
+    assert_eq!(created(&fresh).unwrap().current.commit, "bbb");
+
+    let mut going = on_git("aaa", 9999);
+    (going.stack.deleting, going.stack.generation, going.stack.spec.destroy_on_finalize) = (true, 2, true);
+    assert!(created(&plan(&going)).is_some(), "a repository that is gone does not keep a Stack from being destroyed");
+}
+
+#[test]
+fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
+    let stored = |scope: &str| TreeState::Stored { project: Project::There, scope: Some(scope.into()) };
+    let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
+    snapshot.stack.paths = Some("modules".into());
+    snapshot.stack.status.scope = Some("same".into());
+    let digest = "sha256:bbb".to_owned();
+    snapshot.source = Some(SourceState::Artifact { revision: "main@sha1:bbb".into(), digest, polled: None });
+
+    snapshot.tree = stored("same");
+    let skipped = plan(&snapshot);
+    assert_eq!((condition(&skipped).as_str(), created(&skipped)), ("Ready", None));
+    assert_eq!(skipped.status.last_update.unwrap().last_successful_commit, "main@sha1:bbb");
+    let note = "Nothing changed in infra, modules at \"main@sha1:bbb\": no update is needed".to_owned();
+    assert_eq!(
+        skipped.effects,
+        [Effect::Event {
+            event_type: EventType::Normal,
+            reason: "RevisionSkipped",
+            note,
+            revision: Some("main@sha1:bbb".into())
+        }]
+    );
+
+    snapshot.tree = stored("other");
+    let changed = plan(&snapshot);
+    let new = created(&changed).unwrap().tree.as_ref().unwrap();
+    assert_eq!((new.paths.as_slice(), new.scope.as_deref()), (&["infra".to_owned(), "modules".to_owned()][..], Some("other")));
+
+    snapshot.tree = stored("same");
+    snapshot.stack.generation = 2;
+    assert!(created(&plan(&snapshot)).is_some(), "a change of the spec is no change of the source");
+}
+
+#[test]
+fn no_task_is_started_for_a_directory_that_has_no_project() {
+    let mut snapshot = snapshot(stack());
+    for (project, what) in
+        [(Project::NoDirectory, "has no directory \"infra\""), (Project::NoFile, "has no Pulumi.yaml in \"infra\"")]
+    {
+        snapshot.tree = TreeState::Stored { project, scope: None };
+        let plan = plan(&snapshot);
+        assert_eq!(created(&plan), None);
+        let words =
+            format!("Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa {what}; correct spec.fluxSource.dir");
+        assert!(condition(&plan).starts_with(&words), "{}", condition(&plan));
+    }
+}
+
+#[test]
+fn changed_inputs_lead_to_a_run_and_are_compared_once_in_the_resync_period() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
+    snapshot.stack.spec.default_resync_seconds = 600;
+    let look = |changed, seconds, snapshot: &mut Snapshot| {
+        snapshot.inputs = Some(Inputs { changed, read: ago(seconds) });
+        plan(snapshot)
+    };
+    let quiet = look(false, 599, &mut snapshot);
+    assert_eq!((condition(&quiet).as_str(), quiet.look_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
+    let due = look(false, 600, &mut snapshot);
+    assert_eq!((condition(&due).as_str(), due.effects.as_slice()), ("Ready", &[Effect::CompareInputs][..]));
+    let changed = look(true, 5, &mut snapshot);
+    assert_eq!(created(&changed).unwrap().message, "Change of a Secret or ConfigMap detected");
+    snapshot.stack.status.last_update = Some(last_update(Failed, 9, 60));
+    assert!(created(&look(true, 5, &mut snapshot)).is_some(), "what failed may do now");
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
+    assert_eq!(created(&look(true, 5, &mut snapshot)), None, "it has read them");
+}
