@@ -25,7 +25,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 13] = [
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
     ("*", "sqs:GetQueueAttributes", "*", Never, POLLER),
-    ("ExecutionRole", "ecr:*", "*", Never, "Fargate pulls images from the account's registry; the world pulls none."),
+    ("ExecutionRole", "ecr:*", "*", Never, "Fargate pulls images from ECR; the world pulls none."),
     ("FetcherRole", "s3:DeleteObject", "*", Never, COLLECTION),
     ("SweeperRole", "s3:ListBucket", "*", Sometimes, "Old trees are looked for in one minute of every hour."),
     ("SweeperRole", "sqs:SendMessage", "driftless-sources.fifo", Never, COLLECTION),

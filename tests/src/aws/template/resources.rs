@@ -430,7 +430,7 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
         environment,
         role: role.into(),
         log_group: raw.logging_config.log_group,
-        reserved_concurrency: raw.reserved_concurrent_executions,
+        reserved_concurrency: raw.reserved_concurrent_executions.map(|count| count.0),
         has_url: false,
         recursive: matches!(raw.recursive_loop, Some(raw::RecursiveLoop::Allow)),
         mappings: Vec::new(),

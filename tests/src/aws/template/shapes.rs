@@ -20,7 +20,7 @@ macro_rules! shape {
 shape!(Function {
     function_name: Value, code: String, runtime: Runtime, handler: String, architectures: Value, memory_size: u32,
     ephemeral_storage: Option<Storage>, timeout: u64, recursive_loop: Option<RecursiveLoop>, role: String, layers: Option<Value>, environment: Environment,
-    logging_config: Logging, vpc_config: Option<Vpc>, reserved_concurrent_executions: Option<usize>,
+    logging_config: Logging, vpc_config: Option<Vpc>, reserved_concurrent_executions: Option<Count>,
 });
 shape!(Vpc { subnet_ids: Vec<String>, security_group_ids: Vec<String> });
 shape!(Storage { size: u32 });
@@ -62,6 +62,20 @@ shape!(Bucket {
     notification_configuration: Notifications,
 });
 shape!(Notifications { queue_configurations: Vec<Notification> });
+
+/// `CloudFormation` makes no difference between 5 and the "5" that a parameter is.
+#[derive(Deserialize)]
+#[serde(try_from = "Value")]
+pub(super) struct Count(pub(super) usize);
+
+impl TryFrom<Value> for Count {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        let text = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        text.parse().map(Self).map_err(|_| "not a count")
+    }
+}
 
 #[derive(Deserialize)]
 pub(super) enum Comparison {

@@ -43,6 +43,15 @@ fn a_region_without_spot_gets_none() {
 }
 
 #[test]
+fn an_account_with_few_concurrent_executions_reserves_none() {
+    let reserved = |text: &str| read(text).unwrap().functions["Webhook"].reserved_concurrency;
+    assert_eq!(reserved(TEMPLATE), Some(5));
+    let parameter = "WebhookConcurrency:\n    Type: Number\n    Default: 5";
+    assert!(TEMPLATE.contains(parameter));
+    assert_eq!(reserved(&TEMPLATE.replacen(parameter, &parameter.replace('5', "0"), 1)), None);
+}
+
+#[test]
 fn the_template_comes_out_with_names_urls_and_arns() {
     let template = read(TEMPLATE).unwrap();
     let launcher = &template.functions["Launcher"];
@@ -134,7 +143,8 @@ fn every_parameter_is_in_one_group() {
 fn only_functions_in_a_vpc_may_have_network_interfaces_made() {
     let may = |settings: &Settings, role: &str, function: Option<&str>| {
         let template = Template::parse(TEMPLATE, Path::new("/p/infra"), settings).unwrap();
-        let demand = Demand::new("ec2:CreateNetworkInterface", "arn:aws:ec2:eu-west-1:111122223333:subnet/subnet-1");
+        // Of the account that shares its VPC.
+        let demand = Demand::new("ec2:CreateNetworkInterface", "arn:aws:ec2:eu-west-1:444455556666:subnet/subnet-1");
         let function = function.map(|name| format!("arn:aws:lambda:eu-west-1:111122223333:function:{name}"));
         template.allows(role, &function.map_or(demand.clone(), |arn| demand.with("lambda:SourceFunctionArn", arn)))
     };
