@@ -60,6 +60,10 @@ pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation
         return findings;
     }
     findings.extend(rights(RIGHTS.map(|(group, what)| (group, what.join(" "), kubectl.may(group, what)))));
+    for Service { name, namespace, port } in artifact_services(&found.parameters) {
+        let path = format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/");
+        findings.push(reached(name, namespace, kubectl.text(&["get", "--raw", &path], None)));
+    }
     let path = "jsonpath={range .items[*]}{.metadata.namespace}{\"\\n\"}{end}";
     let namespaces = kubectl.text(&["get", "stacks.pulumi.com", "--all-namespaces", "--output", path], None).unwrap_or_default();
     for namespace in namespaces.lines().collect::<BTreeSet<_>>() {
@@ -78,6 +82,59 @@ pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation
     let token = kubectl.text(&["--namespace", FLUX, "get", "secret", "driftless", "--output", path], None);
     findings.push(webhook_secret(cluster, token.map(|token| found.keys.is(cluster, &token))));
     findings
+}
+
+/// A Service that artifacts come from.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Service<'a> {
+    /// `metadata.name`
+    pub name: &'a str,
+    /// `metadata.namespace`
+    pub namespace: &'a str,
+    /// One of its ports.
+    pub port: &'a str,
+}
+
+impl<'a> Service<'a> {
+    /// Nothing, if it is another host.
+    fn parse(text: &'a str) -> Option<Self> {
+        let (host, port) = text.split_once(':').unwrap_or((text, "80"));
+        let mut labels = host.split('.');
+        let (name, namespace) = (labels.next()?, labels.next()?);
+        matches!(labels.next(), None | Some("svc")).then_some(Self { name, namespace, port })
+    }
+}
+
+/// Those that the fetcher asks through the API server; by the template's defaults, if the installation's parameters are not known.
+#[must_use]
+pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'_>> {
+    let of = |name, default| parameters.get(name).map_or(default, String::as_str);
+    if of("ArtifactTransport", "proxy") != "proxy" {
+        return vec![];
+    }
+    of("ArtifactServices", "source-controller.flux-system").split(',').map(str::trim).filter_map(Service::parse).collect()
+}
+
+/// The API server reaches a Service that artifacts come from: whatever it answers for a path that it need not have.
+pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> Finding {
+    let what = format!("Service {namespace}/{name}");
+    match answer {
+        Ok(_) => {}
+        // Its own 404; the API server's names the Service.
+        Err(why) if why.contains("could not find the requested resource") => {}
+        Err(why) if why.contains("(Forbidden)") => {
+            let what = format!("{what}: whether the API server reaches it is not known");
+            return Finding::warn(what, why, "ask as one who may get services/proxy");
+        }
+        Err(why) => {
+            return Finding::fail(
+                format!("{what}: the API server does not reach it, so that no artifact is fetched"),
+                why,
+                "let the API server in (docs/installation.md, Network policies of Flux); on EKS also the nodes' security group, on the Pod's port",
+            );
+        }
+    }
+    Finding::ok(format!("{what}: the API server reaches it"))
 }
 
 /// Our CRDs are there, and of this release.

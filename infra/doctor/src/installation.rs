@@ -22,6 +22,8 @@ const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatu
 pub struct Installation {
     /// Its outputs.
     pub outputs: BTreeMap<String, String>,
+    /// Its parameters.
+    pub parameters: BTreeMap<String, String>,
     /// The clusters that it serves, by the names of their contexts.
     pub clusters: Vec<String>,
     /// How the functions reach each of them.
@@ -71,7 +73,7 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
     let described = &described["Stacks"][0];
     let [outputs, parameters] =
         [("Outputs", "Output"), ("Parameters", "Parameter")].map(|(list, kind)| pairs(&described[list], kind));
-    let mut found = Installation { outputs, ..Installation::default() };
+    let mut found = Installation { outputs, parameters: parameters.clone(), ..Installation::default() };
 
     let listed = aws.json(&["cloudformation", "list-stack-resources", "--stack-name", stack]);
     match listed {

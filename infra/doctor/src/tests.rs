@@ -223,6 +223,45 @@ fn rights_and_namespaces() {
 }
 
 #[test]
+fn what_artifacts_come_from_is_reached_through_the_api_server() {
+    let answer = |answer: Result<&str, &str>| {
+        let answer = answer.map(ToOwned::to_owned).map_err(|words| format!("Error from server {words}"));
+        cluster::reached("source-controller", "flux-system", answer)
+    };
+    check([
+        (answer(Ok("<pre></pre>")), Level::Ok, "Service flux-system/source-controller: the API server reaches it"),
+        (answer(Err("(NotFound): the server could not find the requested resource")), Level::Ok, "reaches it"),
+        (answer(Err("(NotFound): services \"source-controller\" not found")), Level::Fail, "not found"),
+        (
+            answer(Err("(ServiceUnavailable): error trying to reach service: dial tcp 10.0.0.7:9090: i/o timeout")),
+            Level::Fail,
+            "Network policies of Flux",
+        ),
+        (answer(Err("(Forbidden): services \"source-controller\" is forbidden")), Level::Warn, "services/proxy"),
+    ]);
+    let services = |parameters: &[(&str, &str)]| {
+        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let services = cluster::artifact_services(&parameters);
+        services.iter().map(|one| format!("{}/{}:{}", one.namespace, one.name, one.port)).collect::<Vec<_>>()
+    };
+    assert_eq!(services(&[]), ["flux-system/source-controller:80"]);
+    let listed = ("ArtifactServices", "one.ns:8080, two.ns.svc.cluster.local, archives.example.com");
+    assert_eq!(services(&[listed]), ["ns/one:8080", "ns/two:80"]);
+    assert_eq!(services(&[listed, ("ArtifactTransport", "direct")]), [""; 0]);
+}
+
+/// What the doctor takes if it does not look at AWS.
+#[test]
+fn artifacts_come_from_where_the_template_says() {
+    let template = template();
+    let defaults = ["ArtifactServices", "ArtifactTransport"].map(|name| {
+        let default = template["Parameters"][name]["Default"].as_str().unwrap();
+        (name.to_owned(), default.to_owned())
+    });
+    assert_eq!(cluster::artifact_services(&defaults.into()), cluster::artifact_services(&BTreeMap::new()));
+}
+
+#[test]
 fn what_is_in_the_cluster() {
     let provider = |spec: Value| cluster::provider(&Ok(json!({ "spec": spec })), Some("https://u/prod"));
     let condition = json!({ "status": "False", "message": "no image" });

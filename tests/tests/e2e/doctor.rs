@@ -71,6 +71,7 @@ async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster(
         "ok    CRD stacks.pulumi.com: of this release",
         "ok    CRD updates.auto.pulumi.com: of this release",
         "ok    rights: each function has its own",
+        "ok    Service flux-system/source-controller: the API server reaches it",
         "ok    namespace doctor-open: open for runs",
         "FAIL  namespace doctor-shut: has Stacks, and is not open for runs\n      why: not allowed: get secrets",
         "FAIL  forwarder: not there",
