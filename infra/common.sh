@@ -49,6 +49,12 @@ output() {
   printf '%s' "$value"
 }
 
+# parameter STACK NAME: nothing, if the stack has none of that name.
+parameter() {
+  aws cloudformation describe-stacks --stack-name "$1" --output text \
+    --query "(Stacks[0].Parameters || \`[]\`)[?ParameterKey=='$2'].ParameterValue"
+}
+
 # why_failed NAME SINCE: the first of a stack's events since then (ISO 8601, UTC) that is a failure and no consequence of another.
 why_failed() {
   aws cloudformation describe-stack-events --stack-name "$1" --output text \

@@ -24,6 +24,10 @@ const SUBNETS: &str = "subnet-1,subnet-2";
 const SECURITY_GROUPS: &str = "sg-1";
 const RUNNER: &str = "driftless/runner";
 const FORWARDER_IMAGE: &str = "registry.example/forwarder:1";
+/// A fork, and its tag.
+const SOURCE: [&str; 2] = ["https://git.example/driftless", "release-7"];
+/// A parameter of more than one line, and the file that has it.
+const CERTIFICATES: [&str; 2] = ["ca.pem", "-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n"];
 /// A part of every token in the kubeconfig, and the beginning of every key.
 const SECRETS: [&str; 2] = ["secret-token", "whsec_"];
 const NO_OUTPUTS: &str = "the stack driftless has no output ReconcilerRoleArn";
@@ -65,12 +69,18 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     variables.extend([("SUBNETS", SUBNETS), ("SECURITY_GROUPS", SECURITY_GROUPS), ("RUNNER_IMAGE", &image)]);
     let parameters = tree.spelled_out()?;
     let words: Vec<_> = parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let words = words.join(" ");
+    let words = format!("{} GitCaCertificates=@{}", words.join(" "), CERTIFICATES[0]);
     variables.push(("PARAMETERS", &words));
     let (code, said) = tree.script("deploy", &variables).await?;
     assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
     assert!(said.contains("stack driftless: deployed"), "{said}");
+    tree.given(&artifacts).await?;
     tree.bring_outputs(&parameters).await?;
+    // Something to roll back.
+    let topic = r#"{"Resources":{"Topic":{"Type":"AWS::SNS::Topic"}}}"#;
+    eks.run(&["cloudformation", "create-stack", "--stack-name", "driftless-prod", "--template-body", topic]).await?;
+    tree.git(&["init", "--quiet"]).await?;
+    tree.git(&["commit", "--quiet", "--allow-empty", "--message", "theirs"]).await?;
 
     let uploaded: Value = serde_saphyr::from_str(&secret(aws, "kubeconfig").await?)?;
     for part in ["contexts", "clusters", "users"] {
@@ -85,20 +95,28 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
         assert_eq!(STANDARD.decode(key)?.len(), 32);
     }
 
-    let (code, said) = tree.script("deploy", &variables).await?;
+    variables.retain(|(name, _)| *name != "ARCHITECTURE");
+    variables.push(("SOURCE_URL", SOURCE[0]));
+    let (code, said) = tree.script("deploy", &[&*variables, &[("ROLLED_BACK", "driftless-prod")]].concat()).await?;
     assert_eq!(code, 0, "{said}");
     for line in [
-        "secret driftless/kubeconfig: unchanged",
-        "secret driftless/webhook-keys: unchanged",
-        "stack driftless: unchanged",
-        "stack driftless-prod: deployed",
-        "cluster lab: not of EKS, so that it has no stack",
+        "secret driftless/kubeconfig: unchanged\n",
+        "secret driftless/webhook-keys: unchanged\n",
+        "stack driftless: unchanged\n",
+        "stack driftless-prod: its first deployment was taken back",
+        "stack driftless-prod: deleting\n",
+        "stack driftless-prod: deployed\n",
+        "cluster lab: not of EKS, so that it has no stack\n",
+        concat!("warning: HEAD is not v", env!("CARGO_PKG_VERSION")),
     ] {
-        assert!(said.contains(&format!("deploy: {line}\n")), "{line:?} is not in: {said}");
+        assert!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
     }
-    tree.rendered("prod").await?;
-    tree.rendered("lab").await?;
+    for cluster in ["prod", "lab"] {
+        tree.rendered(cluster, concat!("v", env!("CARGO_PKG_VERSION"))).await?;
+    }
 
+    tree.git(&["tag", SOURCE[1]]).await?;
+    variables.push(("SOURCE_TAG", SOURCE[1]));
     variables.retain(|(name, _)| *name != "CLUSTERS");
     tree.retire(&variables, &kubeconfig, &eks).await?;
     let (code, said) = tree.script("deploy", &variables).await?;
@@ -106,7 +124,8 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     for line in ["a new key for other", "stack driftless: deployed", "stack driftless-prod: deployed"] {
         assert!(said.contains(&format!("deploy: {line}\n")), "{line:?} is not in: {said}");
     }
-    tree.rendered("other").await?;
+    assert!(!said.contains("warning: "), "{said}");
+    tree.rendered("other", SOURCE[1]).await?;
     let more: BTreeMap<String, String> = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(more.keys().collect::<Vec<_>>(), ["lab", "other", "prod"]);
     assert!(keys.iter().all(|(cluster, key)| more[cluster] == *key), "the keys of clusters that were there stay");
@@ -141,6 +160,35 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     assert_eq!([inventory(aws).await?, inventory(&eks).await?], [json!([[], [], []]), json!([[], [], []])], "{said}");
     let (code, said) = tree.script("undeploy", &remove).await?;
     assert_eq!(code, 0, "what is gone is not asked for twice: {said}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
+    let dirs = stage("refusals")?;
+    let supervisor = Supervisor::default();
+    let moto = Moto::start(&dirs, &supervisor).await?;
+    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
+    let whole = [
+        ("BUILD", "no"),
+        ("KUBECONFIG_FILE", &*kubeconfig),
+        ("SUBNETS", SUBNETS),
+        ("SECURITY_GROUPS", SECURITY_GROUPS),
+        ("RUNNER_IMAGE", RUNNER),
+    ];
+    for (name, value, words) in [
+        ("PARAMETERS", "MaxRuns=20 WatchNamespace=labelled", "PARAMETERS: there is no parameter WatchNamespace\n"),
+        ("PARAMETERS", "WatchNamespaces=labelled 'MaxRuns=20", "PARAMETERS: No closing quotation\n"),
+        ("PARAMETERS", "AssignPublicIp = ENABLED", "PARAMETERS: AssignPublicIp is not of the form NAME=VALUE\n"),
+        ("PARAMETERS", "GitCaCertificates=@nowhere.pem", "No such file or directory: 'nowhere.pem'\n"),
+        ("STACK", "driftless-in-production-europe", "would have 66 characters, and S3 takes 63\n  use 27 characters at most"),
+        ("ARCHITECTURE", "arm", "ARCHITECTURE=arm is none of"),
+    ] {
+        let (code, said) = tree.script("deploy", &[&whole[..], &[(name, value)]].concat()).await?;
+        assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
+    }
+    assert_eq!(inventory(&tree.aws).await?, json!([[], [], []]));
     Ok(())
 }
 
@@ -258,8 +306,21 @@ impl<'a> Tree<'a> {
             let bootstrap = root.join("target/lambda").join(name).join("bootstrap");
             fs::create_dir_all(bootstrap.parent().context("a folder")?)?;
             fs::write(&bootstrap, name)?;
-            fs::set_permissions(&bootstrap, fs::Permissions::from_mode(0o755))?;
+            // As a build leaves it where files are their owner's alone.
+            fs::set_permissions(&bootstrap, fs::Permissions::from_mode(0o700))?;
         }
+        fs::write(root.join(CERTIFICATES[0]), CERTIFICATES[1])?;
+        // No stack of moto's fails: whoever looks at the one that ROLLED_BACK names is told so, once.
+        let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
+        fs::create_dir(root.join("bin"))?;
+        let text = format!(
+            "#!/bin/sh\ncase \"$*\" in *\"describe-stacks --stack-name $ROLLED_BACK --query Stacks[0].StackStatus\"*)\n\
+             mkdir {} 2>/dev/null && echo ROLLBACK_COMPLETE && exit;; esac\nexec {} \"$@\"\n",
+            told.display(),
+            aws.dirs.tool("aws")?.display()
+        );
+        fs::write(&aws_cli, text)?;
+        fs::set_permissions(&aws_cli, fs::Permissions::from_mode(0o755))?;
         // moto makes no function URL, and so has no attribute of one.
         let template = root.join("infra/template.yaml");
         let text = fs::read_to_string(&template)?;
@@ -293,13 +354,38 @@ impl<'a> Tree<'a> {
         let words = format!("{} {variables:?}", program.display());
         let mut command = self.aws.command(program);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{}", self.aws.dirs.tools().display(), path.display())).env("AWS_REGION", REGION);
+        let (ours, tools) = (self.root.join("bin"), self.aws.dirs.tools());
+        command.env("PATH", format!("{}:{}:{}", ours.display(), tools.display(), path.display())).env("AWS_REGION", REGION);
         command.envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
         let output = command.output().await.context(words)?;
         let said = [output.stderr, output.stdout].concat();
         let said = String::from_utf8(said)?;
         assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "a secret is shown: {said}");
         Ok((output.status.code().context("a signal")?, said))
+    }
+
+    async fn git(&self, words: &[&str]) -> Result<String> {
+        let mut git = command(self.aws.dirs, "git");
+        git.arg("-C").arg(&self.root).args(["-c", "user.name=t", "-c", "user.email=t@example.com"]).args(words);
+        output(git).await
+    }
+
+    /// What AWS was given: bootstraps that another user than their owner may run, and the text of a file.
+    async fn given(&self, bucket: &str) -> Result<()> {
+        const LIST: &str = "import sys, zipfile\n\
+            for path in filter(zipfile.is_zipfile, sys.argv[1:]):\n  \
+            for entry in zipfile.ZipFile(path).infolist(): print(entry.filename, oct(entry.external_attr >> 16))";
+        let folder = self.aws.dirs.create("packages")?;
+        let from = format!("s3://{bucket}/{STACK}");
+        self.aws.run(&["s3", "cp", "--recursive", &from, &folder.to_string_lossy()]).await?;
+        let files: Vec<_> = fs::read_dir(&folder)?.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
+        let mut python = command(self.aws.dirs, "python3");
+        python.args(["-c", LIST]).args(files);
+        assert_eq!(output(python).await?, "bootstrap 0o100755\n".repeat(FUNCTIONS.len()));
+        let parameters = self.described("Parameters").await?;
+        let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "GitCaCertificates").context("a parameter")?;
+        assert_eq!(given["ParameterValue"], CERTIFICATES[1]);
+        Ok(())
     }
 
     /// The parameters that moto takes for something else if a later deployment leaves them as they are: numbers and lists.
@@ -355,19 +441,19 @@ impl<'a> Tree<'a> {
         ] {
             ensure!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
         }
-        assert_eq!(inventory(eks).await?, json!([[], [], []]), "nothing is left of the cluster that is served no more");
+        assert_eq!(inventory(eks).await?[0], json!([]), "nothing is left of the cluster that is served no more");
         Ok(())
     }
 
     /// What is applied to a cluster has the outputs' values, and the script of its key has no key.
-    async fn rendered(&self, cluster: &str) -> Result<()> {
+    async fn rendered(&self, cluster: &str, tag: &str) -> Result<()> {
         let outputs = self.described("Outputs").await?;
         let queue = list(&outputs).iter().find(|output| output["OutputKey"] == "HintsQueueUrl").context("an output")?;
         let folder = self.root.join("target/deploy").join(STACK).join(cluster);
         let text = fs::read_to_string(folder.join("driftless.yaml"))?;
         assert!(!text.contains("${"), "a placeholder is left: {text}");
         let documents: Vec<Value> = text.split("\n---\n").map(serde_saphyr::from_str).collect::<Result<_, _>>()?;
-        assert_eq!(documents[0]["spec"]["ref"]["tag"], concat!("v", env!("CARGO_PKG_VERSION")));
+        assert_eq!([&documents[0]["spec"]["url"], &documents[0]["spec"]["ref"]["tag"]], [SOURCE[0], tag]);
         let patch = documents[1]["spec"]["patches"][0]["patch"].as_str().context("a patch")?;
         let values: Value = serde_saphyr::from_str(patch)?;
         let expected = json!({
