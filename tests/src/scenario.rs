@@ -118,6 +118,18 @@ impl Handle {
         Ok(namespace)
     }
 
+    /// What makes the pulumi of a user that of the tasks' image, logged in to a backend.
+    pub fn pulumi_environment(&self, backend: &str) -> Result<[(&'static str, String); 5]> {
+        let home = Path::new(self.get("WORLD_LOGS")?).with_file_name("image").join("pulumi");
+        Ok([
+            ("PULUMI_HOME", home.display().to_string()),
+            ("PULUMI_BACKEND_URL", backend.to_owned()),
+            ("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE.to_owned()),
+            ("PULUMI_SKIP_UPDATE_CHECK", "true".to_owned()),
+            ("KUBECONFIG", self.get("KUBECONFIG")?.to_owned()),
+        ])
+    }
+
     /// What a user does by hand: runs the pulumi of the tasks' image on the program in a folder. What it printed.
     pub async fn pulumi(&self, folder: &Path, backend: &str, arguments: &[&str]) -> Result<String> {
         let tools = self.get("WORLD_TOOLS")?;
@@ -126,11 +138,7 @@ impl Handle {
             .args(["--non-interactive", "--color=never"])
             .current_dir(folder)
             .env("PATH", format!("{tools}:/usr/local/bin:/usr/bin:/bin"))
-            .env("PULUMI_HOME", Path::new(self.get("WORLD_LOGS")?).with_file_name("image").join("pulumi"))
-            .env("PULUMI_BACKEND_URL", backend)
-            .env("PULUMI_CONFIG_PASSPHRASE", PASSPHRASE)
-            .env("PULUMI_SKIP_UPDATE_CHECK", "true")
-            .env("KUBECONFIG", self.get("KUBECONFIG")?)
+            .envs(self.pulumi_environment(backend)?)
             .output()
             .await?;
         let [printed, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
