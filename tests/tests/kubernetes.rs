@@ -9,13 +9,16 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use driftless_tests::world::{
-    cluster::{self, AUDIT_LOG, Cluster, apply_yaml},
-    dirs::Dirs,
-    flux,
-    git::GitServer,
-    process::{Process, Supervisor, command},
-    ready,
+use driftless_tests::{
+    guide::Guide,
+    world::{
+        cluster::{self, AUDIT_LOG, Cluster, apply_yaml},
+        dirs::Dirs,
+        flux,
+        git::GitServer,
+        process::{Process, Supervisor, command},
+        ready,
+    },
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -28,8 +31,12 @@ use kube::{
     config::Kubeconfig,
 };
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::Mutex;
 
+const INSTALLATION: &str = include_str!("../../docs/installation.md");
+/// The section that has the page's commands.
+const APPLIED: &str = "What is applied to a cluster";
 const LIMIT: Duration = Duration::from_mins(2);
 const FORWARDER: &str = "driftless-forwarder";
 const SYSTEM: &str = "driftless-system";
@@ -94,6 +101,29 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
         includes(&id, &object, &charted[&id])?;
         includes(&id, &charted[&id], &object)?;
     }
+    Ok(())
+}
+
+/// An Alert with another kind is refused, and what Flux applies beside it too.
+#[test]
+fn the_alert_names_no_kind_that_older_alerts_do_not_know() -> Result<()> {
+    let objects = objects(&kustomized(false)?)?;
+    let sources = &objects["notification.toolkit.fluxcd.io/v1beta3 Alert flux-system/driftless"]["spec"]["eventSources"];
+    let kinds: Vec<_> = sources.as_array().into_iter().flatten().filter_map(|source| source["kind"].as_str()).collect();
+    assert_eq!(kinds, ["GitRepository", "OCIRepository", "Bucket", "HelmChart", "Kustomization", "HelmRelease"]);
+    Ok(())
+}
+
+#[test]
+fn a_namespace_of_the_guide_has_the_bindings_that_it_does_not_leave_out() -> Result<()> {
+    let dir = folder(block("driftless:git-credentials")?)?;
+    let stack = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "name": "shop" }, "spec": {} });
+    fs::write(dir.path().join("stack.yaml"), stack.to_string())?;
+    let objects = objects(&run("kubectl", ["kustomize", &dir.path().display().to_string()])?)?;
+    let binding = |name: &str| format!("rbac.authorization.k8s.io/v1 RoleBinding team-a/driftless:run-{name}");
+    let mut wanted = BTreeSet::from(["identity", "inputs", "outputs"].map(binding));
+    wanted.insert("pulumi.com/v1 Stack team-a/shop".to_owned());
+    assert_eq!(objects.into_keys().collect::<BTreeSet<_>>(), wanted);
     Ok(())
 }
 
@@ -182,10 +212,32 @@ async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() 
     let applied = async {
         let (cluster, admin) = cluster(&dirs, &supervisor).await?;
         apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
-        kubectl_applies(&cluster, "kustomized", &kustomized(true)?)?;
+        let (overlay, values) = (overlay(true)?, dirs.tmp().join("values.yaml"));
+        let key = dirs.tmp().join("webhook-key");
+        fs::write(&key, "the key")?;
+        let charted_values = VALUES.map(|(_, name, value)| (name, json!(value))).into_iter();
+        let charted_values = charted_values.chain([("runNamespaces", json!(["team-a"])), ("serviceAccount", json!(true))]);
+        fs::write(&values, charted_values.collect::<Value>().to_string())?;
+        let [key, overlay_path, values] = [&key, overlay.path(), &values].map(|path| path.display().to_string());
+        let guide = guide(&cluster, INSTALLATION, &[("KEY", &key), ("OVERLAY", &overlay_path), ("VALUES", &values)])?;
+
+        guide.run(APPLIED, 0).await?;
+        let secret = run_in(
+            &cluster,
+            &["get", "secret", "driftless", "-n", "flux-system", "-o", "go-template={{.data.token | base64decode}}"],
+        )?;
+        assert_eq!(secret, "the key");
+        guide.run(APPLIED, 1).await?;
+        let kustomized = kustomized(true)?;
+        kubectl_applies(&cluster, "kustomized", &kustomized)?;
+        kubectl_applies(&cluster, "policies", block("NetworkPolicy")?)?;
         the_forwarder_sees_all_it_watches(&dirs, &cluster, &admin).await?;
-        // Each of the two names its own ConfigMap.
-        kubectl_applies(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)
+        annotations_of_the_guides_arrive(&cluster, &admin).await?;
+
+        run_in(&cluster, &["delete", "--ignore-not-found", "--filename", &written(&cluster, "kustomized", &kustomized)?])?;
+        guide.run(APPLIED, 2).await?;
+        guide.all_were_run()?;
+        is_there(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?).map(drop)
     };
     supervisor.guard(Box::pin(applied)).await?;
     supervisor.stop().await;
@@ -276,12 +328,53 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     let entries = status["inventory"]["entries"].as_array().context("an inventory")?;
     let entries: BTreeSet<_> = entries.iter().filter_map(|entry| entry["id"].as_str().map(ToOwned::to_owned)).collect();
     assert_eq!(entries, objects.values().map(inventory_id).collect());
-    let there = there(&run_in(cluster, &["get", "--output", "json", "--filename", &written(cluster, "there", kustomized)?])?)?;
-    for (id, object) in &objects {
-        includes(id, &there[id], object)?;
+    let there = is_there(cluster, "there", kustomized)?;
+    for id in objects.keys() {
         assert_eq!(there[id]["metadata"]["labels"]["kustomize.toolkit.fluxcd.io/name"], "driftless", "{id}");
     }
     Ok(())
+}
+
+/// The policies of the guide let in whom they are for.
+#[test]
+fn the_guide_s_policies_are_about_the_forwarder_and_the_ports_that_it_posts_to() -> Result<()> {
+    let objects = objects(&format!("{}\n---\n{}", kustomized(false)?, block("NetworkPolicy")?))?;
+    let policy = |name: &str| &objects[&format!("networking.k8s.io/v1 NetworkPolicy {name}")]["spec"];
+    let (ours, theirs) = (policy(&format!("{SYSTEM}/{FORWARDER}")), policy("flux-system/driftless-events"));
+    let out = ours["egress"].as_array().context("rules")?.last().context("one")?;
+    let ingress = &theirs["ingress"][0];
+    assert_eq!(out["to"][0]["podSelector"], theirs["podSelector"]);
+    assert_eq!(out["ports"], ingress["ports"]);
+    assert_eq!(ingress["from"][0]["podSelector"], ours["podSelector"]);
+    assert_eq!(ingress["from"][0]["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], SYSTEM);
+    Ok(())
+}
+
+/// What the guides have somebody ask for by hand.
+async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> Result<()> {
+    let shop = "{ apiVersion: pulumi.com/v1, kind: Stack, metadata: { name: shop, namespace: team-a }, spec: { stack: dev } }";
+    let platform = "{ apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, metadata: { name: platform, namespace: team-a }, \
+                    spec: { interval: 5m, url: 'https://git.example/platform' } }";
+    for object in [shop, platform] {
+        apply_yaml(admin, object).await?;
+    }
+    for (page, section, object, annotation) in [
+        (include_str!("../../docs/drift.md"), "Putting it back", "stack/shop", "driftless.dev/remediate"),
+        (include_str!("../../docs/notifications.md"), "In", "gitrepository/platform", "reconcile.fluxcd.io/requestedAt"),
+    ] {
+        let guide = guide(cluster, page, &[("NAMESPACE", "team-a")])?;
+        guide.run(section, 0).await?;
+        guide.all_were_run()?;
+        let there = run_in(cluster, &["get", object, "-n", "team-a", "-o", "json"])?;
+        let there: Value = serde_json::from_str(&there)?;
+        assert_ne!(there["metadata"]["annotations"][annotation].as_str().unwrap_or_default(), "", "{object}");
+    }
+    Ok(())
+}
+
+fn guide(cluster: &Cluster, page: &str, more: &[(&str, &str)]) -> Result<Guide> {
+    let kubeconfig = cluster.admin_kubeconfig.display().to_string();
+    Guide::read(page, &project().join("target/tools"), &[&[("KUBECONFIG", kubeconfig.as_str())], more].concat())
 }
 
 /// How Flux names an object in its inventory.
@@ -305,6 +398,15 @@ fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The objects of a text as the API server has them, all that was written in them.
+fn is_there(cluster: &Cluster, name: &str, text: &str) -> Result<Objects> {
+    let there = there(&run_in(cluster, &["get", "--output", "json", "--filename", &written(cluster, name, text)?])?)?;
+    for (id, object) in &objects(text)? {
+        includes(id, &there[id], object)?;
+    }
+    Ok(there)
 }
 
 /// The program as the Deployment has it, but for the network, and but for where a Pod has its token and the API server's address: it
@@ -400,21 +502,40 @@ fn values() -> Value {
     VALUES.map(|(name, _, value)| (name, value)).into_iter().collect()
 }
 
-/// What `kubectl kustomize` makes of an overlay as the guide has it; with `more` also of its options: a namespace of a team, and the
-/// ServiceAccount of the functions.
-fn kustomized(more: bool) -> Result<String> {
+/// The YAML block of the guide that has these words.
+fn block(words: &str) -> Result<&'static str> {
+    let mut blocks = INSTALLATION.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    blocks.find_map(|(block, _)| block.contains(words).then_some(block)).with_context(|| words.to_owned())
+}
+
+/// A folder with a kustomization of the guide, of our files as they are here.
+fn folder(kustomization: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir_in(project().join("target"))?;
-    let overlay = json!({
-        "resources": if more { vec!["../../infra/kubernetes", "team"] } else { vec!["../../infra/kubernetes"] },
-        "configMapGenerator": [{ "name": "driftless-values", "namespace": SYSTEM, "behavior": "merge", "envs": ["values.env"] }],
-        "components": if more { vec!["../../infra/kubernetes/values", "../../infra/kubernetes/service-account"] } else { vec!["../../infra/kubernetes/values"] },
-    });
+    let release = concat!("?ref=v", env!("CARGO_PKG_VERSION"));
+    let text = kustomization.replace("https://github.com/driftless-dev/driftless//", "../../").replace(release, "");
+    ensure!(!text.contains("?ref="), "it is not of this release: {text}");
+    fs::write(dir.path().join("kustomization.yaml"), text)?;
+    Ok(dir)
+}
+
+/// An overlay as the guide has it; with `more` also with its options: a namespace of a team, and the ServiceAccount of the functions.
+fn overlay(more: bool) -> Result<TempDir> {
+    let guide = block("configMapGenerator")?;
+    let dir = folder(&if more {
+        guide.replace("# - ", "- ").replace("resources:\n", "resources:\n- team\n")
+    } else {
+        guide.to_owned()
+    })?;
     let team = json!({ "namespace": "team-a", "resources": ["../../../infra/kubernetes/runs"] });
     fs::create_dir(dir.path().join("team"))?;
-    fs::write(dir.path().join("kustomization.yaml"), overlay.to_string())?;
     fs::write(dir.path().join("team/kustomization.yaml"), team.to_string())?;
     fs::write(dir.path().join("values.env"), VALUES.map(|(name, _, value)| format!("{name}={value}\n")).concat())?;
-    run("kubectl", ["kustomize", &dir.path().display().to_string()])
+    Ok(dir)
+}
+
+/// What `kubectl kustomize` makes of an overlay.
+fn kustomized(more: bool) -> Result<String> {
+    run("kubectl", ["kustomize", &overlay(more)?.path().display().to_string()])
 }
 
 /// What `helm template` makes of the chart with our values and `more` arguments.
