@@ -42,7 +42,7 @@ struct Control {
 pub struct Status {
     /// By function: `delivered`, `failed`, `dropped` and `hidden` messages, batches `inFlight`.
     pub mappings: BTreeMap<String, Value>,
-    /// By function: `invocations`, `failures` by kind.
+    /// By function: `invocations`, `failures` by kind, how many are `running` and `idle`.
     pub functions: BTreeMap<String, Value>,
     /// Every task as `DescribeTasks` shows it, forgotten ones too.
     pub tasks: Vec<Value>,
@@ -72,6 +72,7 @@ struct Session {
 pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
     let router = Router::new()
         .route("/control/status", get(status))
+        .route("/control/reset", post(reset))
         .route("/control/mappings/{function}", put(switch))
         .route("/control/mappings/{function}/expire", post(expire))
         .route("/control/schedule/paused", put(pause))
@@ -121,8 +122,19 @@ async fn status(State(control): Shared) -> Answer<Value> {
     })))
 }
 
+async fn reset(State(control): Shared) -> Answer<()> {
+    let Parts { lambda, mappings, schedules, function_url, fargate } = &control.parts;
+    schedules.pause(false);
+    function_url.disabled.store(false, Ordering::Relaxed);
+    fargate.refuse(0);
+    fargate.refuse_spot(0);
+    control.site.holds.set(Vec::new());
+    mappings.reset().await?;
+    Ok(Json(lambda.reset().await?))
+}
+
 async fn switch(State(control): Shared, Path(function): Path<String>, Json(switches): Json<Switches>) -> Answer<()> {
-    Ok(Json(control.parts.mappings.switch(&function, switches)?))
+    Ok(Json(control.parts.mappings.switch(&function, switches).await?))
 }
 
 async fn expire(State(control): Shared, Path(function): Path<String>) -> Answer<usize> {
@@ -202,6 +214,12 @@ impl Client {
     /// What happened so far.
     pub async fn status(&self) -> Result<Status> {
         self.call(reqwest::Method::GET, "status", &()).await
+    }
+
+    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, capacity, and the functions' variables as
+    /// the template has them.
+    pub async fn reset(&self) -> Result<()> {
+        self.call(reqwest::Method::POST, "reset", &()).await
     }
 
     /// Sets the switches of the mapping that feeds a function.

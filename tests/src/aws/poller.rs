@@ -31,14 +31,12 @@ const AFTER_FAILURE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Switches {
-    /// Nothing is polled for.
+    /// Nothing is polled for, nor handled, once this is set.
     pub paused: bool,
     /// Every event is delivered twice: at once on a standard queue, one after the other on a FIFO queue.
     pub duplicate: bool,
     /// The first message about each object is lost.
     pub drop_first: bool,
-    /// Every so many-th message is lost; 0 loses none.
-    pub drop_every: u64,
 }
 
 /// All mappings, by the logical id of their function.
@@ -51,6 +49,8 @@ struct Poller {
     mapping: Mapping,
     url: String,
     fifo: bool,
+    /// How many batches may be under way, and a permit for each.
+    instances: usize,
     concurrency: Arc<Semaphore>,
     switches: watch::Sender<Switches>,
     progress: Mutex<Progress>,
@@ -65,8 +65,6 @@ struct Poller {
 struct Progress {
     /// The objects of which a message was lost since the switch was set.
     lost: HashSet<String>,
-    /// Messages seen since then.
-    seen: u64,
     /// The receipts of messages that failed and are hidden until their visibility timeout.
     hidden: Vec<String>,
 }
@@ -78,6 +76,7 @@ impl Mappings {
         for (id, function) in &site.template.functions {
             for mapping in &function.mappings {
                 let queue = site.template.queue(&mapping.queue)?;
+                let allowed = mapping.concurrency.min(instances);
                 let poller = Arc::new(Poller {
                     site: Arc::clone(site),
                     lambda: Arc::clone(lambda),
@@ -85,7 +84,8 @@ impl Mappings {
                     mapping: mapping.clone(),
                     url: queue.url.clone(),
                     fifo: queue.is_fifo(),
-                    concurrency: Arc::new(Semaphore::new(mapping.concurrency.min(instances))),
+                    instances: allowed,
+                    concurrency: Arc::new(Semaphore::new(allowed)),
                     switches: watch::Sender::default(),
                     progress: Mutex::default(),
                     in_flight: AtomicU64::new(0),
@@ -104,13 +104,23 @@ impl Mappings {
     }
 
     /// Sets a mapping's switches; what was counted for them starts again.
-    pub fn switch(&self, function: &str, switches: Switches) -> Result<()> {
+    pub async fn switch(&self, function: &str, switches: Switches) -> Result<()> {
         let poller = self.poller(function)?;
-        let mut progress = poller.progress();
-        progress.lost.clear();
-        progress.seen = 0;
-        drop(progress);
+        poller.progress().lost.clear();
+        let paused = switches.paused;
         poller.switches.send_replace(switches);
+        if paused {
+            // What is under way ends first.
+            drop(poller.concurrency.acquire_many(poller.instances.try_into()?).await?);
+        }
+        Ok(())
+    }
+
+    /// Sets the switches of every mapping back.
+    pub async fn reset(&self) -> Result<()> {
+        for function in self.0.keys() {
+            self.switch(function, Switches::default()).await?;
+        }
         Ok(())
     }
 
@@ -147,9 +157,12 @@ impl Mappings {
 async fn poll(poller: Arc<Poller>) {
     let mut switches = poller.switches.subscribe();
     loop {
-        let Ok(permit) = Arc::clone(&poller.concurrency).acquire_owned().await else { return };
         if switches.wait_for(|switches| !switches.paused).await.is_err() {
             return;
+        }
+        let Ok(permit) = Arc::clone(&poller.concurrency).acquire_owned().await else { return };
+        if switches.borrow().paused {
+            continue;
         }
         match poller.receive().await {
             Ok(messages) if messages.is_empty() => {}
@@ -238,9 +251,6 @@ impl Poller {
     }
 
     fn loses(&self, switches: &Switches, message: &Message) -> bool {
-        let mut progress = self.progress();
-        progress.seen += 1;
-        let first = switches.drop_first && progress.lost.insert(event::subject(message.body().unwrap_or_default()));
-        first || (switches.drop_every > 0 && progress.seen.is_multiple_of(switches.drop_every))
+        switches.drop_first && self.progress().lost.insert(event::subject(message.body().unwrap_or_default()))
     }
 }

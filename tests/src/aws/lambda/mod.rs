@@ -138,9 +138,17 @@ impl Lambda {
         let hosts: Vec<_> = self.hosts.values().filter(has).collect();
         ensure!(!hosts.is_empty(), "no function has the variable {variable}");
         for host in hosts {
-            let _all = host.running.acquire_many(host.instances.try_into()?).await?;
-            lock(&host.environment).insert(variable.to_owned(), value.to_owned());
-            lock(&host.idle).clear();
+            let mut environment = lock(&host.environment).clone();
+            environment.insert(variable.to_owned(), value.to_owned());
+            host.update(environment).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives every function the environment of the template again.
+    pub async fn reset(&self) -> Result<()> {
+        for host in self.hosts.values() {
+            host.update(environment(&host.site, &host.site.template.functions[&host.id])).await?;
         }
         Ok(())
     }
@@ -149,13 +157,24 @@ impl Lambda {
     pub fn status(&self) -> Value {
         let status = self.hosts.iter().map(|(id, host)| {
             let (invocations, failures) = (host.invocations.load(Ordering::Relaxed), lock(&host.failures).clone());
-            (id.clone(), json!({ "invocations": invocations, "failures": failures, "idle": lock(&host.idle).len() }))
+            let (running, idle) = (host.instances - host.running.available_permits(), lock(&host.idle).len());
+            (id.clone(), json!({ "invocations": invocations, "failures": failures, "running": running, "idle": idle }))
         });
         Value::Object(status.collect())
     }
 }
 
 impl Host {
+    /// Once none runs, those that are idle go.
+    async fn update(&self, environment: BTreeMap<String, String>) -> Result<()> {
+        if *lock(&self.environment) != environment {
+            let _all = self.running.acquire_many(self.instances.try_into()?).await?;
+            *lock(&self.environment) = environment;
+            lock(&self.idle).clear();
+        }
+        Ok(())
+    }
+
     /// The caller holds a permit.
     async fn invoke(&self, event: &Value) -> Result<Bytes, Failure> {
         let request = random_hex(16).map_err(|error| Failure::Init(error.to_string()))?;

@@ -83,11 +83,31 @@ async fn switches_double_and_lose_messages_and_hold_them_back() {
     eventually("the next one is not", async || world.taken("reconciler").into(), |taken| taken[2] == "lost once").await;
 
     set(Switches { paused: true, ..Switches::default() }).await;
-    // A poll that was under way when the switch was set may still take one message.
     world.send("Hints", "first", None).await;
     world.send("Hints", "second", None).await;
+    world.send("Launches", "meanwhile", None).await;
+    eventually("another's comes", async || world.taken("launcher").into(), |taken| *taken == json!(["meanwhile"])).await;
+    assert_eq!((world.depth("Hints").await, world.taken("reconciler").len()), (2, 3));
     set(Switches::default()).await;
     eventually("they come when it goes on", async || world.taken("reconciler").len().into(), |taken| *taken == 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_turns_everything_on_again() {
+    let world = TestWorld::start("reset").await;
+    let post = async || world.http.post(&world.aws.webhook_url).send().await.unwrap().status().as_u16();
+    world.hooks.switch("Reconciler", &Switches { paused: true, ..Switches::default() }).await.unwrap();
+    world.hooks.set("WATCH_NAMESPACES", "labelled").await.unwrap();
+    world.hooks.disable_url(true).await.unwrap();
+    world.hooks.hold(&["GET /in/pack"]).await.unwrap();
+    assert_eq!(post().await, 503);
+
+    world.hooks.reset().await.unwrap();
+    world.send("Hints", "hello", None).await;
+    eventually("it comes", async || world.taken("reconciler").into(), |taken| *taken == json!(["hello"])).await;
+    assert_eq!(world.notes("reconciler")[0]["environment"]["WATCH_NAMESPACES"], "all");
+    assert_eq!(post().await, 202);
+    world.aws.site.holds.pass("GET /in/pack").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
