@@ -306,7 +306,6 @@ async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     ready::until("all Stacks are Ready", RUN, async || {
         let all = updates(&team).list(&kube::api::ListParams::default()).await?.items;
         let running = all.iter().filter(|update| ours(update).task.is_some() && !update.is_complete()).count();
-        ensure!(running <= most, "{running} run at once");
         at_once.set(at_once.get().max(running));
         let words = format!("{most} runs of the namespace \"many\" are under way");
         let waits = all.iter().any(|update| ours(update).waiting_for.is_some_and(|told| told.contains(&words)));
