@@ -4,12 +4,13 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
-    scenario::{PASSPHRASE, Source, output},
+    scenario::{Handle, PASSPHRASE, RUN, Source, output},
     world::ready,
 };
+use kube::ResourceExt as _;
 use serde_json::json;
 
-use crate::world::{alone, quiet, s3};
+use crate::world::{alone, keys, quiet, s3};
 
 const CONFIG: &str = "canary-config-93be";
 const ENV: &str = "canary-env-55aa";
@@ -54,13 +55,14 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
     assert_eq!(outputs.data.context("data")?["secret"].0, json!(CONFIG).to_string().into_bytes());
     assert_eq!(outputs.metadata.annotations.context("annotations")?["pulumi.com/secrets"], r#"["secret"]"#);
 
+    let uid = updates[1].uid().context("a uid")?;
     let canaries = [CONFIG, ENV, PASSPHRASE];
     for canary in canaries {
         in_no_object_but_secrets(&world, canary).await?;
     }
     in_no_file(Path::new(world.get("WORLD_LOGS")?), &canaries)?;
     in_no_file(Path::new(&team.state()?), &canaries)?;
-    in_no_s3_object(&world, &canaries).await
+    in_no_s3_object(&world, &canaries, &["trees/world/canary/".to_owned(), format!("runs/world/{uid}")]).await
 }
 
 /// Such as the logs of all processes and tasks; the calls log has every message and every ECS call in full.
@@ -82,7 +84,7 @@ pub(crate) fn in_no_file(folder: &Path, canaries: &[&str]) -> Result<()> {
 }
 
 /// Every object that the API server has, but the contents of Secrets.
-async fn in_no_object_but_secrets(world: &driftless_tests::scenario::Handle, canary: &str) -> Result<()> {
+async fn in_no_object_but_secrets(world: &Handle, canary: &str) -> Result<()> {
     let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
     let run = async |arguments: &[&str]| -> Result<String> {
         let mut command = tokio::process::Command::new(&kubectl);
@@ -100,17 +102,18 @@ async fn in_no_object_but_secrets(world: &driftless_tests::scenario::Handle, can
 }
 
 /// What is left in the bucket when all runs are recorded. The folders of tasks are empty then.
-async fn in_no_s3_object(world: &driftless_tests::scenario::Handle, canaries: &[&str]) -> Result<()> {
+async fn in_no_s3_object(world: &Handle, canaries: &[&str], prefixes: &[String]) -> Result<()> {
     let (s3, bucket) = (s3(world, None).await?, world.get("WORLD_BUCKET")?);
-    let keys = ready::until("the folders of tasks are empty", driftless_tests::scenario::RUN, async || {
-        let listed = s3.list_objects_v2().bucket(bucket).send().await?;
-        let keys: Vec<String> = listed.contents().iter().filter_map(|object| object.key().map(str::to_owned)).collect();
+    let keys = ready::until("the folders of tasks are empty", RUN, async || {
+        let keys = keys(world, "").await?;
         let inputs: Vec<_> = keys.iter().filter(|key| key.starts_with("tasks/") && key.contains("/in/")).collect();
         ensure!(inputs.is_empty(), "{inputs:?}");
         Ok(keys)
     })
     .await?;
-    ensure!(keys.iter().any(|key| key.starts_with("runs/")), "{keys:?}");
+    for prefix in prefixes {
+        ensure!(keys.iter().any(|key| key.starts_with(prefix)), "no {prefix} in {keys:?}");
+    }
     for key in keys {
         let content = s3.get_object().bucket(bucket).key(&key).send().await?.body.collect().await?.to_vec();
         let content = String::from_utf8_lossy(&content);

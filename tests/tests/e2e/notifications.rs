@@ -148,22 +148,17 @@ async fn what_flux_applied_is_run_without_the_forwarder() -> Result<()> {
 
     world.control.pause_schedule(true).await?;
     let forwarder = Frozen::new(&world, "forwarder")?;
-    let told = async {
-        let key = world.get("WORLD_WEBHOOK_KEY")?;
-        team.apply_program("kustomized", &team.program("kustomized.txt", "two", "")?).await?;
-        team.apply_stack_as("released", "released", "{}", Source::Program("released"), "  refresh: true\n").await?;
-        let signed = format!("sha256={}", signature(key, &kustomization));
-        let bearer = format!("Bearer {key}");
-        assert_eq!(post(&world, "", &[("x-signature", &signed)], kustomization.clone()).await?, 202);
-        assert_eq!(post(&world, "", &[("authorization", &bearer)], release.clone()).await?, 202);
-        team.wait("kustomized", "to have run generation 2 of its Program", |stack| commit(stack) == Some("2")).await?;
-        let ran = |stack: &driftless_api::Stack| stack.status.as_ref()?.last_update.as_ref()?.generation;
-        team.wait("released", "to have run its generation 2", |stack| ran(stack) == Some(2)).await
-    };
-    let told = told.await;
+    let key = world.get("WORLD_WEBHOOK_KEY")?;
+    team.apply_program("kustomized", &team.program("kustomized.txt", "two", "")?).await?;
+    team.apply_stack_as("released", "released", "{}", Source::Program("released"), "  refresh: true\n").await?;
+    let signed = format!("sha256={}", signature(key, &kustomization));
+    let bearer = format!("Bearer {key}");
+    assert_eq!(post(&world, "", &[("x-signature", &signed)], kustomization).await?, 202);
+    assert_eq!(post(&world, "", &[("authorization", &bearer)], release).await?, 202);
+    team.wait("kustomized", "to have run generation 2 of its Program", |stack| commit(stack) == Some("2")).await?;
+    let ran = |stack: &driftless_api::Stack| stack.status.as_ref()?.last_update.as_ref()?.generation;
+    team.wait("released", "to have run its generation 2", |stack| ran(stack) == Some(2)).await?;
     drop(forwarder);
-    world.control.pause_schedule(false).await?;
-    told?;
     for name in ["kustomized", "released"] {
         looked(&team, name).await?;
         team.ready_after(name, 2).await?;

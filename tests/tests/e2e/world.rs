@@ -1,11 +1,16 @@
 //! The world that all tests of this program share.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeMap,
     fs,
-    io::{BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{LazyLock, mpsc},
+    process::{self, Command, Stdio},
+    sync::{
+        LazyLock,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::Duration,
 };
@@ -13,14 +18,19 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use aws_config::BehaviorVersion;
 use aws_credential_types::Credentials;
+use aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;
 use aws_sdk_sqs::{config::Region, types::QueueAttributeName};
 use driftless_contract::{Hint, ObjectKey, to_json};
 use driftless_tests::{
-    aws::control,
+    aws::control::{self, Invoked, Status},
     scenario::{Handle, Namespace, RUN},
     world::{cluster, ready, start::INSTANCES},
 };
+use serde_json::Value;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit};
+
+/// Longer than the forwarder keeps what it saw to itself.
+const BETWEEN_PASSES: Duration = Duration::from_secs(2);
 
 /// Held for reading by tests that live side by side, for writing by one that turns something off.
 static TURN: RwLock<()> = RwLock::const_new(());
@@ -31,32 +41,37 @@ static PLACES: Semaphore = Semaphore::const_new(6);
 /// How long the world may take to start. Each of its parts has a deadline of its own, which says more.
 const READY: Duration = Duration::from_mins(10);
 
-/// `Err` if the world did not start.
-static WORLD: LazyLock<Result<(), String>> = LazyLock::new(|| {
+/// `Err` if the world does not become ready in time. Whenever it ends, all tests do: none can go on, and it has said why.
+static WORLD: LazyLock<Result<(), RecvTimeoutError>> = LazyLock::new(|| {
     let (ready, started) = mpsc::channel();
     // The world ends with the thread that started it, so that this one has to outlive every test.
     thread::spawn(move || {
-        let mut world = Command::new("setpriv");
-        world.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_world")]).stdout(Stdio::piped());
-        match world.spawn() {
-            Ok(mut child) => {
-                let line = child.stdout.take().and_then(|stdout| BufReader::new(stdout).lines().next());
-                let line = line.and_then(Result::ok).filter(|line| line.starts_with("world: ready"));
-                let _ = ready.send(line.map(drop).ok_or_else(|| "the world did not become ready".to_owned()));
-                let _ = child.wait();
+        let run = || -> io::Result<_> {
+            let mut world = Command::new("setpriv");
+            let world = world.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_world")]).stdout(Stdio::piped());
+            let mut world = world.spawn()?;
+            let line = world.stdout.take().and_then(|stdout| BufReader::new(stdout).lines().next()).and_then(Result::ok);
+            if line.is_some_and(|line| line.starts_with("world: ready")) {
+                let _ = ready.send(());
             }
-            Err(error) => drop(ready.send(Err(error.to_string()))),
-        }
-        thread::park();
+            world.wait()
+        };
+        let ended = run().map_or_else(|error| error.to_string(), |status| status.to_string());
+        // What is printed would be kept for the end of the test that came first.
+        let _ = writeln!(io::stderr(), "the world ended, and all tests with it: {ended}");
+        process::exit(1);
     });
-    started.recv_timeout(READY).unwrap_or_else(|error| Err(format!("the world did not become ready: {error}")))
+    started.recv_timeout(READY)
 });
 
 async fn open() -> Result<Handle> {
     if let Err(error) = LazyLock::force(&WORLD) {
-        bail!("{error}");
+        bail!("the world did not become ready: {error}");
     }
-    Handle::open(&env_file()).await
+    let world = Handle::open(&env_file()).await?;
+    // What a test that was alone has turned off, and failed.
+    world.control.reset().await?;
+    Ok(world)
 }
 
 fn env_file() -> PathBuf {
@@ -86,7 +101,7 @@ pub struct Turn {
     _bell: Bell,
 }
 
-/// The world, beside other tests.
+/// The world, beside other tests. Those turn nothing off.
 pub async fn shared() -> Result<(Handle, Turn)> {
     let place = PLACES.acquire().await?;
     let turn = Turn { _lock: TURN.read().await, _place: place, _bell: Bell };
@@ -131,15 +146,26 @@ pub async fn s3(world: &Handle, keys: Option<control::Credentials>) -> Result<aw
     Ok(aws_sdk_s3::Client::from_conf(config))
 }
 
-/// Lets a sweep hint whatever is due, and waits until every message is handled: what was to happen has happened. For a test that is
-/// [`alone`]: beside others there are always messages.
+/// The keys in the world's bucket that begin like that.
+pub async fn keys(world: &Handle, prefix: &str) -> Result<Vec<String>> {
+    let list = s3(world, None).await?.list_objects_v2().bucket(world.get("WORLD_BUCKET")?).prefix(prefix).into_paginator();
+    let pages = list.send().collect::<Result<Vec<_>, _>>().await?;
+    let keys = pages.iter().flat_map(ListObjectsV2Output::contents).filter_map(|object| object.key());
+    Ok(keys.map(ToOwned::to_owned).collect())
+}
+
+/// Lets a sweep hint whatever is due, and waits until every message is handled, and no function has run from one look to the next: what
+/// was to happen has happened. For a test that is [`alone`]: beside others there are always messages.
 pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let queues = sqs.list_queues().send().await?.queue_urls.unwrap_or_default();
     ensure!(queues.len() >= 8, "{queues:?}");
-    world.control.trigger("Sweeper").await?;
+    let tick = serde_json::from_str(include_str!("../../../events/sweeper/tick.json"))?;
+    let swept = world.control.invoke("Sweeper", &tick).await?;
+    ensure!(matches!(swept, Invoked::Answer(_)), "{swept:?}");
+    let passes = RefCell::default();
     // A message whose delivery got lost on a busy machine shows after its visibility timeout, which is longer than a run takes.
-    ready::until("no message is waiting", RUN * 2, async || {
+    ready::until_every(BETWEEN_PASSES, "no message is waiting and no function has run", RUN * 2, async || {
         for queue in queues.iter().filter(|queue| !queue.contains("dead-letters")) {
             let waiting =
                 [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
@@ -147,6 +173,16 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
             let attributes = request.send().await?.attributes.unwrap_or_default();
             ensure!(attributes.values().all(|count| count == "0"), "{queue}: {attributes:?}");
         }
+        let Status { mappings, functions, .. } = world.control.status().await?;
+        let rests = |(name, counts): (&String, &Value), busy: &str| {
+            ensure!(counts[busy] == 0, "{name}: {counts}");
+            Ok(())
+        };
+        mappings.iter().try_for_each(|mapping| rests(mapping, "inFlight"))?;
+        functions.iter().try_for_each(|function| rests(function, "running"))?;
+        let now: BTreeMap<_, _> = functions.into_iter().map(|(name, counts)| (name, counts["invocations"].clone())).collect();
+        let before = passes.replace(now.clone());
+        ensure!(before == now, "functions have run: {before:?}, {now:?}");
         Ok(())
     })
     .await
