@@ -6,10 +6,13 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration
 use anyhow::{Context, Result, bail, ensure};
 use aws_lc_rs::digest;
 use driftless_api::{KINDS, Program, Stack, Update};
-use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
+use k8s_openapi::api::{
+    core::v1::{Namespace as CoreNamespace, Secret},
+    events::v1::Event,
+};
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
@@ -17,7 +20,7 @@ use tokio::process::Command;
 
 use crate::{
     aws::control,
-    world::{cluster, git::GitServer, ready, registry::Registry},
+    world::{cluster, git::GitServer, journal, ready, registry::Registry},
 };
 
 /// How long a run may take, with its start and end, on a machine that runs as many others as it can.
@@ -111,7 +114,13 @@ impl Handle {
         self.env.get(name).map(String::as_str).with_context(|| format!("the world does not set {name}"))
     }
 
-    /// A namespace that runs may come from, with the Secret `pulumi` that holds the passphrase.
+    /// The entries that are wanted of a journal beside the logs, such as [`cluster::AUDIT_LOG`], since it had that size.
+    pub fn journal(&self, name: &str, from: u64, wanted: impl Fn(&Value) -> bool) -> Result<Vec<Value>> {
+        let log = Path::new(self.get("WORLD_LOGS")?).join(name);
+        journal::entries(&log, from)?.filter(|entry| entry.as_ref().map_or(true, &wanted)).collect()
+    }
+
+    /// A new namespace that runs may come from, with the Secret `pulumi` that holds the passphrase.
     pub async fn namespace(&self, name: &str) -> Result<Namespace<'_>> {
         let namespace = self.foreign_namespace(name).await?;
         namespace.allow_runs().await?;
@@ -146,14 +155,14 @@ impl Handle {
         Ok(printed)
     }
 
-    /// The same, but nobody has allowed runs to come from it.
+    /// A new namespace with that Secret; nobody has allowed runs to come from it.
     pub async fn foreign_namespace(&self, name: &str) -> Result<Namespace<'_>> {
-        let objects = format!(
-            "apiVersion: v1\nkind: Namespace\nmetadata: {{ name: {name} }}\n---\n\
-             apiVersion: v1\nkind: Secret\nmetadata: {{ name: pulumi, namespace: {name} }}\nstringData: {{ passphrase: {PASSPHRASE} }}\n"
-        );
-        cluster::apply_yaml(&self.client, &objects).await?;
+        let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        let object = CoreNamespace { metadata, ..CoreNamespace::default() };
+        // Not applied: of two tests with one namespace, one would find what the other has made.
+        Api::<CoreNamespace>::all(self.client.clone()).create(&PostParams::default(), &object).await?;
         let namespace = Namespace { world: self, name: name.to_owned() };
+        namespace.apply_secret("pulumi", &[("passphrase", PASSPHRASE)]).await?;
         fs::create_dir_all(namespace.state()?)?;
         Ok(namespace)
     }

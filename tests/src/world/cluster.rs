@@ -292,6 +292,8 @@ fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) ->
         .arg(flag("cert-dir", files))
         .arg(flag("audit-policy-file", &policy))
         .arg(flag("audit-log-path", &dirs.logs().join(process(cluster, "audit")).with_extension("jsonl")))
+        // It stays one file, which tests read from where they were.
+        .arg("--audit-log-maxsize=0")
         .arg(flag("token-auth-file", &files.join("tokens.csv")))
         .arg(flag("service-account-key-file", &files.join("service-accounts.key")))
         .arg(flag("service-account-signing-key-file", &files.join("service-accounts.key")))

@@ -8,6 +8,7 @@ pub mod dirs;
 pub mod flux;
 pub mod git;
 pub mod github;
+pub mod journal;
 pub mod moto;
 pub mod network;
 pub mod process;

@@ -1,14 +1,16 @@
 //! More than one cluster, and who is let into one.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use aws_sdk_s3::operation::list_objects_v2::ListObjectsV2Output;
 use driftless_aws::{Account, Keyring as _};
 use driftless_tests::{
     aws::control::Credentials,
     scenario::{Handle, SYSTEM, Source, output},
-    world::{cluster, ready},
+    world::{
+        cluster::{self, AUDIT_LOG},
+        ready,
+    },
 };
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,16 +20,14 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::world::{aws, nothing_was_given_up, s3, second, shared};
+use crate::world::{aws, keys, nothing_was_given_up, second, shared};
 
 /// The part of a key that says which cluster it is about.
 async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSet<String>> {
-    let list = s3(world, None).await?.list_objects_v2().bucket(world.get("WORLD_BUCKET")?).prefix(prefix).into_paginator();
-    let pages = list.send().collect::<Result<Vec<_>, _>>().await?;
-    let keys = pages.iter().flat_map(ListObjectsV2Output::contents).filter_map(|object| object.key());
-    let of_name = keys.filter(|key| key.contains(name)).filter_map(|key| key.split('/').nth(1));
+    let keys = keys(world, prefix).await?;
+    let of_name = keys.iter().filter(|key| key.contains(name)).filter_map(|key| key.split('/').nth(1));
     Ok(of_name.map(ToOwned::to_owned).collect())
 }
 
@@ -118,10 +118,9 @@ async fn a_cluster_lets_in_the_roles_that_have_an_access_entry_and_no_others() -
     assert_eq!(answer(&world, token(&world, guessed, cluster::NAME).await?).await?, 401, "another secret key");
 
     // The audit tells who did what.
-    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("audit.jsonl"))?;
-    let calls = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut users = calls.map(|call| call["user"].clone());
-    let user = users.find(|user| user["username"].as_str().is_some_and(|name| name.ends_with("/somebody"))).context("a call")?;
+    let calls =
+        world.journal(AUDIT_LOG, 0, |call| call["user"]["username"].as_str().is_some_and(|name| name.ends_with("/somebody")))?;
+    let user = &calls.first().context("a call")?["user"];
     assert_eq!(user["username"], "arn:aws:sts::123456789012:assumed-role/driftless-ReconcilerRole/somebody");
     assert_eq!(user["groups"], json!(["driftless:reconciler", "system:authenticated"]));
     Ok(())

@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{looked, nothing_was_given_up, pid, s3, shared};
+use crate::world::{keys, looked, nothing_was_given_up, pid, shared};
 
 /// Failures of the last Update, if it failed.
 fn failed(stack: &Stack) -> Option<(String, i64, Timestamp)> {
@@ -68,15 +68,13 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let locks = Path::new(&team.state()?).join(".pulumi/locks/organization/app/dev");
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     let held = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
-    let (s3, bucket) = (s3(&world, None).await?, world.get("WORLD_BUCKET")?);
     let task = ready::until("pulumi holds its lock", RUN, async || {
         let updates = team.updates("app").await?;
         let task = updates.first().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
         let task = task.with_context(|| format!("no task in {updates:#?}"))?;
         // Other commands of pulumi take the lock too: the one that is meant is taken after the runner has written its own down.
-        let listed = s3.list_objects_v2().bucket(bucket).prefix("tasks/").send().await?;
         let written = format!("{}/out/lock", task.rsplit('/').next().unwrap_or_default());
-        ensure!(listed.contents().iter().any(|object| object.key().is_some_and(|key| key.ends_with(&written))), "no {written}");
+        ensure!(keys(&world, "tasks/").await?.iter().any(|key| key.ends_with(&written)), "no {written}");
         ensure!(held() == 1, "{} locks in {}", held(), locks.display());
         Ok(task)
     })
@@ -151,7 +149,7 @@ async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()
 #[tokio::test]
 async fn a_deleted_stack_is_destroyed_first() -> Result<()> {
     let (world, _turn) = shared().await?;
-    let team = world.namespace("deleted").await?;
+    let team = world.namespace("destroyed").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
     team.wait("app", "to be Ready", is_ready).await?;

@@ -10,7 +10,6 @@ use driftless_tests::{
     world::ready,
 };
 use kube::{Api, api::ListParams};
-use serde_json::Value;
 
 use crate::world::{alone, nothing_was_given_up, quiet, s3};
 
@@ -97,8 +96,6 @@ fn outside(world: &Handle) -> Result<Vec<String>> {
 
 /// The most memory that the process had had at the end of each invocation of the fetcher, in KiB.
 fn fetches(world: &Handle) -> Result<Vec<u64>> {
-    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("invocations.jsonl"))?;
-    let invocations = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
-    let fetches = invocations.iter().filter(|invocation| invocation["function"] == "Fetcher");
-    Ok(fetches.filter_map(|invocation| invocation["peakKib"].as_u64()).collect())
+    let fetches = world.journal("invocations.jsonl", 0, |invocation| invocation["function"] == "Fetcher")?;
+    Ok(fetches.iter().filter_map(|invocation| invocation["peakKib"].as_u64()).collect())
 }

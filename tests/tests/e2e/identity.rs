@@ -1,11 +1,10 @@
 //! Who a run is.
 
-use std::{fs, path::Path};
-
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
+    aws::CALLS_LOG,
     scenario::{Namespace, RUN, Source, condition, is_ready},
-    world::ready,
+    world::{cluster::AUDIT_LOG, ready},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
@@ -100,12 +99,12 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
 
 /// The calls of `AssumeRoleWithWebIdentity` for a ServiceAccount of the namespace.
 fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
-    let log = fs::read_to_string(Path::new(team.world.get("WORLD_LOGS")?).join("aws-calls.jsonl"))?;
-    let calls = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
-    let asked =
-        calls.into_iter().filter(|call| call["operation"] == "AssumeRoleWithWebIdentity").map(|call| call["input"].clone());
     let subject = format!("system:serviceaccount:{}:", team.name);
-    Ok(asked.filter(|input| input["subject"].as_str().is_some_and(|found| found.starts_with(&subject))).collect())
+    let asked = team.world.journal(CALLS_LOG, 0, |call| {
+        call["operation"] == "AssumeRoleWithWebIdentity"
+            && call["input"]["subject"].as_str().is_some_and(|found| found.starts_with(&subject))
+    })?;
+    Ok(asked.into_iter().map(|mut call| call["input"].take()).collect())
 }
 
 #[tokio::test]
@@ -140,14 +139,12 @@ async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
         .await?;
     }
     team.ready_after("app", 1).await?;
-    let log = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join("audit.jsonl"))?;
-    let calls = log.lines().map(serde_json::from_str::<Value>).collect::<Result<Vec<_>, _>>()?;
-    let made = calls.iter().filter(|call| {
+    let made = world.journal(AUDIT_LOG, 0, |call| {
         call["user"]["username"] == "system:serviceaccount:outlives:default"
             && call["verb"] == "create"
             && call["objectRef"]["resource"] == "configmaps"
-    });
-    let tokens: Vec<_> = made.map(|call| &call["user"]["extra"]["authentication.kubernetes.io/credential-id"]).collect();
+    })?;
+    let tokens: Vec<_> = made.iter().map(|call| &call["user"]["extra"]["authentication.kubernetes.io/credential-id"]).collect();
     ensure!(matches!(&tokens[..], [first, last] if first.is_array() && first != last), "{tokens:?}");
     team.clear().await
 }

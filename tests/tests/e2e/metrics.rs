@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use driftless_testkit::emf;
 use driftless_tests::{
     scenario::{Handle, RUN, Source},
-    world::{cluster, ready},
+    world::{cluster, journal, ready},
 };
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -22,12 +22,11 @@ fn written(world: &Handle) -> Result<Vec<Value>> {
         if path.extension().is_none_or(|extension| extension != "log") {
             continue;
         }
-        let log = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
-        // The last line may be half written.
-        let (log, _) = log.rsplit_once('\n').unwrap_or_default();
-        for line in log.lines().filter(|line| line.contains("CloudWatchMetrics")) {
-            let line = emf::check(line, Some(now())).map_err(|why| anyhow!("{}: {why}: {line}", path.display()))?;
-            lines.push(line);
+        for line in journal::lines(&path, 0)? {
+            let line = line?;
+            if line.contains("CloudWatchMetrics") {
+                lines.push(emf::check(&line, Some(now())).map_err(|why| anyhow!("{}: {why}: {line}", path.display()))?);
+            }
         }
     }
     Ok(lines)

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{Read as _, Seek as _, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -44,12 +43,6 @@ const AUTO: &str = "auto.pulumi.com/v1alpha1";
 async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()> {
     let (world, alone) = alone().await?;
     world.control.set(WATCH_NAMESPACES, "labelled").await?;
-    let handed = over_and_back(&world, &alone).await;
-    world.control.set(WATCH_NAMESPACES, "all").await?;
-    handed
-}
-
-async fn over_and_back(world: &Handle, alone: &Alone) -> Result<()> {
     let team = world.foreign_namespace("migration").await?;
     let repository = world.git.create(&team.name).await?;
     let first = repository.commit("one", &[("Pulumi.yaml", &project(&team, "one")?)]).await?;
@@ -58,16 +51,18 @@ async fn over_and_back(world: &Handle, alone: &Alone) -> Result<()> {
         pulumi_up(&team, &project(&team, "one")?, stack).await?;
     }
     leave_as_pko(&team, &repository, &first).await?;
-    install_pko(world).await?;
-    let guide = guide(world, &team)?;
+    install_pko(&world).await?;
+    let guide = guide(&world, &team)?;
 
     what_is_there(&guide, &team).await?;
     for block in 0..3 {
         guide.run("Install Driftless beside PKO", block).await?;
     }
     guide.run("Keep PKO out of what is handed over", 0).await?;
-    nothing_is_touched(&team, alone).await?;
-    as_pko(world, &team).await?;
+    let (objects, from) = (objects(&team).await?, audit_size(&world)?);
+    nobody_writes(&team, &alone, from).await?;
+    ensure!(self::objects(&team).await? == objects, "an object changed");
+    as_pko(&world, &team).await?;
 
     let of_pko = async || -> Result<_> {
         let state = [fs::read(backend.join("shop.json"))?, fs::read(backend.join("old.json"))?];
@@ -82,17 +77,17 @@ async fn over_and_back(world: &Handle, alone: &Alone) -> Result<()> {
     a_push_is_run_once(&team, &repository).await?;
     guide.run("Hand a namespace over", 5).await?;
     for kind in ["statefulsets", "services"] {
-        ensure!(kubectl(world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
+        ensure!(kubectl(&world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
     }
     what_pko_made_is_destroyed(&team).await?;
     world.control.set(WATCH_NAMESPACES, "all").await?;
-    hand_back(&guide, &team, alone).await?;
+    hand_back(&guide, &team, &alone).await?;
 
     for block in 0..2 {
         guide.run("Remove PKO", block).await?;
     }
     guide.all_were_run()?;
-    kubectl(world, &["label", "namespace", &team.name, "driftless.dev/watch=true", "--overwrite"]).await?;
+    kubectl(&world, &["label", "namespace", &team.name, "driftless.dev/watch=true", "--overwrite"]).await?;
     team.clear().await
 }
 
@@ -344,14 +339,15 @@ async fn what_is_there(guide: &Guide, team: &Namespace<'_>) -> Result<()> {
     kubectl(team.world, &["delete", "stack", "odd", "-n", &team.name]).await.map(drop)
 }
 
-/// Has everything looked at by every function, by each sweep and by messages that name it, and sees that none writes.
-async fn nothing_is_touched(team: &Namespace<'_>, alone: &Alone) -> Result<()> {
+/// Has everything looked at by every function, by each sweep and by messages that name it, and sees that none has written since the audit
+/// log had that size.
+async fn nobody_writes(team: &Namespace<'_>, alone: &Alone, from: u64) -> Result<()> {
     let world = team.world;
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let send = async |queue: &str, body: String, group: Option<&str>| -> Result<()> {
         let url = sqs.get_queue_url().queue_name(format!("driftless-{queue}")).send().await?.queue_url;
         let message = sqs.send_message().set_queue_url(url).message_body(&body).set_message_group_id(group.map(Into::into));
-        message.set_message_deduplication_id(group.map(|group| format!("{group}{body}"))).send().await?;
+        message.set_message_deduplication_id(group.map(|group| format!("{group}{from}{body}"))).send().await?;
         Ok(())
     };
     let key = |api_version: &str, kind: &str, name: &str| {
@@ -359,10 +355,10 @@ async fn nothing_is_touched(team: &Namespace<'_>, alone: &Alone) -> Result<()> {
             [cluster::NAME, api_version, kind, &team.name, name].map(ToOwned::to_owned);
         ObjectKey { cluster, api_version, kind, namespace, name }
     };
-    let (objects, from) = (objects(team).await?, audit_size(world)?);
     for sweep in 0..SWEEPS {
         for (api_version, kind, name) in [
             ("pulumi.com/v1", "Stack", "half"),
+            ("pulumi.com/v1", "Stack", "hello"),
             ("pulumi.com/v1", "Stack", "going"),
             ("pulumi.com/v1", "Program", "app"),
             (AUTO, "Update", UNFINISHED),
@@ -386,12 +382,6 @@ async fn nothing_is_touched(team: &Namespace<'_>, alone: &Alone) -> Result<()> {
             |call: &&Call| call.user == function && call.verb == "get" && call.object == format!("namespaces/{}", team.name);
         ensure!(calls.iter().filter(looked).count() >= SWEEPS, "the {function} did not look whether the namespace is ours");
     }
-    no_writes(&calls, team)?;
-    ensure!(self::objects(team).await? == objects, "an object changed");
-    Ok(())
-}
-
-fn no_writes(calls: &[Call], team: &Namespace<'_>) -> Result<()> {
     let writes = |call: &&Call| call.namespace == team.name && !["get", "list", "watch"].contains(&call.verb.as_str());
     let written: Vec<_> = calls.iter().filter(writes).collect();
     ensure!(written.is_empty(), "{written:?}");
@@ -408,28 +398,20 @@ struct Call {
     object: String,
 }
 
-fn audit_log(world: &Handle) -> Result<PathBuf> {
-    Ok(Path::new(world.get("WORLD_LOGS")?).join(AUDIT_LOG))
-}
-
 fn audit_size(world: &Handle) -> Result<u64> {
-    Ok(fs::metadata(audit_log(world)?)?.len())
+    Ok(fs::metadata(Path::new(world.get("WORLD_LOGS")?).join(AUDIT_LOG))?.len())
 }
 
 /// The calls that the API server was asked for since its record had that size.
 fn audit(world: &Handle, from: u64) -> Result<Vec<Call>> {
-    let (mut file, mut text) = (fs::File::open(audit_log(world)?)?, String::new());
-    file.seek(SeekFrom::Start(from))?;
-    file.read_to_string(&mut text)?;
-    let call = |entry: Value| {
+    let call = |entry: &Value| {
         let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut groups = entry.pointer("/user/groups")?.as_array()?.iter().filter_map(Value::as_str);
         let user = groups.find_map(|group| group.strip_prefix("driftless:"))?.to_owned();
         let object = format!("{}/{}", text("/objectRef/resource"), text("/objectRef/name"));
         Some(Call { user, verb: text("/verb"), namespace: text("/objectRef/namespace"), object })
     };
-    // The last line may be under way.
-    Ok(text.lines().filter_map(|line| call(serde_json::from_str(line).ok()?)).collect())
+    Ok(world.journal(AUDIT_LOG, from, |_| true)?.iter().filter_map(call).collect())
 }
 
 /// Every object of the namespace that is PKO's or a user's, by kind and name: its version.
@@ -553,10 +535,7 @@ async fn hand_back(guide: &Guide, team: &Namespace<'_>, alone: &Alone) -> Result
     for stack in ["half", "hello"] {
         api(team, "pulumi.com/v1", "Stack").patch(stack, &PatchParams::default(), &edit).await?;
     }
-    for _ in 0..SWEEPS {
-        quiet(world, alone).await?;
-    }
-    no_writes(&audit(world, from)?, team)?;
+    nobody_writes(team, alone, from).await?;
     ensure!(settled(team, "half").await? == before, "it was run once more");
     let ready = json!({ "conditions": [condition("Ready", "True", "ProcessingCompleted", "the stack has been processed and is up to date")] });
     apply_status(&api(team, "pulumi.com/v1", "Stack"), "pulumi.com/v1", "Stack", "half", &ready).await?;

@@ -7,12 +7,7 @@
 mod iam;
 mod rbac;
 
-use std::{
-    collections::BTreeSet,
-    fs::{self, File},
-    io::{BufRead as _, BufReader},
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
@@ -20,7 +15,7 @@ use driftless_tests::{
         CALLS_LOG,
         policy::{self, Context},
     },
-    world::cluster::AUDIT_LOG,
+    world::{cluster::AUDIT_LOG, journal},
 };
 use serde_json::Value;
 
@@ -28,12 +23,12 @@ const PROJECT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 #[test]
 fn aws_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
-    no_findings(&iam::findings(&entries(CALLS_LOG)?)?)
+    no_findings(&iam::findings(&entries(&[CALLS_LOG])?)?)
 }
 
 #[test]
 fn cluster_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
-    no_findings(&rbac::findings(&entries(AUDIT_LOG)?)?)
+    no_findings(&rbac::findings(&entries(&[AUDIT_LOG, "audit-second.jsonl"])?)?)
 }
 
 fn no_findings(findings: &BTreeSet<String>) -> Result<()> {
@@ -47,27 +42,16 @@ fn no_findings(findings: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// The entries of a log of the last world, and of the files that it was rotated into.
-fn entries(name: &str) -> Result<Vec<Value>> {
-    let logs = Path::new(PROJECT).join("target/world/logs");
-    let (stem, extension) = name.rsplit_once('.').context("a file name")?;
+/// The entries of logs of the last world.
+fn entries(names: &[&str]) -> Result<Vec<Value>> {
     let mut entries = Vec::new();
-    let folder = fs::read_dir(&logs).with_context(|| format!("no world has left {}: run `make e2e`", logs.display()))?;
-    for file in folder {
-        let file = file?;
-        let is_ours = file.file_name().to_str().is_some_and(|other| {
-            other
-                .strip_prefix(stem)
-                .and_then(|rest| rest.strip_suffix(extension))
-                .is_some_and(|rest| rest.starts_with(['.', '-']))
-        });
-        if is_ours {
-            for line in BufReader::new(File::open(file.path())?).lines() {
-                entries.push(serde_json::from_str(&line?).with_context(|| file.path().display().to_string())?);
-            }
+    for name in names {
+        let log = Path::new(PROJECT).join("target/world/logs").join(name);
+        for entry in journal::entries(&log, 0).context("no world has left it: run `make e2e`")? {
+            entries.push(entry.with_context(|| log.display().to_string())?);
         }
     }
-    ensure!(!entries.is_empty(), "there is no {name} in {}: run `make e2e`", logs.display());
+    ensure!(!entries.is_empty(), "there is nothing in {names:?}: run `make e2e`");
     Ok(entries)
 }
 
