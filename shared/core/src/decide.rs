@@ -196,10 +196,10 @@ impl<'a> Look<'a> {
         let spec = &self.snapshot.stack.spec;
         // Neither git nor a Secret tells of its changes: they are asked every now and then.
         if let Some(polled) = polled {
-            self.ask_again(polled + retry::poll_period(spec), Effect::Fetch(source.clone()));
+            self.ask_again(polled.checked_add(retry::poll_period(spec)).ok(), Effect::Fetch(source.clone()));
         }
         if let Some(inputs) = self.snapshot.inputs {
-            self.ask_again(inputs.read + retry::resync_period(spec), Effect::CompareInputs);
+            self.ask_again(inputs.read.checked_add(retry::resync_period(spec)).ok(), Effect::CompareInputs);
         }
         readiness
     }
@@ -284,8 +284,10 @@ impl<'a> Look<'a> {
         is_synced(&self.stack, revision, self.snapshot.inputs.filter(|_| !ended), self.now)
     }
 
-    /// Asks for something that is due, and books a look for the answer; else a look for when it is.
-    fn ask_again(&mut self, due: Timestamp, effect: Effect) {
+    /// Asks for something that is due, and books a look for the answer; else a look for when it is. Nothing is due after the end of the
+    /// calendar.
+    fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
+        let Some(due) = due else { return };
         let look = match self.snapshot.stack.status.next_look {
             _ if due > self.now => due,
             // It was asked: the answer is on its way until that look.

@@ -119,7 +119,7 @@ pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let since = status.checked.or(last.last_resync_time)?;
     let next = schedule.next(since, spread(&stack.uid))?;
     let failing = last.state == LastUpdateState::Failed || matches!(status.verdict, Some(DriftVerdict::Unknown(_)));
-    Some(if failing { next.max(since + FAILING_PERIOD) } else { next })
+    if failing { Some(next.max(since.checked_add(FAILING_PERIOD).ok()?)) } else { Some(next) }
 }
 
 /// The drift that an update is to put back.

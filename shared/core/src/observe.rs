@@ -10,7 +10,7 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         previous.filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request);
     let failures = match (outcome.succeeded, same_request) {
         (true, _) | (false, None) => 0,
-        (false, Some(last)) => last.failures + i64::from(outcome.started && !outcome.reclaimed),
+        (false, Some(last)) => last.failures.saturating_add(i64::from(outcome.started && !outcome.reclaimed)),
     };
     let last_update = LastUpdate {
         name: run.name.clone(),

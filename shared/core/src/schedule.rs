@@ -52,7 +52,7 @@ impl Schedule {
         let own = i64::try_from(own >> 1).unwrap_or(0);
         let Self::Every(every) = self else {
             // One that came before `after` may have been put off beyond it.
-            let mut occurrence = self.occurrence(after - SPREAD)?;
+            let mut occurrence = self.occurrence(after.checked_sub(SPREAD).unwrap_or(after))?;
             loop {
                 let following = self.occurrence(occurrence)?;
                 let room = (following.duration_since(occurrence) / 2).min(SPREAD);
@@ -63,8 +63,8 @@ impl Schedule {
                 occurrence = following;
             }
         };
-        let since = (after.as_second() - own % every.as_secs()).rem_euclid(every.as_secs());
-        Timestamp::from_second(after.as_second() - since + every.as_secs()).ok()
+        let since = after.as_second().saturating_sub(own % every.as_secs()).rem_euclid(every.as_secs());
+        Timestamp::from_second(after.as_second().saturating_sub(since).saturating_add(every.as_secs())).ok()
     }
 
     fn occurrence(&self, after: Timestamp) -> Option<Timestamp> {

@@ -97,7 +97,7 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
     let due = match (insisted, terminal) {
         (true, _) => Some(now),
         (false, true) => None,
-        (false, false) => Some(*at + SignedDuration::from_secs(wait)),
+        (false, false) => at.checked_add(SignedDuration::from_secs(wait)).ok(),
     };
     let next = match due {
         None => "not tried again until the source changes".to_owned(),

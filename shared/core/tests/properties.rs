@@ -7,9 +7,19 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
 use support::*;
 
-/// Around the time of the look: long ago, just now, ahead.
+/// Around the time of the look: long ago, just now, ahead. Seldom at an end of the calendar: who may write a status may write any time.
 fn time() -> impl Strategy<Value = Timestamp> {
-    (-200_i64..200, 0_i32..3).prop_map(|(seconds, nanoseconds)| ago(seconds) + SignedDuration::new(0, nanoseconds))
+    let near = (-200_i64..200, 0_i32..3).prop_map(|(seconds, nanoseconds)| ago(seconds) + SignedDuration::new(0, nanoseconds));
+    let end = (0_i64..7200, any::<bool>()).prop_map(|(seconds, last)| {
+        let far = SignedDuration::from_secs(seconds);
+        if last { Timestamp::MAX - far } else { Timestamp::MIN + far }
+    });
+    prop_oneof![6 => near, 1 => end]
+}
+
+/// A number of seconds in a spec: anything that the API server takes.
+fn seconds() -> impl Strategy<Value = i64> {
+    prop_oneof![6 => -10_i64..200, 1 => Just(i64::MIN), 1 => Just(i64::MAX)]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -32,7 +42,7 @@ prop_compose! {
         state in prop_oneof![Just(LastUpdateState::Succeeded), Just(LastUpdateState::Failed), Just(LastUpdateState::Unknown)],
         (last_attempted_commit, last_successful_commit) in (commit(), commit()),
         last_resync_time in option::of(time()),
-        failures in 0_i64..6,
+        failures in prop_oneof![9 => 0_i64..6, 1 => Just(i64::MIN), 1 => Just(i64::MAX)],
     ) -> LastUpdate {
         let (name, message) = ("shop-000".into(), String::new());
         LastUpdate {
@@ -59,7 +69,7 @@ fn a_drift() -> impl Strategy<Value = Drift> {
 
 prop_compose! {
     fn drift_settings()(
-        schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
+        schedule in option::weighted(0.9, prop_oneof![Just("1m"), Just("3h"), Just("2562047788015215h"), Just("*/2 * * * *"), Just("0 3 * * *")]),
         remediate in option::of(prop_oneof![Just(Remediate::Always), Just(Remediate::Check("check-1".into()))]),
     ) -> DriftSettings {
         DriftSettings { schedule: schedule.map(support::schedule), remediate }
@@ -139,9 +149,9 @@ prop_compose! {
         destroy_on_finalize in any::<bool>(),
         continue_resync_on_commit_match in any::<bool>(),
         refresh in any::<bool>(),
-        prerequisite in option::weighted(0.2, option::of(0_i64..100)),
-        resync_frequency_seconds in option::of(-10_i64..200),
-        retry_max_backoff_duration_seconds in option::of(-10_i64..200),
+        prerequisite in option::weighted(0.2, option::of(seconds())),
+        resync_frequency_seconds in option::of(seconds()),
+        retry_max_backoff_duration_seconds in option::of(seconds()),
         valid in prop::bool::weighted(0.9),
         (run_program, retry_on_update_conflict, reclaim_workspace) in (any::<bool>(), any::<bool>(), any::<bool>()),
     ) -> StackSpec {
@@ -228,6 +238,11 @@ proptest! {
         let plan = decide(&snapshot, now());
         prop_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{:#?}", plan);
         prop_assert_eq!(decide(&snapshot, now()), plan, "the same facts, another plan");
+    }
+
+    #[test]
+    fn the_sweep_comes_past_every_stack(snapshot in a_snapshot()) {
+        prop_assert!(due(&snapshot.stack, 1, 1, now()), "it is its turn each second");
     }
 
     #[test]
