@@ -46,7 +46,6 @@ impl<'a> Look<'a> {
     fn at(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let mut stack = snapshot.stack.clone();
         stack.status.observed_generation = Some(stack.generation);
-        stack.status.observed_reconcile_request.clone_from(&stack.reconcile_request);
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
@@ -145,6 +144,8 @@ impl<'a> Look<'a> {
         if self.stack.suspended {
             return self.suspended();
         }
+        // Not before: while a run is under way, or none may begin, nothing is fetched again for whoever asks.
+        self.stack.status.observed_reconcile_request.clone_from(&self.stack.reconcile_request);
         // PKO's way out of a source that is gone: what is in the state can be destroyed without it. A stored tree is better.
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));

@@ -80,8 +80,19 @@ pub(crate) fn fetch(
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
         return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
     };
-    let (due, words) = fetch_again(failure, insisted, now);
-    let readiness = Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {words}"));
+    let again = |insisted| {
+        let (due, words) = fetch_again(failure, insisted, now);
+        (due, Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {words}")))
+    };
+    let (due, readiness) = again(insisted);
+    // Who insisted is told so until there is an answer, which is younger than the question: that may have got lost.
+    if let Some(look) = before.next_look.filter(|_| due.is_none_or(|due| due > now))
+        && let (_, asked) = again(true)
+        && before.readiness.as_ref() == Some(&asked)
+        && look.duration_since(failure.at) > SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
+    {
+        return (asked, look <= now, Some(if look > now { look } else { after(now, SOURCE_RETRY_SECONDS) }));
+    }
     match due {
         Some(due) if due <= now => (readiness, true, Some(after(now, SOURCE_RETRY_SECONDS))),
         due => (readiness, false, due),

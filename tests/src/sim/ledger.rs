@@ -65,6 +65,8 @@ pub(super) struct Ledger {
     pub(super) stats: Stats,
     /// What the source-controller has, by path.
     pub(super) archives: HashMap<String, Rc<[u8]>>,
+    /// The fetcher takes none of them.
+    pub(super) refuses: bool,
     limits: Limits,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
@@ -291,8 +293,11 @@ impl Ledger {
             self.check(ran, || format!("7: Stack {name} is Ready without a run of what it observed"));
         }
         let sees = status.next_look.is_some() || status.current_update.is_some() || status.suspended;
-        let in_vain =
-            matches!(&status.readiness, Some(Readiness::Stalled { reason: reason::UPDATE_FAILED | reason::UPDATE_CONFLICT, .. }));
+        let in_vain = match &status.readiness {
+            Some(Readiness::Stalled { reason: reason::UPDATE_FAILED | reason::UPDATE_CONFLICT, .. }) => true,
+            Some(Readiness::Stalled { reason: reason::SOURCE_UNAVAILABLE, message }) => message.contains("; not tried again"),
+            _ => false,
+        };
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {
             format!("7: Stack {name} waits, and no look is booked: {status:?}")
         });

@@ -79,6 +79,8 @@ pub(super) enum Action {
     Push {
         broken: bool,
     },
+    /// No archive is taken, which is told as nothing that time will mend; or each is again.
+    Refuse(bool),
     EditSecret,
     /// By hand, in the Workspace of a Stack.
     CreateUpdate {
@@ -147,6 +149,15 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at, Action::GiveAway(true)));
         script.push((end.min(at + dice.seconds(400)), Action::GiveAway(false)));
     }
+    if dice.chance(300) {
+        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length / 2);
+        script.push((at, Action::Refuse(true)));
+        script.push((at + dice.seconds(30), Action::Push { broken: false }));
+        let mended = at + dice.seconds(120);
+        script.push((mended, Action::Refuse(false)));
+        // Nothing tells of that but users who ask.
+        script.extend((0..stacks).map(|stack| (mended + dice.seconds(60), Action::Request(stack))));
+    }
     (script, end)
 }
 
@@ -172,7 +183,11 @@ impl Outside {
         if self.terminated
             && !matches!(
                 action,
-                Action::DeleteUpdateOf { .. } | Action::Suspend(_, false) | Action::Watch(_, false) | Action::GiveAway(_)
+                Action::DeleteUpdateOf { .. }
+                    | Action::Suspend(_, false)
+                    | Action::Watch(_, false)
+                    | Action::GiveAway(_)
+                    | Action::Refuse(_)
             )
         {
             return None;
@@ -215,6 +230,7 @@ impl Outside {
                 let generation = raise_generation(object);
                 *object = program(generation, broken, object);
             }),
+            Action::Refuse(refuse) => ledger.refuses = refuse,
             Action::EditSecret => write_secret(world, &world.now().as_millisecond().to_string()),
             Action::CreateUpdate { stack, operation } => {
                 self.made += 1;

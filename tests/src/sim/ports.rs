@@ -292,6 +292,9 @@ impl Artifacts for Wire {
         };
         let archive = self.call(|| format!("get artifact {path}"), archive).await?;
         download.begin(None)?;
+            if self.ledger.borrow().refuses {
+                return Err(Refusal::TooLarge { limit: 0 });
+            }
         download.write(&archive)
     }
 }

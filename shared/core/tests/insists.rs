@@ -1,0 +1,58 @@
+//! Who asks for a run has its source fetched again, also one that failed for good, and is not forgotten before there is an answer.
+
+mod support;
+
+use driftless_core::*;
+use jiff::SignedDuration;
+use support::*;
+
+/// A Stack whose source was refused for good `seconds` ago, as its last look told.
+fn refused(seconds: i64) -> Snapshot {
+    let mut snapshot = snapshot(stack());
+    let failure = FetchFailure { at: ago(seconds), message: "too large".into(), terminal: true, failures: 1 };
+    snapshot.tree = TreeState::Absent { failure: Some(failure) };
+    snapshot.stack.status = plan(&snapshot).status;
+    snapshot
+}
+
+fn asks(plan: &Plan) -> bool {
+    plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)))
+}
+
+#[test]
+fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
+    let mut snapshot = refused(600);
+    assert!(!asks(&plan(&snapshot)), "{:?}", plan(&snapshot));
+    snapshot.stack.reconcile_request = "now".into();
+    let mut time = now();
+    for _ in 0..3 {
+        // The look ends right after it wrote the status, or what it sent is lost.
+        let asked = plan_at(&snapshot, time);
+        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        snapshot.stack.status = asked.status;
+        let soon = plan_at(&snapshot, time + SignedDuration::from_secs(29));
+        assert!(!asks(&soon) && soon.status == snapshot.stack.status, "{soon:?}");
+        time += SignedDuration::from_secs(30);
+    }
+    let TreeState::Absent { failure: Some(failure) } = &mut snapshot.tree else { unreachable!() };
+    failure.at = time - SignedDuration::from_secs(10);
+    let answered = plan_at(&snapshot, time);
+    assert!(!asks(&answered) && condition(&answered).ends_with("; not tried again until the source changes"), "{answered:?}");
+}
+
+#[test]
+fn who_asks_while_a_run_is_under_way_or_none_may_begin_is_heard_after_that() {
+    let held: [fn(&mut Snapshot); 2] =
+        [|snapshot| snapshot.run = RunState::Live(run(Operation::Up), None), |snapshot| snapshot.stack.suspended = true];
+    for hold in held {
+        let mut snapshot = refused(600);
+        snapshot.stack.reconcile_request = "now".into();
+        let mut before = snapshot.clone();
+        hold(&mut before);
+        snapshot.stack.status = plan(&before).status;
+        assert!(due(&snapshot.stack, 600, 60, now()), "the sweep makes up for a hint that got lost");
+        snapshot.stack.status.current_update = None;
+        let asked = plan(&snapshot);
+        assert!(asks(&asked) && asked.status.observed_reconcile_request == "now", "{asked:?}");
+    }
+}
