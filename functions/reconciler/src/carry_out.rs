@@ -59,7 +59,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
     let mut effects = plan.effects.iter().peekable();
     if effects.next_if(|effect| matches!(effect, Effect::AddFinalizer)).is_some() {
         finalizer::add(&mut stack);
-        stack = ports.cluster.replace(&stack).await?;
+        stack = ports.cluster.patch_metadata(&stack).await?;
     }
     if plan.status != snapshot.stack.status {
         stack.set_status(&plan.status, now);
@@ -96,7 +96,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
                     ports.objects.delete(&key).await?;
                 }
                 finalizer::remove(&mut stack);
-                stack = ports.cluster.replace(&stack).await?;
+                stack = ports.cluster.patch_metadata(&stack).await?;
             }
         }
     }
@@ -225,7 +225,7 @@ pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     if finalizer::is_on(&update) {
         finalizer::remove(&mut update);
-        update = ports.cluster.replace(&update).await?;
+        update = ports.cluster.patch_metadata(&update).await?;
     }
     if update.namespace().as_deref() == Some(ports.settings.system_namespace) {
         ports.cluster.delete(&update).await?;
@@ -243,7 +243,7 @@ async fn request_reconcile<C: Cluster, O: Objects, Q: Queues>(
     let namespace = stack.namespace().unwrap_or_default();
     let Some(mut prerequisite) = ports.cluster.get::<Stack>(&namespace, name).await? else { return Ok(()) };
     prerequisite.annotations_mut().insert(names::RECONCILIATION_REQUEST.into(), request.into());
-    ports.cluster.replace(&prerequisite).await?;
+    ports.cluster.patch_metadata(&prerequisite).await?;
     if let Some(next) = hint.next(stack_key(&hint.object, name)) {
         ports.queues.hint(&next, 0).await?;
     }

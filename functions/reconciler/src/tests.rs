@@ -303,6 +303,53 @@ fn a_replayed_push_asks_for_nothing() {
 }
 
 #[test]
+fn a_spec_stays_as_the_user_wrote_it_also_what_is_empty_or_not_known_here() {
+    let world = World::new(0, Faults::NONE);
+    let stack = key("pulumi.com/v1", "Stack", "s");
+    let spec = json!({ "stack": "dev", "programRef": { "name": "p" }, "prerequisites": [], "envs": [], "later": { "a": 1 } });
+    put(&world, "Stack", "n", "s", &json!({}), &spec);
+    let requires = json!([{ "name": "s", "requirement": { "succeededWithinDuration": "1m" } }]);
+    put(
+        &world,
+        "Stack",
+        "n",
+        "dependent",
+        &json!({}),
+        &json!({ "stack": "dev", "programRef": { "name": "p" }, "prerequisites": requires }),
+    );
+    let artifact =
+        json!({ "digest": "sha256:00", "revision": "1", "path": "p", "url": "u", "lastUpdateTime": world.now().to_string() });
+    world.insert(json!({
+        "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": { "namespace": "n", "name": "p" }, "program": {},
+        "status": { "observedGeneration": 1, "artifact": artifact },
+    }));
+    let as_written = |what: &str, finalizers: &Value| {
+        let Value::Object(now) = world.object(&stack).unwrap() else { panic!("{what}") };
+        let metadata = &now["metadata"];
+        assert_eq!((&now["spec"], &metadata["generation"], &metadata["finalizers"]), (&spec, &json!(1), finalizers), "{what}");
+        metadata["annotations"].clone()
+    };
+    look(&world, stack.clone());
+    as_written("it gets our finalizer", &json!([names::FINALIZER]));
+
+    let mut old = world.object(&stack).unwrap();
+    let ran = (world.now() - SignedDuration::from_hours(1)).to_string();
+    old["status"]["lastUpdate"] = json!({ "name": "u", "generation": 1, "state": "succeeded", "lastResyncTime": ran });
+    old["metadata"]["finalizers"] = json!(["other", names::FINALIZER]);
+    old["metadata"]["annotations"] = json!({ "note": "one" });
+    world.insert(old.clone());
+    look(&world, key("pulumi.com/v1", "Stack", "dependent"));
+    let annotations = as_written("it is asked to run", &old["metadata"]["finalizers"]);
+    assert_eq!(annotations, json!({ "note": "one", names::RECONCILIATION_REQUEST: "after-u" }));
+
+    let mut deleted = world.object(&stack).unwrap();
+    deleted["metadata"]["deletionTimestamp"] = world.now().to_string().into();
+    world.insert(deleted);
+    look(&world, stack.clone());
+    as_written("it loses our finalizer", &json!(["other"]));
+}
+
+#[test]
 fn what_is_in_another_operators_namespace_is_not_touched() {
     let history = Said { outcome: false, ours: false, ttl: Some("1m"), ..RECORDED };
     let theirs = Said { complete: false, current: true, ..history };

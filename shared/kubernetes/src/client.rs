@@ -35,6 +35,7 @@ use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapRes
 use crate::{
     Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
     failure::{failed_write, failure},
+    metadata_patch,
 };
 
 /// Objects per page of a list.
@@ -275,6 +276,13 @@ impl Cluster for Client {
         let (namespace, name) = place(object);
         let replaced = self.api(namespace).replace(name, &self.post(), object).await;
         replaced.map_err(|error| failed_write(call("replace", object), error))
+    }
+
+    async fn patch_metadata<K: Object>(&self, object: &K) -> Result<K> {
+        let (namespace, name) = place(object);
+        let params = PatchParams { field_manager: Some(self.manager.into()), ..PatchParams::default() };
+        let patched = self.api(namespace).patch(name, &params, &Patch::Merge(metadata_patch(object))).await;
+        patched.map_err(|error| failed_write(call("patch", object), error))
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> Result<K> {

@@ -16,7 +16,7 @@ pub use driftless_core::EventType;
 use jiff::Timestamp;
 use kube::{
     Resource,
-    core::{DynamicObject, NamespaceResourceScope},
+    core::{DynamicObject, NamespaceResourceScope, ObjectMeta},
 };
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
@@ -108,6 +108,18 @@ pub struct Page<K> {
     pub next: Option<String>,
 }
 
+/// The merge patch of [`Cluster::patch_metadata`]. With the version in it a change by somebody else is a conflict.
+#[must_use]
+pub fn metadata_patch<K: Object>(object: &K) -> serde_json::Value {
+    let ObjectMeta { uid, resource_version, finalizers, annotations, .. } = object.meta();
+    let finalizers = finalizers.as_deref().unwrap_or_default();
+    let annotations: BTreeMap<_, _> = annotations.iter().flatten().collect();
+    let metadata = serde_json::json!({
+        "uid": uid, "resourceVersion": resource_version, "finalizers": finalizers, "annotations": annotations,
+    });
+    serde_json::json!({ "metadata": metadata })
+}
+
 /// One cluster.
 pub trait Cluster {
     /// Where its API server is, for others than this client.
@@ -143,8 +155,11 @@ pub trait Cluster {
     fn watch_labels(&self) -> impl Future<Output = Result<BTreeMap<String, String>>>;
     /// Creates an object; [`Error::Conflict`] if it is there.
     fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Writes an object's metadata and spec over the version that was read.
+    /// Writes an object's metadata and spec over the version that was read. What a user's object has and its type here does not is lost.
     fn replace<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
+    /// Writes an object's finalizers and annotations over the version that was read, and leaves the rest as the user wrote it. No
+    /// annotation is taken away.
+    fn patch_metadata<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Writes an object's status over the version that was read.
     fn replace_status<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Server-side apply of the fields that the object has, taking them from whoever else set them.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result, WATCH};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result, WATCH, metadata_patch};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -249,6 +249,17 @@ impl Cluster for World {
         read(&self.kubernetes("replace", &key, |state| state.replace(key.clone(), object)).await?)
     }
 
+    async fn patch_metadata<K: Object>(&self, object: &K) -> Result<K> {
+        let (key, _) = write(object)?;
+        let patch = |state: &mut State| {
+            let patch = metadata_patch(object);
+            let mut patched = state.current(&key, &patch)?;
+            merge(&mut patched, patch);
+            state.replace(key.clone(), patched)
+        };
+        read(&self.kubernetes("patch", &key, patch).await?)
+    }
+
     async fn replace_status<K: Object>(&self, object: &K) -> Result<K> {
         let (key, object) = write(object)?;
         read(&self.kubernetes("replace status of", &key, |state| state.replace_status(key.clone(), &object)).await?)
@@ -371,7 +382,7 @@ fn is_selected(object: &Value, selector: Option<&str>) -> bool {
     })
 }
 
-/// Server-side apply, simplified: objects are merged, everything else is replaced, and nothing is taken away.
+/// A merge patch, and server-side apply, simplified: objects are merged, everything else is replaced, and nothing is taken away.
 fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -123,6 +123,10 @@ impl Cluster for Wire {
         self.call(|| named("replace", &object), self.world.replace(&object)).await
     }
 
+    async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        self.call(|| named("patch", object), self.world.patch_metadata(object)).await
+    }
+
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
         let mut object = object.clone();
         if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
@@ -288,13 +292,13 @@ impl Artifacts for Wire {
             if self.world.random(1000) < self.odds.get().fail {
                 return Err(Refusal::Unreachable("a fault of the simulation".into()));
             }
+            if self.ledger.borrow().refuses {
+                return Err(Refusal::TooLarge { limit: 0 });
+            }
             self.ledger.borrow().archives.get(path).cloned().ok_or(Refusal::Gone)
         };
         let archive = self.call(|| format!("get artifact {path}"), archive).await?;
         download.begin(None)?;
-            if self.ledger.borrow().refuses {
-                return Err(Refusal::TooLarge { limit: 0 });
-            }
         download.write(&archive)
     }
 }

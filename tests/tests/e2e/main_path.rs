@@ -16,11 +16,12 @@ async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("program").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
-    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.apply_stack("app", Source::Program("app"), "  prerequisites: []\n  envs: []\n").await?;
 
     let stack = team.ready_after("app", 1).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
     assert_eq!(std::fs::read_to_string(team.file("app.txt")?)?, "one");
+    assert_eq!(stack.metadata.generation, Some(1), "our finalizer is no change of the spec");
     let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).context("lastUpdate")?;
     assert_eq!((last.state.as_deref(), last.operation.as_deref(), last.generation), (Some("succeeded"), Some("up"), Some(1)));
     assert_eq!(last.last_successful_commit.as_deref(), Some("1"), "the Program's generation");
