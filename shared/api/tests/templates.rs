@@ -8,6 +8,7 @@
 use driftless_api::{Stack, Update, Workspace, names};
 use driftless_core::{Effect, RunState, Snapshot, SourceState, Stack as CoreStack, TreeState, decide};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 /// A Stack with some of everything that its Workspace is made of, and more.
@@ -97,6 +98,19 @@ fn an_update_template_goes_over_all_that_an_update_says_but_not_over_what_it_is_
     );
     assert_eq!(spec["driftless"]["stackGeneration"], 1);
     assert_eq!(update["metadata"]["finalizers"][0], "finalizer.stack.pulumi.com");
+}
+
+#[test]
+fn a_stack_that_is_deleted_is_destroyed_whatever_the_type_of_its_template() {
+    for word in ["preview", "up", "refresh"] {
+        let template = json!({ "spec": { "type": word, "remove": true } });
+        let mut stack = stack(&json!({ "updateTemplate": template, "destroyOnFinalize": true }));
+        stack.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let last = json!({ "name": "app-1", "generation": 1, "type": word, "state": "succeeded", "lastSuccessfulCommit": "1" });
+        stack.status = serde_json::from_value(json!({ "lastUpdate": last })).unwrap();
+        let (_, update) = created(&stack);
+        assert_eq!((&update["spec"]["type"], &update["spec"]["remove"]), (&json!("destroy"), &json!(true)), "{word}");
+    }
 }
 
 #[test]

@@ -285,7 +285,11 @@ impl Update {
             workspace_name: Some(workspace.name_any()),
             ..update_spec(new)
         };
-        let (metadata, spec) = update_templated(stack, &spec);
+        let (metadata, mut spec) = update_templated(stack, &spec);
+        if !forward {
+            // The template's `type` is for runs that make something: any other than this one would leave it there, and be run for ever.
+            spec.operation = Some(new.operation.as_str().into());
+        }
         let mut update = owned(stack, new, metadata, spec);
         update.owner_references_mut().splice(0..0, workspace.controller_owner_ref(&()));
         update
