@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 /// Who waits is looked at every minute. One that nobody came to for this long holds nobody up.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
+/// All of them are in one annotation. An object's annotations have 256 KiB, and one of these has 430 bytes at most. So no more runs go on
+/// where any limit is set,
+const MOST_RUNNING: usize = 400;
+/// and of those that wait so many are kept, the first by their rank. The others look again as well, and have their turn by then.
+const MOST_WAITING: usize = 200;
 
 /// How many runs may go on at once. `None` is as many as there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +52,7 @@ pub struct Applicant {
     pub destroys: bool,
     /// When the Update was created.
     pub since: Timestamp,
-    /// When it asked last.
+    /// When it asked last, or up to half the time before that after which it is forgotten: so not every look has to be written.
     pub seen: Timestamp,
 }
 
@@ -60,7 +65,14 @@ impl Admissions {
         let now = applicant.seen;
         self.waiting.retain(|_, waiter| now.duration_since(waiter.seen) < FORGOTTEN_AFTER);
         if let Some(words) = self.must_wait(limits, uid, &applicant) {
-            self.waiting.insert(uid.to_owned(), applicant);
+            let fresh = |waiter: &Applicant| now.duration_since(waiter.seen) < FORGOTTEN_AFTER / 2;
+            if !self.waiting.get(uid).is_some_and(fresh) {
+                self.waiting.insert(uid.to_owned(), applicant);
+            }
+            while self.waiting.len() > MOST_WAITING {
+                let last = self.queue().pop().map(|(uid, _)| uid.clone());
+                self.waiting.remove(&last.unwrap_or_default());
+            }
             return Err(words);
         }
         self.waiting.remove(uid);
@@ -78,23 +90,23 @@ impl Admissions {
     #[must_use]
     pub fn queue(&self) -> Vec<(&String, &Applicant)> {
         let mut queue: Vec<_> = self.waiting.iter().collect();
-        queue.sort_by_key(|(uid, waiter)| self.rank(uid, waiter));
+        queue.sort_by_cached_key(|(uid, waiter)| self.rank(uid, waiter));
         queue
     }
 
+    /// What it waits for. The words are the same for as long as that is: they are written down, and a change of them is an event.
     fn must_wait(&self, limits: Limits, uid: &str, applicant: &Applicant) -> Option<String> {
         let namespace = &applicant.namespace;
         let is_full = |namespace: &str| limits.runs_per_namespace.filter(|most| self.runs_of(namespace) >= *most);
         if let Some(most) = is_full(namespace) {
             return Some(format!("{most} runs of the namespace {namespace:?} are under way, which are all it may have at once"));
         }
-        let most = limits.runs?;
+        let most = limits.runs.unwrap_or(MOST_RUNNING).min(MOST_RUNNING);
         let free = most.saturating_sub(self.running.len());
         let mine = self.rank(uid, applicant);
         let others = self.waiting.iter().filter(|(other, waiter)| *other != uid && is_full(&waiter.namespace).is_none());
         let first = others.filter(|(other, waiter)| self.rank(other, waiter) < mine).count();
-        (first >= free)
-            .then(|| format!("{} of at most {most} runs are under way, and {first} that wait come first", self.running.len()))
+        (first >= free).then(|| format!("at most {most} runs go on at once, and it is not the turn of this one"))
     }
 
     fn runs_of(&self, namespace: &str) -> usize {
@@ -187,10 +199,53 @@ mod tests {
         let (uid, me) = of("a", 5);
         let words = r#"1 runs of the namespace "a" are under way, which are all it may have at once"#;
         assert_eq!(all.admit(limits(9, 1), &uid, me.clone()), Err(words.into()));
-        let words = "2 of at most 2 runs are under way, and 1 that wait come first";
+        let words = "at most 2 runs go on at once, and it is not the turn of this one";
         assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()));
-        assert!(all.release("b1") && all.release("a0") && !all.release("a0"));
+        assert!(all.release("b1"));
+        assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()), "it waits for the same");
+        assert!(all.release("a0") && !all.release("a0"));
         assert_eq!(all.admit(limits(2, 9), &uid, me), Ok(()));
         assert!(all.waiting.is_empty() && all.running.contains_key(&uid));
+    }
+
+    #[test]
+    fn who_looks_again_and_waits_on_changes_nothing_before_half_the_time_after_which_it_is_forgotten() {
+        let (uid, me) = of("a", 5);
+        let mut all = admissions([of("a", 0)], []);
+        for (second, written) in [(100, 100), (160, 100), (189, 100), (190, 190), (250, 190)] {
+            assert!(all.admit(limits(1, 9), &uid, Applicant { seen: at(second), ..me.clone() }).is_err());
+            assert_eq!(all.waiting[&uid].seen, at(written), "{second}");
+        }
+    }
+
+    #[test]
+    fn the_list_fits_into_an_annotation_and_keeps_the_first() {
+        let long = |n: usize| {
+            let since = "2026-11-22T05:00:00.123456789Z".parse().unwrap();
+            let (namespace, name) = (format!("{n:063}"), format!("{n:0193}"));
+            (format!("{n:036}"), Applicant { namespace, name, destroys: false, since, seen: since })
+        };
+        let mut all = Admissions { running: (0..400).map(long).collect(), waiting: (400..600).map(long).collect() };
+        let (uid, me) = long(600);
+        assert!(all.admit(Limits { runs: None, runs_per_namespace: Some(1) }, &uid, me).is_err());
+        assert_eq!((all.running.len(), all.waiting.len()), (MOST_RUNNING, MOST_WAITING));
+        assert!(serde_json::to_string(&all).unwrap().len() < 256 << 10);
+
+        // Whoever comes first is kept, and who is last is not, in whatever order they ask.
+        let mut all = admissions([of("a", 0)], []);
+        let waits = |all: &mut Admissions, since| {
+            let (uid, me) = of("b", since);
+            all.admit(limits(1, 1), &uid, me).is_err()
+        };
+        assert!((1..=400).rev().chain(1..=400).all(|since| waits(&mut all, since)));
+        let kept: Vec<_> = all.queue().into_iter().map(|(_, waiter)| waiter.since).collect();
+        assert_eq!(kept, (1..=200).map(at).collect::<Vec<_>>());
+        let before = all.clone();
+        assert!(waits(&mut all, 300));
+        assert_eq!(all, before, "nothing is to be written");
+        all.release("a0");
+        assert!(waits(&mut all, 300), "200 come first");
+        all.waiting.clear();
+        assert!(!waits(&mut all, 300), "it has its turn although it was not kept");
     }
 }

@@ -93,7 +93,7 @@ fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     }
     let (reason, words) = waits(&world, "c");
     assert_eq!(reason, "ConcurrencyLimit");
-    assert!(words.starts_with("1 of at most 1 runs are under way"), "{words}");
+    assert!(words.starts_with("at most 1 runs go on at once"), "{words}");
     assert_eq!((leases(&world), world.live_tasks().len()), (before, 1));
     assert!(tells_recorder_of(&received(&world), "a"), "its place may be one that was not given back");
 
