@@ -1,6 +1,6 @@
 //! Reads the facts that a decision about a Stack is made from, each where it lives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
@@ -8,8 +8,8 @@ use driftless_contract::{
     FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys,
 };
 use driftless_core::{
-    FetchFailure, GitSource, Inputs, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef, SourceState,
-    Stack as CoreStack, Sync, TreeState, has_unmet, hash, is_synced, paths,
+    FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef,
+    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, is_synced, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Manifest};
@@ -20,6 +20,8 @@ use crate::{Error, Ports};
 
 /// Nothing is known of a tree.
 const ABSENT: TreeState = TreeState::Absent { failure: None };
+/// As many Stacks are looked through for a cycle of prerequisites. One that is larger waits without being told why.
+const LOOKED_THROUGH: usize = 200;
 
 /// Everything that is true of a Stack as far as a decision needs it.
 pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
@@ -50,7 +52,12 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         }
         _ => (None, ABSENT),
     };
-    let (prerequisites, requires) = prerequisites(ports, &core, now).await?;
+    let idle = core.deleting || core.suspended || matches!(run, RunState::Live(..));
+    let (prerequisites, requires) = match core.spec.prerequisites.len() {
+        // Nothing begins that would wait for them, or the spec is refused.
+        count if idle || count > MAX_PREREQUISITES => Default::default(),
+        _ => prerequisites(ports, &core, now).await?,
+    };
     Ok(Snapshot { stack: core, source, tree, run, check, prerequisites, requires, inputs })
 }
 
@@ -60,7 +67,9 @@ async fn prerequisites<C: Cluster, O: Objects, Q: Queues>(
     stack: &CoreStack,
     now: Timestamp,
 ) -> Result<(Vec<Option<Prerequisite>>, BTreeMap<String, Vec<String>>), Error> {
-    let names = |stack: &CoreStack| stack.spec.prerequisites.iter().map(|reference| reference.name.clone()).collect::<Vec<_>>();
+    let names = |stack: &CoreStack| -> Vec<_> {
+        stack.spec.prerequisites.iter().take(MAX_PREREQUISITES).map(|reference| reference.name.clone()).collect()
+    };
     let mut requires: BTreeMap<_, _> = [(stack.name.clone(), names(stack))].into();
     let mut found = Vec::new();
     for name in names(stack) {
@@ -77,9 +86,15 @@ async fn prerequisites<C: Cluster, O: Objects, Q: Queues>(
     if !has_unmet(&stack.spec.prerequisites, &found, now) {
         return Ok((found, BTreeMap::new()));
     }
-    while let Some(name) = requires.values().flatten().find(|name| !requires.contains_key(*name)).cloned() {
+    let mut ahead: VecDeque<_> = requires.values().flatten().cloned().collect();
+    while let Some(name) = ahead.pop_front().filter(|_| requires.len() < LOOKED_THROUGH) {
+        if requires.contains_key(&name) {
+            continue;
+        }
         let further = ports.cluster.get::<Stack>(&stack.namespace, &name).await?;
-        requires.insert(name, further.map_or_else(Vec::new, |further| names(&CoreStack::from(&further))));
+        let further = further.map_or_else(Vec::new, |further| names(&CoreStack::from(&further)));
+        ahead.extend(further.iter().cloned());
+        requires.insert(name, further);
     }
     Ok((found, requires))
 }

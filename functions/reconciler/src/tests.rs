@@ -349,6 +349,40 @@ fn a_spec_stays_as_the_user_wrote_it_also_what_is_empty_or_not_known_here() {
     as_written("it loses our finalizer", &json!(["other"]));
 }
 
+/// A Stack after a look at it, which has to make fewer calls than that.
+fn looked_within(world: &World, calls: u32, name: &str) -> Value {
+    let stack = key("pulumi.com/v1", "Stack", name);
+    world.crash_before_call(calls);
+    look(world, stack.clone());
+    world.object(&stack).unwrap()
+}
+
+#[test]
+fn the_prerequisites_of_a_stack_take_bounded_time() {
+    let world = World::new(0, Faults::NONE);
+    let stack = |name: &str, requires: &dyn Fn(usize) -> String, count: usize| {
+        let requires: Vec<_> = (0..count).map(|n| json!({ "name": requires(n) })).collect();
+        let spec = json!({ "stack": "dev", "programRef": { "name": "p" }, "prerequisites": requires });
+        put(&world, "Stack", "n", name, &json!({}), &spec);
+    };
+    put(&world, "Program", "n", "p", &json!({}), &json!({}));
+    for layer in 0..4 {
+        for n in 0..100 {
+            stack(&format!("s{layer}-{n}"), &|n| format!("s{}-{n}", layer + 1), 100);
+        }
+    }
+    stack("many", &|n| format!("s0-{n}"), 101);
+    let stalled = looked_within(&world, 20, "many")["status"]["conditions"].to_string();
+    assert!(stalled.contains("spec.prerequisites has 101 entries, and 100 are the most"), "{stalled}");
+    stack("most", &|n| format!("s0-{n}"), 100);
+    let mut most = looked_within(&world, 300, "most");
+    assert!(!most["status"]["conditions"].to_string().contains("SpecInvalid"), "{most}");
+    most["metadata"]["finalizers"] = json!(["other", names::FINALIZER]);
+    most["metadata"]["deletionTimestamp"] = world.now().to_string().into();
+    world.insert(most);
+    assert_eq!(looked_within(&world, 20, "most")["metadata"]["finalizers"], json!(["other"]), "it goes, and waits for none");
+}
+
 #[test]
 fn what_is_in_another_operators_namespace_is_not_touched() {
     let history = Said { outcome: false, ours: false, ttl: Some("1m"), ..RECORDED };

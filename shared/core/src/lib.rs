@@ -40,7 +40,7 @@ pub use names::{check_name, hash, update_name};
 pub use observe::observe;
 pub use paths::paths;
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
-pub use prerequisites::has_unmet;
+pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
 pub use repository::{git_refs, repository};
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown};

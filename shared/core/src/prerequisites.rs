@@ -1,8 +1,11 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use crate::{Effect, LastUpdateState, Prerequisite, PrerequisiteRef};
+
+/// A Stack may require as many: each is read at each look.
+pub const MAX_PREREQUISITES: usize = 100;
 
 /// What a Stack waits for.
 pub(crate) struct Unmet {
@@ -61,7 +64,7 @@ pub fn has_unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: 
 
 /// A way from a Stack over those that it requires back to it: none of them can ever run.
 pub(crate) fn cycle<'a>(from: &'a str, requires: &'a BTreeMap<String, Vec<String>>) -> Option<Vec<&'a str>> {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     let mut ways = vec![vec![from]];
     while let Some(way) = ways.pop() {
         for next in way.last().and_then(|last| requires.get(*last)).into_iter().flatten() {
@@ -69,8 +72,7 @@ pub(crate) fn cycle<'a>(from: &'a str, requires: &'a BTreeMap<String, Vec<String
             if next == from {
                 return Some(longer);
             }
-            if !seen.contains(&next) {
-                seen.push(next);
+            if seen.insert(next) {
                 ways.push(longer);
             }
         }

@@ -1,4 +1,4 @@
-use crate::{GitSource, ResourceRef, SourceRef, Stack, paths};
+use crate::{GitSource, MAX_PREREQUISITES, ResourceRef, SourceRef, Stack, paths};
 
 /// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run. What it says of its source does
 /// not matter where none is needed.
@@ -37,6 +37,12 @@ pub(crate) fn invalid(stack: &Stack, needs_source: bool) -> Option<String> {
         let why = invalid_reference(reference, &stack.namespace)?;
         Some(format!("failed to set stack config: updating secretRef for {key:?}: {why}"))
     }))
+    .or_else(|| {
+        let count = Some(spec.prerequisites.len()).filter(|count| !stack.deleting && *count > MAX_PREREQUISITES)?;
+        Some(format!(
+            "spec.prerequisites has {count} entries, and {MAX_PREREQUISITES} are the most; have one of those Stacks require others"
+        ))
+    })
     .or_else(|| duplicate_config(stack))
     .or_else(|| duplicate_env(stack))
 }
