@@ -197,18 +197,20 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     request: &FetchRequest,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let count = |metric| metrics::count_one(metric, "fetcher", &request.source.cluster, &request.source, now);
     if request.hops >= MAX_HOPS {
-        count(Metric::HopsExhausted);
+        metrics::count_one(Metric::HopsExhausted, "fetcher", &request.source.cluster, &request.source, now);
     }
-    match answer(ports, settings, request, now).await {
-        Err(error) if error.is_transient() => {
-            tracing::warn!(source = %request.source, %error, "not answered; whoever wants it asks again");
-            count(Metric::TransientFailures);
-            Ok(())
-        }
-        other => other,
+    answer(ports, settings, request, now).await.or_else(|error| failed(request, error, now))
+}
+
+/// Leaves a request unanswered for a cause that passes, such as a cluster that cannot be reached; any other is the error.
+pub fn failed(request: &FetchRequest, error: Error, now: Timestamp) -> Result<(), Error> {
+    if !error.is_transient() {
+        return Err(error);
     }
+    tracing::warn!(source = %request.source, %error, "not answered; whoever wants it asks again");
+    metrics::count_one(Metric::TransientFailures, "fetcher", &request.source.cluster, &request.source, now);
+    Ok(())
 }
 
 async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(

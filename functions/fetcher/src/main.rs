@@ -7,7 +7,7 @@ use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
 use driftless_telemetry::env;
-use fetcher::{Ports, Settings, Transport, git, handle};
+use fetcher::{Ports, Settings, Transport, failed, git, handle};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 
@@ -47,7 +47,10 @@ async fn main() -> Result<(), Error> {
     let objects = Bucket::new(&aws, settings.bucket.clone());
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
     let fetch = async |request: FetchRequest| -> Result<(), fetcher::Error> {
-        let cluster = clusters.get(&request.source.cluster, now()).await?;
+        let cluster = match clusters.get(&request.source.cluster, now()).await {
+            Ok(cluster) => cluster,
+            Err(error) => return failed(&request, error.into(), now()),
+        };
         let artifacts = direct.clone().unwrap_or_else(|| Transport::proxy(cluster.kube().clone()));
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
         Box::pin(handle(&ports, &settings, &request, now())).await

@@ -16,6 +16,9 @@ const MAX_DELAY_SECONDS: i64 = 900;
 /// An object changed while it was looked at.
 const LOOK_AGAIN_SECONDS: u16 = 1;
 
+/// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
+const CHAIN_SECONDS: u16 = 5;
+
 /// Carries a plan out. What another look changed meanwhile ends this one: another is booked.
 pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
@@ -42,7 +45,8 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
 }
 
 async fn book<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, delay: u16) -> Result<(), Error> {
-    if let Some(next) = hint.next(hint.object.clone()) {
+    let here = hint.object.clone();
+    if let Some(next) = if delay > CHAIN_SECONDS { Some(Hint::new(here)) } else { hint.next(here) } {
         ports.queues.hint(&next, delay).await?;
     }
     Ok(())

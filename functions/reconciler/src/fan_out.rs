@@ -37,7 +37,8 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Asks the fetcher for the Stacks that follow what was pushed to a repository. If git has another commit than before it hints the Stack.
+/// Asks the fetcher for the Stacks that follow what was pushed to a repository, but for those of which the commit is known. It hints each when
+/// it has asked git.
 pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,

@@ -90,24 +90,26 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
     hint: &Hint,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let count = |metric| metrics::count_one(metric, "reconciler", &hint.object.cluster, &hint.object, now);
     if hint.hops >= MAX_HOPS {
-        count(Metric::HopsExhausted);
+        metrics::count_one(Metric::HopsExhausted, "reconciler", &hint.object.cluster, &hint.object, now);
     }
     match follow(ports, hint, now).await {
-        Err(error) if error.is_transient() => {
-            tracing::warn!(object = %hint.object, %error, "looking again later");
-            count(Metric::TransientFailures);
-            match hint.next(hint.object.clone()) {
-                Some(next) => Ok(ports
-                    .queues
-                    .hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS)
-                    .await?),
-                None => Ok(()),
-            }
-        }
-        other => other,
+        Err(error) => failed(ports.queues, hint, error, now).await,
+        done => done,
     }
+}
+
+/// Books another look for a cause that passes, such as a cluster that cannot be reached; any other is the error.
+pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if !error.is_transient() {
+        return Err(error);
+    }
+    tracing::warn!(object = %hint.object, %error, "looking again later");
+    metrics::count_one(Metric::TransientFailures, "reconciler", &hint.object.cluster, &hint.object, now);
+    if let Some(next) = hint.next(hint.object.clone()) {
+        queues.hint(&Hint { revision: hint.revision.clone(), looks: hint.looks, ..next }, PASSING_SECONDS).await?;
+    }
+    Ok(())
 }
 
 async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use reconciler::{Ports, Settings, handle};
+use reconciler::{Ports, Settings, failed, handle};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -33,7 +33,10 @@ async fn main() -> Result<(), Error> {
         resync_seconds: env::parsed("RESYNC_SECONDS")?,
     };
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {
-        let cluster = clusters.get(&hint.object.cluster, now()).await?;
+        let cluster = match clusters.get(&hint.object.cluster, now()).await {
+            Ok(cluster) => cluster,
+            Err(error) => return failed(&queues, &hint, error.into(), now()).await,
+        };
         Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, settings }, &hint, now())).await
     };
     let parse = |body: &str| from_json("hint", body.as_bytes());

@@ -349,6 +349,39 @@ fn a_spec_stays_as_the_user_wrote_it_also_what_is_empty_or_not_known_here() {
     as_written("it loses our finalizer", &json!(["other"]));
 }
 
+/// The hints that are in the queue, and how many seconds from now they come.
+fn booked(world: &World) -> Vec<(Hint, i64)> {
+    let begin = world.now();
+    let mut booked = Vec::new();
+    while let Some(due) = world.next_due() {
+        world.advance(due.duration_since(world.now()));
+        while let Some(message) = world.receive() {
+            if let Message::Hint(hint) = message {
+                booked.push((hint, world.now().duration_since(begin).as_secs()));
+            }
+        }
+    }
+    booked
+}
+
+#[test]
+fn a_look_that_follows_from_time_begins_a_chain_and_one_that_goes_on_at_once_is_a_link() {
+    let world = World::new(0, Faults::NONE);
+    put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "programRef": { "name": "p" } }));
+    let stack = key("pulumi.com/v1", "Stack", "s");
+    let last = Hint { hops: MAX_HOPS, ..Hint::new(stack.clone()) };
+    take(&world, &last);
+    assert_eq!(booked(&world), [(Hint::new(stack.clone()), 30)], "its source is not there");
+    let away = || driftless_kubernetes::Error::Transient { call: "get".into(), message: "away".into() };
+    let hint = Hint { hops: 3, ..last.clone() };
+    world.drive(failed(&world, &hint, away().into(), world.now())).unwrap().unwrap();
+    assert_eq!(booked(&world), [(Hint { hops: 4, ..hint.clone() }, 15)], "a cluster that is away");
+    world.drive(failed(&world, &last, away().into(), world.now())).unwrap().unwrap();
+    assert_eq!(booked(&world), [], "the sweep goes on with it");
+    let denied = driftless_kubernetes::Error::Permanent { call: "connect".into(), message: "no such cluster".into() };
+    assert!(world.drive(failed(&world, &hint, denied.into(), world.now())).unwrap().is_err());
+}
+
 /// A Stack after a look at it, which has to make fewer calls than that.
 fn looked_within(world: &World, calls: u32, name: &str) -> Value {
     let stack = key("pulumi.com/v1", "Stack", name);
