@@ -2,7 +2,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Stack;
 
-/// An object's name has at most 253 characters; the hash of an Update's name takes 40 of them and the dash one. Labels and the
+/// An object's name has at most 253 characters; the hash of an Update's name takes 12 of them and the dash one. Labels and the
 /// outputs Secret (`<update>-stack-outputs`) want more room.
 const MAX_STACK_PART: usize = 180;
 

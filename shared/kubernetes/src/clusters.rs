@@ -30,7 +30,7 @@ impl<K: Keyring> Clusters<K> {
         Self { keyring, secret, manager, clients: Mutex::default() }
     }
 
-    /// The client of a cluster, for five minutes. The secret is read for one that was not asked for lately, or that the API server
+    /// The client of a cluster, which is kept for a while. The secret is read for one that was not asked for lately, or that the API server
     /// refused as nobody's.
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
         let known = self.clients().get(cluster).cloned();
