@@ -116,6 +116,7 @@ pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'
 }
 
 /// The API server reaches a Service that artifacts come from: whatever it answers for a path that it need not have.
+#[must_use]
 pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> Finding {
     let what = format!("Service {namespace}/{name}");
     match answer {

@@ -76,18 +76,12 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     assert!(said.contains("stack driftless: deployed"), "{said}");
     tree.given(&artifacts).await?;
     tree.bring_outputs(&parameters).await?;
+    tree.git(&["init", "--quiet"]).await?;
+    tree.git(&["commit", "--quiet", "--allow-empty", "--message", "theirs"]).await?;
     // Something to roll back.
     let topic = r#"{"Resources":{"Topic":{"Type":"AWS::SNS::Topic"}}}"#;
     eks.run(&["cloudformation", "create-stack", "--stack-name", "driftless-prod", "--template-body", topic]).await?;
-    tree.git(&["init", "--quiet"]).await?;
-    tree.git(&["commit", "--quiet", "--allow-empty", "--message", "theirs"]).await?;
 
-    let uploaded: Value = serde_saphyr::from_str(&secret(aws, "kubeconfig").await?)?;
-    for part in ["contexts", "clusters", "users"] {
-        let mut names: Vec<_> = list(&uploaded[part]).iter().filter_map(|one| one["name"].as_str()).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["lab", "prod"], "only what CLUSTERS names is uploaded: {part}");
-    }
     let keys: BTreeMap<String, String> = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(keys.keys().collect::<Vec<_>>(), ["lab", "prod"]);
     for key in keys.values() {
@@ -370,7 +364,7 @@ impl<'a> Tree<'a> {
         output(git).await
     }
 
-    /// What AWS was given: bootstraps that another user than their owner may run, and the text of a file.
+    /// What AWS was given: bootstraps that another user than their owner may run, the text of a file, and the clusters that are served.
     async fn given(&self, bucket: &str) -> Result<()> {
         const LIST: &str = "import sys, zipfile\n\
             for path in filter(zipfile.is_zipfile, sys.argv[1:]):\n  \
@@ -385,6 +379,12 @@ impl<'a> Tree<'a> {
         let parameters = self.described("Parameters").await?;
         let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "GitCaCertificates").context("a parameter")?;
         assert_eq!(given["ParameterValue"], CERTIFICATES[1]);
+        let uploaded: Value = serde_saphyr::from_str(&secret(&self.aws, "kubeconfig").await?)?;
+        for part in ["contexts", "clusters", "users"] {
+            let mut names: Vec<_> = list(&uploaded[part]).iter().filter_map(|one| one["name"].as_str()).collect();
+            names.sort_unstable();
+            assert_eq!(names, ["lab", "prod"], "only what CLUSTERS names is uploaded: {part}");
+        }
         Ok(())
     }
 
