@@ -2,6 +2,7 @@
 //! it gives the claim back, deletes what the task was given and what it left, and says last, on the Update, that all is done. A message
 //! only says where to look; what happened is read from the task's folder and from ECS.
 
+mod bound;
 mod count;
 mod give_back;
 mod outputs;
@@ -13,8 +14,8 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Drift, Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun,
-    VERSION, Verdict, from_json, keys, to_json,
+    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
+    from_json, keys, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
@@ -27,13 +28,7 @@ use sha2::{Digest as _, Sha256};
 /// older than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 
-/// Of a digest of inputs: HMAC-SHA256 in hex.
-const DIGEST_LENGTH: usize = 64;
-
-/// As many resources that failed are told of.
-const MAX_FAILURES: usize = 10;
-
-/// As much of a document that a task wrote is read, in bytes. A Secret with its outputs could hold a quarter of it.
+/// As much of a document that a task wrote is read, in bytes. What is kept of it is less.
 const MAX_TOLD: u64 = 4 << 20;
 
 /// What the recorder works with, for one cluster.
@@ -113,20 +108,25 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &RunHint,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let count = |metric| metrics::count_one(metric, "recorder", &hint.update.cluster, &hint.update, now);
     if hint.hops >= MAX_HOPS {
-        count(Metric::HopsExhausted);
+        metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, now);
     }
     match look(ports, settings, hint, now).await {
-        Err(error) if error.is_transient() => {
-            tracing::warn!(update = %hint.update, %error, "looking again later");
-            count(Metric::TransientFailures);
-            match RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
-                Some(next) => Ok(ports.queues.run(&next, PASSING_SECONDS).await?),
-                None => Ok(()),
-            }
-        }
-        other => other,
+        Err(error) => failed(ports.queues, hint, error, now).await,
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Books another look after one that failed, if the cause passes; else the error.
+pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if !error.is_transient() {
+        return Err(error);
+    }
+    tracing::warn!(update = %hint.update, %error, "looking again later");
+    metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
+    match RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
+        Some(next) => Ok(queues.run(&next, PASSING_SECONDS).await?),
+        None => Ok(()),
     }
 }
 
@@ -167,7 +167,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             outcome
         } else if let Some((update, task)) = update.zip(task) {
-            return status::show_progress(ports, update, &task).await;
+            return status::show_progress(ports, update, &task, owner.at, now).await;
         } else {
             return Ok(());
         }
@@ -212,7 +212,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or it waited and the Stack or what it reads changed".into())));
+        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or it waited and the Stack was changed or suspended, or what it reads changed".into())));
     };
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
@@ -275,8 +275,9 @@ async fn reported<C, O: Objects, Q, T>(
         } else {
             format!("the task reported {error}")
         };
-        RunResult::new(Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message }, owner.at, now)
+        RunResult::new(bound::unknown(&message), owner.at, now)
     });
+    let result = bound::bounded(result, owner.at, now);
     Ok(Some(Outcome {
         version: VERSION,
         run: run.clone(),
@@ -287,12 +288,11 @@ async fn reported<C, O: Objects, Q, T>(
         permalink: result.permalink,
         changes: result.changes,
         pending_operations: result.pending_operations,
-        failures: result.failures.into_iter().take(MAX_FAILURES).collect(),
-        drift: result.drift.filter(|_| preview).map(Drift::bounded),
+        failures: result.failures,
+        drift: result.drift.filter(|_| preview),
         preview,
         reclaimed: false,
-        // What ran in the task may have written it, and it goes into a status.
-        inputs: result.inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
+        inputs: result.inputs,
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
     }))

@@ -7,7 +7,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use recorder::{Ports, Settings, handle, runs};
+use recorder::{Ports, Settings, failed, handle, runs};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -29,9 +29,13 @@ async fn main() -> Result<(), Error> {
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     let record = async |message: RunMessage| -> Result<(), recorder::Error> {
         for hint in runs(&objects, &settings.task_role_id, message).await? {
-            let cluster = clusters.get(&hint.update.cluster, now()).await?;
-            let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-            Box::pin(handle(&ports, &settings, &hint, now())).await?;
+            match clusters.get(&hint.update.cluster, now()).await {
+                Ok(cluster) => {
+                    let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
+                    Box::pin(handle(&ports, &settings, &hint, now())).await?;
+                }
+                Err(error) => failed(&queues, &hint, error.into(), now()).await?,
+            }
         }
         Ok(())
     };

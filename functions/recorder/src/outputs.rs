@@ -35,8 +35,14 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     }
     let Some(document) = told(ports.objects, task, "result").await? else {
         // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
-        let named = update.status.as_ref().and_then(|status| status.outputs.clone());
-        return Ok(if update.is_complete() { named } else { Some(name(update)) });
+        if update.is_complete() {
+            return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
+        }
+        return match is_stored(ports.cluster, update).await {
+            Ok(stored) => Ok(stored.then(|| name(update))),
+            Err(error) if error.is_transient() => Err(error.into()),
+            Err(_) => Ok(None),
+        };
     };
     if outcome.result_sha256.as_deref() != Some(&sha256(&document)) {
         tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
@@ -44,18 +50,27 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     }
     let result: RunResult = from_json("result", &document)?;
     let secret = secret(update, &result.outputs.unwrap_or_default());
-    match ports.cluster.create(&secret).await {
-        Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(Some(secret.name_any())),
-        Err(KubernetesError::Permanent { message, .. }) => {
-            let remedy = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
-            let note = format!("the outputs Secret could not be created: {message}; {remedy}");
-            ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &note, None, now).await;
-            Ok(None)
-        }
+    let bind = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
+    let created = match ports.cluster.create(&secret).await {
+        Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update).await,
+        created => created.map(|_| true),
+    };
+    let why = match created {
+        Ok(true) => return Ok(Some(secret.name_any())),
+        Ok(false) => format!("the Secret {} is there and is not this Update's; delete it and run again", secret.name_any()),
+        Err(KubernetesError::Permanent { message, .. }) => format!("the outputs Secret could not be created: {message}; {bind}"),
         // It goes, and nobody is left to read them.
-        Err(KubernetesError::NamespaceTerminating { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+        Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &why, None, now).await;
+    Ok(None)
+}
+
+/// Whether the outputs Secret of an Update is there. Another object may have its name: an earlier Update's, or whatever somebody made.
+async fn is_stored<C: Cluster>(cluster: &C, update: &Update) -> Result<bool, KubernetesError> {
+    let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(update)).await?;
+    Ok(found.is_some_and(|secret| secret.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())))
 }
 
 fn name(update: &Update) -> String {

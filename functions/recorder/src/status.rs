@@ -20,6 +20,8 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     mut update: Update,
     task: &str,
+    owned: Timestamp,
+    now: Timestamp,
 ) -> Result<(), Error> {
     let Some(document) = told(ports.objects, task, "progress").await? else { return Ok(()) };
     let progress: Progress = match from_json("progress", &document) {
@@ -37,7 +39,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
         phase: Some(format!("{:?}", progress.phase).to_lowercase()),
         planned: progress.planned.into(),
         started: progress.started.into(),
-        time: Some(whole(progress.at)),
+        time: Some(whole(progress.at.clamp(owned, now.max(owned)))),
     };
     if update.is_complete() || !update.set_progress(shown) {
         return Ok(());

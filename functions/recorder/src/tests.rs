@@ -1,6 +1,6 @@
 use driftless_api::names;
 use driftless_aws::Started;
-use driftless_contract::{DriftedResource, OutputValue, Progress, ResourceFailure, Resources, TaskSize};
+use driftless_contract::{Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, Resources, TaskSize};
 use driftless_core::{Admissions, Applicant};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use serde_json::{Value, json};
@@ -294,6 +294,7 @@ fn the_status_says_what_changed_and_how_long_it_took() {
     ] {
         let world = world(&of_stack(), &json!({}));
         report(&world, &RunResult { changes: serde_json::from_value(changes).unwrap(), verdict, ..succeeded(&world) });
+        world.advance(SignedDuration::from_secs(80));
         look(&world);
         assert_eq!((&ours(&world)["duration"], &ours(&world)["summary"]), (&json!("1m12s"), &summary));
     }
@@ -402,6 +403,7 @@ fn a_status_that_lies_is_put_right() {
     assert_eq!(ours(&world), Value::Null, "of one that is complete no progress is shown");
     let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
     report(&world, &RunResult { outputs, ..succeeded(&world) });
+    world.advance(SignedDuration::from_secs(80));
     look(&world);
     let status = update(&world)["status"].clone();
     assert_eq!((&status["outputs"], &status["permalink"]), (&json!("u-stack-outputs"), &Value::Null));
@@ -473,5 +475,79 @@ fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
         let now = lease["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
         assert_eq!(now, expected.as_deref());
         assert_eq!(launches(&world), called);
+    }
+}
+
+#[test]
+fn outputs_that_are_too_large_leave_a_failure_that_says_what_to_do() {
+    let world = world(&of_stack(), &json!({}));
+    let outputs = Some([("big".to_owned(), OutputValue { value: "x".repeat(1400 << 10).into(), secret: false })].into());
+    report(&world, &RunResult { outputs, ..succeeded(&world) });
+    look(&world);
+    let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
+    assert!(outcome.len() < 4 << 10, "{}", outcome.len());
+    let status = update(&world)["status"].clone();
+    assert_eq!((&status["outputs"], &status["conditions"][1]["status"]), (&Value::Null, &json!("True")));
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with("the update itself succeeded, but the stack's outputs take 1401 KiB"), "{message}");
+    assert!(world.events().is_empty(), "{:?}", world.events());
+}
+
+#[test]
+fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
+    let secret = |uid: &str| {
+        let owner =
+            json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": uid, "controller": true });
+        let metadata = json!({ "namespace": "n", "name": "u-stack-outputs", "ownerReferences": [owner] });
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata })
+    };
+    for (owner, accepted) in [("uid", true), ("uid-of-an-earlier-one", false)] {
+        for crashed in [false, true] {
+            let world = world(&of_stack(), &json!({}));
+            world.insert(secret(owner));
+            let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
+            report(&world, &RunResult { outputs, ..succeeded(&world) });
+            if crashed {
+                // It ends when all is tidied up, and the status does not say so yet.
+                crash_before_write(&world);
+            }
+            look(&world);
+            let named = update(&world)["status"]["outputs"].clone();
+            assert_eq!(named, if accepted { json!("u-stack-outputs") } else { Value::Null }, "{owner} {crashed}");
+            let told = world.events().iter().any(|event| {
+                event.starts_with(
+                    "Update n/u Warning OutputsNotStored: the Secret u-stack-outputs is there and is not this Update's",
+                )
+            });
+            assert_eq!(told, !accepted);
+        }
+    }
+}
+
+/// The first look ends before it writes the status.
+fn crash_before_write(world: &World) {
+    let before = world.cluster();
+    for calls in 0..60 {
+        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
+        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+        world.crash_before_call(calls);
+        assert!(world.drive(handle(&ports, &settings, &hint, world.now())).is_none(), "it never tidied up");
+        assert_eq!(world.cluster(), before);
+        if !world.objects().keys().any(|key| key.starts_with(TASK)) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
+    let passes = KubernetesError::Transient { call: "connect".into(), message: "throttled".into() };
+    let stays = KubernetesError::Permanent { call: "connect".into(), message: "no such cluster".into() };
+    for (error, again) in [(passes, true), (stays, false)] {
+        let world = world(&of_stack(), &json!({}));
+        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+        assert_eq!(world.drive(failed(&world, &hint, error.into(), world.now())).unwrap().is_ok(), again);
+        assert_eq!(world.sent().iter().any(|message| matches!(message, Message::Run(_))), again);
     }
 }

@@ -1,0 +1,174 @@
+//! What a task reported, within bounds: what ran in the task may have written it, and it becomes part of objects. A Stack that etcd refuses,
+//! which takes 1.5 MiB, could not even be deleted.
+
+use std::collections::BTreeMap;
+
+use driftless_contract::{Drift, OutputValue, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, to_json};
+use jiff::Timestamp;
+
+use crate::outputs::masked;
+
+/// Outputs take no more than this, in bytes. The API server notes the path of each value beside it, which is up to three times as long.
+const MAX_OUTPUTS: usize = 256 << 10;
+
+/// A text is not longer than this, in bytes.
+const MAX_TEXT: usize = 4 << 10;
+
+/// As many entries of a list are kept.
+const MAX_ENTRIES: usize = 200;
+
+/// As many resources that failed are told of.
+const MAX_FAILURES: usize = 10;
+
+/// Of a digest of inputs: HMAC-SHA256 in hex.
+const DIGEST_LENGTH: usize = 64;
+
+/// The reasons that a runner gives. Of another one a condition might not be valid.
+const REASONS: [&str; 6] = ["UpdateConflict", "InvalidAccessToken", "Unknown", "Interrupted", "Silent", "TimedOut"];
+
+/// As much of a result as can be kept, of a run that was owned then. Outputs that are too large make it a failure: a Stack that is ready with
+/// the outputs of an earlier run, or with none, would mislead whoever reads them.
+pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
+    let RunResult { version, verdict, outputs, project, permalink, changes, pending_operations, failures, drift, inputs, .. } =
+        result;
+    let bytes = outputs.as_ref().map_or(0, size);
+    let verdict = match verdict {
+        Verdict::Succeeded {} if bytes > MAX_OUTPUTS => unknown(&too_large(bytes)),
+        Verdict::Succeeded {} => verdict,
+        Verdict::Failed { phase, reason, message } => {
+            let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("Unknown").into();
+            Verdict::Failed { phase, reason, message: cut(&message) }
+        }
+        Verdict::Aborted { message } => Verdict::Aborted { message: cut(&message) },
+    };
+    let failure = |ResourceFailure { urn, message }| ResourceFailure { urn: cut(&urn), message: cut(&message) };
+    let ended_at = result.ended_at.clamp(owned, now.max(owned));
+    RunResult {
+        version,
+        verdict,
+        outputs: outputs.filter(|_| bytes <= MAX_OUTPUTS),
+        project: project.map(|ProjectInfo { name, runtime }| ProjectInfo { name: cut(&name), runtime: cut(&runtime) }),
+        permalink: permalink.filter(|link| link.len() <= MAX_TEXT),
+        changes: changes.into_iter().take(MAX_ENTRIES).map(|(operation, count)| (cut(&operation), count)).collect(),
+        pending_operations: pending_operations.iter().take(MAX_ENTRIES).map(|operation| cut(operation)).collect(),
+        failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
+        drift: drift.map(Drift::bounded),
+        inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
+        started_at: result.started_at.clamp(owned, ended_at),
+        ended_at,
+    }
+}
+
+/// A failure that has no reason of its own.
+pub(crate) fn unknown(message: &str) -> Verdict {
+    Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: cut(message) }
+}
+
+fn too_large(bytes: usize) -> String {
+    format!(
+        "the update itself succeeded, but the stack's outputs take {} KiB, and a Stack's status may hold {} KiB of them: let the program \
+         export less, such as the name of what is large in place of its content",
+        bytes.div_ceil(1 << 10),
+        MAX_OUTPUTS >> 10
+    )
+}
+
+/// What outputs take in a Secret, or in a status if that is more. Kubernetes writes `<`, `>` and `&` in six bytes.
+fn size(outputs: &BTreeMap<String, OutputValue>) -> usize {
+    let written = |json: String| json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum::<usize>();
+    let clear: BTreeMap<_, _> = outputs.iter().map(|(name, output)| (name, &output.value)).collect();
+    written(to_json(&clear)).max(written(to_json(&masked(outputs))))
+}
+
+/// The text, or its beginning and a sign that there was more.
+fn cut(text: &str) -> String {
+    if text.len() <= MAX_TEXT { text.to_owned() } else { format!("{}…", &text[..text.floor_char_boundary(MAX_TEXT - 3)]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_contract::DriftedResource;
+    use jiff::SignedDuration;
+    use serde_json::json;
+
+    use super::*;
+
+    const OWNED: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn now() -> Timestamp {
+        OWNED + SignedDuration::from_mins(5)
+    }
+
+    fn with(outputs: BTreeMap<String, OutputValue>) -> RunResult {
+        bounded(RunResult { outputs: Some(outputs), ..RunResult::new(Verdict::Succeeded {}, OWNED, now()) }, OWNED, now())
+    }
+
+    #[test]
+    fn outputs_that_no_status_can_hold_fail_the_run_in_words() {
+        let outputs = |value: &str, secret: bool, count: usize| {
+            let output = OutputValue { value: value.into(), secret };
+            (0..count).map(|n| (format!("{n}"), output.clone())).collect::<BTreeMap<_, _>>()
+        };
+        for (outputs, fit) in [
+            (outputs("x", false, 3), true),
+            (outputs(&"x".repeat(250 << 10), false, 1), true),
+            (outputs(&"x".repeat(257 << 10), false, 1), false),
+            (outputs(&"x".repeat(257 << 10), true, 1), false),
+            (outputs(&"<".repeat(50 << 10), false, 1), false),
+            // `[secret]` is longer than what it hides.
+            (outputs("", false, 20_000), true),
+            (outputs("", true, 20_000), false),
+        ] {
+            let RunResult { verdict, outputs, .. } = with(outputs);
+            assert_eq!(outputs.is_some(), fit);
+            match verdict {
+                Verdict::Succeeded {} => assert!(fit),
+                Verdict::Failed { message, .. } => assert!(!fit && message.contains("let the program export less"), "{message}"),
+                Verdict::Aborted { message } => panic!("{message}"),
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_a_task_writes_it_is_a_small_document() {
+        let long = || "é<".repeat(3 << 10);
+        let texts = || (0..10_000).map(|n| format!("{n}{}", "x".repeat(100)));
+        let failure = || ResourceFailure { urn: long(), message: long() };
+        let resource = DriftedResource { urn: long(), change: long(), properties: vec![long(); 9] };
+        let verdict = || Verdict::Failed { phase: Phase::Init, reason: "no reason at all".into(), message: long() };
+        let result = RunResult {
+            project: Some(ProjectInfo { name: long(), runtime: long() }),
+            permalink: Some(long()),
+            changes: texts().map(|text| (text, 1)).chain([(long(), 1)]).collect(),
+            pending_operations: texts().chain([long()]).collect(),
+            failures: (0..99).map(|_| failure()).collect(),
+            drift: Some(Drift { count: 1000, resources: vec![resource; 150] }),
+            inputs: Some(long()),
+            ..RunResult::new(verdict(), Timestamp::MIN, Timestamp::MAX)
+        };
+        let result = bounded(result, OWNED, now());
+        let bytes = to_json(&result).len();
+        assert!(bytes < 256 << 10, "{bytes}");
+        assert_eq!((result.permalink, result.inputs), (None, None));
+        assert!(matches!(result.verdict, Verdict::Failed { phase: Phase::Init, reason, .. } if reason == "Unknown"));
+        assert_eq!((result.started_at, result.ended_at), (OWNED, now()));
+        assert_eq!((result.changes.len(), result.failures.len()), (MAX_ENTRIES, MAX_FAILURES));
+    }
+
+    #[test]
+    fn what_a_runner_writes_stays_as_it_is() {
+        let verdict = Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
+        let [began, ended] = [10, 20].map(|seconds| OWNED + SignedDuration::from_secs(seconds));
+        let result = RunResult {
+            outputs: Some([("n".to_owned(), OutputValue { value: json!({ "a": [1] }), secret: true })].into()),
+            permalink: Some("https://app.pulumi.com/o/p/s/updates/1".into()),
+            changes: [("create".to_owned(), 3)].into(),
+            pending_operations: vec!["creating urn:a".into()],
+            inputs: Some("0".repeat(DIGEST_LENGTH)),
+            ..RunResult::new(verdict, began, ended)
+        };
+        assert!(bounded(result.clone(), OWNED, now()) == result);
+        // A clock that runs behind the others.
+        assert_eq!(bounded(result, ended, began).ended_at, ended);
+    }
+}
