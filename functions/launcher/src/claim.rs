@@ -2,14 +2,14 @@
 
 use driftless_api::names;
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{ObjectKey, RunHint, RunId, VERSION, keys};
-use driftless_kubernetes::{Cluster, Error};
+use driftless_contract::{Launch, ObjectKey, RunHint, RunId, VERSION, from_json, keys};
+use driftless_kubernetes::{Cluster, Error, admissions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::core::ObjectMeta;
 
 use jiff::Timestamp;
 
-use crate::{Ports, Stop, close, owner};
+use crate::{Ports, Settings, Stop, close, owner};
 
 /// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
 pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
@@ -42,6 +42,23 @@ pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a run that no task owns holds its claim or a place among those that go on: a launch took them and did not come to its end.
+pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    folder: &str,
+) -> Result<bool, crate::Error> {
+    let Some(record) = ports.objects.get(&format!("{folder}launch")).await? else { return Ok(false) };
+    let Launch { run, .. } = from_json("launch record", &record)?;
+    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, &run.claim).await?;
+    let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+    if holder.as_ref() == Some(&run.uid) {
+        return Ok(true);
+    }
+    let (_, all) = admissions::read(ports.cluster, &settings.system_namespace).await?;
+    Ok(all.running.contains_key(&run.uid))
 }
 
 /// `true` if the run holds its claim, `false` if nobody does; else who is waited for. Somebody who looks for drift gives way to one who does not.

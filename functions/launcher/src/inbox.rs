@@ -7,7 +7,11 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, Stop, identity, spec, status::show_running};
+use crate::{
+    Error, Ports, Settings, Stop, identity,
+    spec::{self, Seal},
+    status::show_running,
+};
 
 /// Gives the owner what it is to do. The spec comes last: a task that has it has all. `false` if the run is over.
 pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
@@ -35,10 +39,14 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.objects.put(&format!("{inbox}manifest"), tree.manifest.clone()).await?;
         ports.objects.copy(&format!("{}pack", tree.folder), &format!("{inbox}pack")).await?;
     }
-    if let Some(key) = &prepared.seal {
-        let RunSpec { env, config, .. } = &prepared.spec;
-        let sealed = SealedInputs { version: VERSION, env: env.clone(), config: config.clone() };
-        ports.objects.put_sealed(key, to_json(&sealed).into_bytes()).await?;
+    match &prepared.seal {
+        Seal::Write(key) => {
+            let RunSpec { env, config, .. } = &prepared.spec;
+            let sealed = SealedInputs { version: VERSION, env: env.clone(), config: config.clone() };
+            ports.objects.put_sealed(key, to_json(&sealed).into_bytes()).await?;
+        }
+        Seal::Delete(key) => ports.objects.delete(key).await?,
+        Seal::Leave => {}
     }
     if let Ok(identity) = &identity {
         ports.objects.put(&format!("{inbox}identity"), to_json(identity).into_bytes()).await?;

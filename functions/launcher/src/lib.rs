@@ -133,23 +133,28 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &LaunchHint,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let count = |metric| metrics::count_one(metric, "launcher", &hint.update.cluster, &hint.update, now);
     if hint.hops >= MAX_HOPS {
-        count(Metric::HopsExhausted);
+        metrics::count_one(Metric::HopsExhausted, "launcher", &hint.update.cluster, &hint.update, now);
     }
     match look(ports, settings, hint, now).await {
-        Err(error) if error.is_transient() => {
-            tracing::warn!(update = %hint.update, %error, "looking again later");
-            count(Metric::TransientFailures);
-            look_later(ports, hint).await
-        }
-        other => other,
+        Err(error) => failed(ports.queues, hint, error, now).await,
+        Ok(()) => Ok(()),
     }
 }
 
-async fn look_later<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
+/// Books another look after one that failed, if the cause passes; else the error.
+pub async fn failed<Q: Queues>(queues: &Q, hint: &LaunchHint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if !error.is_transient() {
+        return Err(error);
+    }
+    tracing::warn!(update = %hint.update, %error, "looking again later");
+    metrics::count_one(Metric::TransientFailures, "launcher", &hint.update.cluster, &hint.update, now);
+    look_later(queues, hint).await
+}
+
+async fn look_later<Q: Queues>(queues: &Q, hint: &LaunchHint) -> Result<(), Error> {
     match LaunchHint::after(hint.hops, hint.update.clone()) {
-        Some(next) => Ok(ports.queues.launch(&next, WAIT_SECONDS).await?),
+        Some(next) => Ok(queues.launch(&next, WAIT_SECONDS).await?),
         None => Ok(()),
     }
 }
@@ -210,6 +215,9 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(());
     }
     if standing == Standing::Suspended {
+        if claim::is_held(ports, settings, &folder).await? {
+            return give_up(ports, hint, &update, &folder, now).await;
+        }
         let message = "its Stack is suspended, and it has not begun: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
         return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
     }
@@ -225,7 +233,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             let message = format!("{message}; looked at again within a minute");
             set_status(ports, settings, hint, &update, |update| update.set_waiting(reason, &message, now)).await?;
-            if hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
+            if hint.hops < WAIT_HOPS { look_later(ports.queues, hint).await } else { Ok(()) }
         }
     }
 }
@@ -316,7 +324,14 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let prepared = spec::prepare(ports, settings, hint, update, now).await?;
+    let prepared = match spec::prepare(ports, settings, hint, update, now).await {
+        // What it reads went away. Others need not wait for that.
+        Err(Stop::Wait(reason, message)) if claim::is_held(ports, settings, folder).await? => {
+            tracing::info!(update = %hint.update, reason, message, "given up: it holds its stack and cannot begin");
+            return Ok(give_up(ports, hint, update, folder, now).await?);
+        }
+        prepared => prepared?,
+    };
     let kept = match &prepared.kept {
         Some(ours) => Some(keep(ports.cluster, update, ours).await?),
         None => None,

@@ -10,7 +10,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use launcher::{Ports, Settings, handle};
+use launcher::{Ports, Settings, failed, handle};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -58,9 +58,13 @@ async fn main() -> Result<(), Error> {
         }),
     );
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {
-        let cluster = clusters.get(&hint.update.cluster, now()).await?;
-        let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-        Box::pin(handle(&ports, &settings, &hint, now())).await
+        match clusters.get(&hint.update.cluster, now()).await {
+            Ok(cluster) => {
+                let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
+                Box::pin(handle(&ports, &settings, &hint, now())).await
+            }
+            Err(error) => failed(&queues, &hint, error.into(), now()).await,
+        }
     };
     let parse = |body: &str| from_json("launch hint", body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

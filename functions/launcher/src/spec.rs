@@ -26,6 +26,9 @@ use crate::{
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
 
+/// A project's file that is longer is not read, in bytes: the function has little memory, and a tenant wrote it.
+const MAX_PROJECT_FILE: u64 = 1 << 20;
+
 /// A run that could start.
 pub(crate) struct Prepared {
     pub(crate) run: RunId,
@@ -34,8 +37,8 @@ pub(crate) struct Prepared {
     pub(crate) project: Option<ProjectInfo>,
     /// `None` for a project without a source.
     pub(crate) tree: Option<StoredTree>,
-    /// Where a sealed copy of what it reads is wanted.
-    pub(crate) seal: Option<String>,
+    /// What becomes of the sealed copy.
+    pub(crate) seal: Seal,
     /// Who the program is; or why it is nobody, of a destroy that does not wait for that.
     pub(crate) account: Result<Account, String>,
     /// It destroys what is of a terminating namespace: nothing comes back there.
@@ -44,6 +47,16 @@ pub(crate) struct Prepared {
     pub(crate) spot: bool,
     /// What the Update is to be kept with, if that is not on it yet.
     pub(crate) kept: Option<DriftlessUpdate>,
+}
+
+/// What becomes of the sealed copy of what the runs of a Stack read, by its key.
+pub(crate) enum Seal {
+    /// It is of this run.
+    Write(String),
+    /// None is wanted any more.
+    Delete(String),
+    /// It is of the last run that changed something.
+    Leave,
 }
 
 /// What an Update runs in.
@@ -233,7 +246,12 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         stale_lock: lock,
         resources: left.map(|left| left.count),
     };
-    let seal = (ours.seal == Some(true) && !values.is_empty()).then(|| keys::sealed(&key.cluster, &uid));
+    let sealed = keys::sealed(&key.cluster, &uid);
+    let seal = match (ours.seal == Some(true) && !values.is_empty(), operation) {
+        (true, _) => Seal::Write(sealed),
+        (false, Operation::Up | Operation::Refresh) if !preview_only && !uid.is_empty() => Seal::Delete(sealed),
+        (false, _) => Seal::Leave,
+    };
     Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, spot, kept })
 }
 
@@ -325,16 +343,17 @@ async fn source<C, O: Objects, Q: Queues, T>(
     Ok((source, project, Some(StoredTree { folder, manifest })))
 }
 
-/// A stack's name with its organization and project: `dev`, `shop/dev` and `organization/shop/dev` are one stack.
+/// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the project
+/// `shop`. Which organization Pulumi Cloud adds to the first is not known here: there it may be one that another name spells out.
 fn qualified(stack: &str, project: &str) -> String {
     match stack.split('/').collect::<Vec<_>>().as_slice() {
         [stack] => format!("organization/{project}/{stack}"),
-        [project, stack] => format!("organization/{project}/{stack}"),
+        [organization, stack] => format!("{organization}/{project}/{stack}"),
         _ => stack.to_owned(),
     }
 }
 
-/// The project, from its `Pulumi.yaml`; `None` if that cannot be read: the runner will say so.
+/// The project, from its `Pulumi.yaml`; `None` if that cannot be read, which the runner will say, or is very long.
 async fn project_of<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     folder: &str,
@@ -345,6 +364,9 @@ async fn project_of<C, O: Objects, Q, T>(
     for file in PROJECT_FILES {
         let path = if dir.is_empty() { file.to_owned() } else { format!("{dir}/{file}") };
         let Some(file) = manifest.files.get(&path) else { continue };
+        if file.size > MAX_PROJECT_FILE {
+            return Ok(None);
+        }
         let Some(content) = ports.objects.get_range(&format!("{folder}pack"), file.offset, file.size).await? else { continue };
         if let Ok(project) = serde_saphyr::from_slice::<ProjectFile>(&content) {
             return Ok(Some(project.into()));
@@ -436,6 +458,7 @@ fn object_of(path: &str) -> Option<(Kind, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use driftless_api::UpdateSpec;
+    use driftless_source::Tree;
     use serde_json::json;
 
     use super::*;
@@ -503,6 +526,21 @@ mod tests {
     }
 
     #[test]
+    fn a_projects_file_is_read_unless_it_is_very_long() {
+        let project_of = |bytes: usize| {
+            let world = crate::tests::quiet();
+            let text = format!("name: shop\nruntime: yaml\n{}", "#".repeat(bytes));
+            let mut pack = Vec::new();
+            let tree = Tree::from_files([("app/Pulumi.yaml", text.as_bytes())], &mut pack).unwrap();
+            world.drive(world.put("trees/t/pack", pack)).unwrap().unwrap();
+            let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+            let manifest = Manifest::of(&tree).to_bytes();
+            world.drive(project_of(&ports, "trees/t/", &manifest, "app")).unwrap().unwrap().map(|project| project.name)
+        };
+        assert_eq!((project_of(9), project_of(1 << 20)), (Some("shop".into()), None));
+    }
+
+    #[test]
     fn a_mount_path_means_a_key_of_an_object() {
         assert_eq!(object_of(&format!("{SECRETS_MOUNT}/db/password")), Some((Kind::Secret, "db", "password")));
         assert_eq!(object_of(&format!("{CONFIG_MAPS_MOUNT}/net/cidr")), Some((Kind::ConfigMap, "net", "cidr")));
@@ -520,9 +558,11 @@ mod tests {
 
     #[test]
     fn one_stack_has_one_qualified_name_however_it_is_written() {
-        for name in ["dev", "shop/dev", "organization/shop/dev"] {
+        for name in ["dev", "organization/dev", "organization/shop/dev"] {
             assert_eq!(qualified(name, "shop"), "organization/shop/dev");
         }
-        assert_eq!(qualified("acme/shop/dev", "shop"), "acme/shop/dev");
+        for name in ["acme/dev", "acme/shop/dev"] {
+            assert_eq!(qualified(name, "shop"), "acme/shop/dev");
+        }
     }
 }

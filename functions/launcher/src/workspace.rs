@@ -49,7 +49,7 @@ pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Some(Source::Failed { .. }) if changed => wake(ports, hint).await?,
         _ => {}
     }
-    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports, hint).await } else { Ok(()) }
+    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports.queues, hint).await } else { Ok(()) }
 }
 
 /// The task definition of its runs, and what is known of its own source, if it has one; or why there can be no runs.

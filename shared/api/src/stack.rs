@@ -39,7 +39,7 @@ use crate::{ObjectReference, ProjectInfo, json, template};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct StackSpec {
-    /// The Pulumi stack: `stack`, `project/stack` or `org/project/stack`.
+    /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
     /// Deprecated, see `envRefs`. A Secret whose key `accessToken` becomes `PULUMI_ACCESS_TOKEN`.
     pub access_token_secret: Option<String>,

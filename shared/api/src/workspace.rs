@@ -199,7 +199,7 @@ pub struct WorkspaceStack {
     #[schemars(extend("x-kubernetes-list-type" = "atomic"))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
-    /// `stack`, `project/stack` or `org/project/stack`.
+    /// `stack`, `org/stack` or `org/project/stack`.
     pub name: String,
     /// How its secrets are encrypted, if it is created.
     pub secrets_provider: Option<String>,

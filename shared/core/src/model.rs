@@ -72,7 +72,7 @@ pub struct Stack {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are PKO's fields")]
 pub struct StackSpec {
-    /// The Pulumi stack: `stack`, `project/stack` or `org/project/stack`.
+    /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
     /// `PULUMI_BACKEND_URL`
     pub backend: Option<String>,

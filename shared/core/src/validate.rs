@@ -5,7 +5,7 @@ use crate::{GitSource, MAX_PREREQUISITES, ResourceRef, SourceRef, Stack, paths};
 pub(crate) fn invalid(stack: &Stack, needs_source: bool) -> Option<String> {
     let spec = &stack.spec;
     if spec.stack.trim().is_empty() {
-        return Some("spec.stack is empty; name the Pulumi stack as STACK, PROJECT/STACK or ORG/PROJECT/STACK".into());
+        return Some("spec.stack is empty; name the Pulumi stack as STACK, ORG/STACK or ORG/PROJECT/STACK".into());
     }
     if spec.refused.is_some() {
         return spec.refused.clone();

@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod capacity;
+mod given_up;
 mod namespaces;
 mod running;
 mod stacks;

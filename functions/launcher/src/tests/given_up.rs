@@ -1,0 +1,118 @@
+//! What an Update holds is given back when it cannot begin, and what is not needed is not kept.
+
+use super::*;
+
+/// The Update `n/u` of a Stack, which reads the Secret `s`, and which ECS refuses to start: it holds its claim, or only waits for it.
+fn refused(held: bool) -> World {
+    let world = quiet();
+    of_stack(&world, "n", "up", &json!({}));
+    reads_secret(&world, &json!({}));
+    if !held {
+        workspace(&world, &project());
+        by_hand(&world, "other", &json!({ "stackName": "dev" }));
+        looked(&world, &hint("other"));
+    }
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    world.set_faults(Faults::NONE);
+    assert_eq!(waits(&world, "u").0, if held { "TaskNotStarted" } else { names::STACK_CLAIMED });
+    received(&world);
+    world
+}
+
+/// `n/u` reads a Secret; with `more` in its `spec.driftless`.
+fn reads_secret(world: &World, more: &Value) {
+    let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
+    let ours = driftless_api::merge(json!({ "workspace": { "env": env } }), more);
+    let update = world.object(&key("Update", "n", "u")).unwrap();
+    world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
+    secret(world, &json!({ "A": "YQ==" }));
+}
+
+fn secret(world: &World, data: &Value) {
+    world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "s" }, "data": data }));
+}
+
+fn suspend(world: &World) {
+    let suspend = json!({ "metadata": { "annotations": { names::SUSPEND: "true" } } });
+    world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &suspend));
+}
+
+/// The reason that `n/u` waits for, or that it was given up.
+fn outcome(world: &World) -> String {
+    looked(world, &hint("u"));
+    let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
+    let given_up = owner.is_some_and(|owner| from_json::<Owner>("owner", &owner).unwrap().task.is_none());
+    assert_eq!(tells_recorder_of(&received(world), "u"), given_up);
+    if given_up { "given up".into() } else { waits(world, "u").0 }
+}
+
+#[test]
+fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
+    for (held, came_to) in [(true, "given up"), (false, "StackSuspended")] {
+        let world = refused(held);
+        suspend(&world);
+        assert_eq!(outcome(&world), came_to);
+    }
+}
+
+#[test]
+fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
+    for (held, came_to) in [(true, "given up"), (false, "InputNotFound")] {
+        let world = refused(held);
+        secret(&world, &json!({}));
+        assert_eq!(outcome(&world), came_to);
+    }
+}
+
+#[test]
+fn a_place_among_the_runs_is_given_back_as_well() {
+    let world = quiet();
+    let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
+    of_stack(&world, "n", "up", &json!({}));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    look_with(&world, &limited, &hint("u"));
+    world.set_faults(Faults::NONE);
+    received(&world);
+    let lease = world.cluster().into_iter().find(|object| object["metadata"]["name"].as_str().unwrap().starts_with("claim-"));
+    let lease: Lease = serde_json::from_value(lease.unwrap()).unwrap();
+    world.drive(Cluster::delete(&world, &lease)).unwrap().unwrap();
+    suspend(&world);
+    assert_eq!(outcome(&world), "given up");
+}
+
+#[test]
+fn the_sealed_copy_goes_with_the_first_run_that_wants_none() {
+    for (operation, more, left) in [
+        ("up", json!({ "seal": true }), "new"),
+        ("up", json!({}), "none"),
+        ("refresh", json!({}), "none"),
+        ("refresh", json!({ "previewOnly": true }), "old"),
+        ("preview", json!({}), "old"),
+        ("destroy", json!({}), "old"),
+    ] {
+        let world = quiet();
+        of_stack(&world, "n", operation, &json!({}));
+        reads_secret(&world, &more);
+        let sealed = keys::sealed(CLUSTER, "uid-s");
+        world.drive(world.put(&sealed, b"old".to_vec())).unwrap().unwrap();
+        looked(&world, &hint("u"));
+        assert!(inbox(&world).contains_key("spec"));
+        let now = world.objects().get(&sealed).map(|sealed| if sealed == b"old" { "old" } else { "new" });
+        assert_eq!(now.unwrap_or("none"), left, "{operation} {more}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
+    let passes = KubernetesError::Transient { call: "connect".into(), message: "throttled".into() };
+    let stays = KubernetesError::Permanent { call: "connect".into(), message: "no such cluster".into() };
+    for (error, again) in [(passes, true), (stays, false)] {
+        let world = quiet();
+        let done = world.drive(failed(&world, &hint("u"), error.into(), world.now())).unwrap();
+        assert_eq!(done.is_ok(), again);
+        let is_next =
+            |message: &Message| matches!(message, Message::Launch(next) if next.update == hint("u").update && next.hops == 1);
+        assert_eq!(world.sent().iter().any(is_next), again);
+    }
+}
