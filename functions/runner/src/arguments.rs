@@ -5,8 +5,11 @@ use std::path::Path;
 use driftless_contract::{Config, ConfigValue, Operation, RunSpec};
 use serde_json::{Value, json};
 
-/// Longer values are given on standard input: Linux takes 128 KiB for one argument.
+/// Longer values are given on standard input: Linux takes 128 KiB for one argument, and JSON in JSON may be three times as long.
 const MAX_ARGUMENT_BYTES: usize = 32 << 10;
+
+/// A call has no more of shorter values: together they may be one argument, and Linux bounds all of a call's, too.
+const MAX_CALL_BYTES: usize = 100 << 10;
 
 /// A call of pulumi: its arguments, and what it reads.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,18 +55,19 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
     };
     let mut calls = Vec::new();
     let mut set_all = |flags: &[&str], values: Vec<String>| {
-        if !values.is_empty() {
-            let start = ["config", "set-all"].iter().chain(flags).map(|part| (*part).to_owned());
-            calls.push(Call::new(start.chain(values), stack));
-        }
+        let start = ["config", "set-all"].iter().chain(flags).map(|part| (*part).to_owned());
+        calls.push(Call::new(start.chain(values), stack));
     };
-    set_all(&[], plain(false));
-    let document: serde_json::Map<_, _> = together
-        .iter()
-        .filter_map(|config| Some((config.key.clone(), json!({ "value": text(config), "objectValue": structured(config)? }))))
-        .collect();
-    set_all(&[], if document.is_empty() { vec![] } else { vec![format!("--json={}", Value::Object(document))] });
-    set_all(&["--path"], plain(true));
+    parts(plain(false)).into_iter().for_each(|values| set_all(&[], values));
+    let entry = |config: &Config| {
+        let value = json!({ "value": text(config), "objectValue": structured(config)? });
+        Some(format!("{}:{value}", Value::from(config.key.as_str())))
+    };
+    // Of several `--json` pulumi takes the last.
+    for entries in parts(together.iter().filter_map(|config| entry(config)).collect()) {
+        set_all(&[], vec![format!("--json={{{}}}", entries.join(","))]);
+    }
+    parts(plain(true)).into_iter().for_each(|values| set_all(&["--path"], values));
     for config in single {
         let kind = if config.secret { "--secret" } else { "--plaintext" };
         let path = config.path.then_some("--path");
@@ -74,6 +78,23 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
         calls.push(call);
     }
     calls
+}
+
+/// Values in their order, as many in a part as one call may have.
+fn parts(values: Vec<String>) -> Vec<Vec<String>> {
+    let mut parts: Vec<Vec<String>> = Vec::new();
+    let mut bytes = 0;
+    for value in values {
+        bytes += value.len() + 1;
+        match parts.last_mut() {
+            Some(part) if bytes <= MAX_CALL_BYTES => part.push(value),
+            _ => {
+                bytes = value.len() + 1;
+                parts.push(vec![value]);
+            }
+        }
+    }
+    parts
 }
 
 /// The key of a value that pulumi cannot take.
@@ -320,6 +341,33 @@ mod tests {
                 (&*format!("config set --raw --plaintext {end} -- long"), &*long),
             ]
         );
+    }
+
+    #[test]
+    fn no_argument_and_no_call_is_longer_than_linux_takes() {
+        let entry = |key: String, value: ConfigValue, path: bool| Config { key, path, value, secret: false };
+        // JSON that is twice as long in JSON, and much of each.
+        let structured = json!({ "n": "\"".repeat(MAX_ARGUMENT_BYTES / 2 - 8) });
+        let mut spec = spec(Operation::Up);
+        for n in 0..9 {
+            spec.config.push(entry(format!("json{n}"), ConfigValue::Json(structured.clone()), false));
+            for path in [false, true] {
+                let text = "x".repeat(MAX_ARGUMENT_BYTES);
+                spec.config.push(entry(format!("text{n}{path}"), ConfigValue::String(text), path));
+            }
+        }
+        let calls = config(&spec);
+        let longest = calls.iter().flat_map(|call| &call.arguments).map(String::len).max();
+        assert!((64 << 10..128 << 10).contains(&longest.unwrap()), "{longest:?}");
+        let bytes = |call: &Call| call.arguments.iter().map(String::len).sum::<usize>();
+        assert!(calls.iter().all(|call| bytes(call) < 128 << 10));
+        let set: Vec<String> = calls.iter().map(|call| call.arguments.join(" ")).collect();
+        for Config { key, .. } in &spec.config {
+            let named =
+                set.iter().filter(|line| line.contains(&format!("{key}=")) || line.contains(&format!("{key:?}:"))).count();
+            assert_eq!(named, 1, "{key}");
+        }
+        assert!(set.iter().all(|line| line.starts_with("config set-all ")));
     }
 
     #[test]

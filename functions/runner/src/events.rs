@@ -220,16 +220,15 @@ impl Events {
             "info#err" => &mut self.complaints,
             _ => return,
         };
-        let message = message.trim_end();
+        let (urn, message) = (mask.apply(&urn), mask.apply(message.trim_end()));
         if severity == "error"
             && !urn.is_empty()
             && self.failures.len() < MAX_FAILURES
             && !self.failures.iter().any(|failure| failure.urn == urn)
         {
-            let message = cut(&mask.apply(message), MAX_FAILURE_BYTES);
-            self.failures.push(ResourceFailure { urn: urn.clone(), message });
+            self.failures.push(ResourceFailure { urn: urn.clone(), message: cut(&message, MAX_FAILURE_BYTES) });
         }
-        let words = mask.apply(&if urn.is_empty() { message.to_owned() } else { format!("{urn}: {message}") });
+        let words = if urn.is_empty() { message.clone() } else { format!("{urn}: {message}") };
         let bytes: usize = kept.iter().map(String::len).sum();
         if !message.is_empty() && bytes < MAX_MESSAGE_BYTES && !kept.contains(&words) {
             kept.push(words);
@@ -456,8 +455,8 @@ mod tests {
             format!(r#"{{"diagnosticEvent":{{"urn":"{urn}","message":"{message}\n","severity":"error"}}}}"#)
         };
         let mut lines = vec![
-            error("urn:a", "canary refused"),
-            error("urn:a", "1 error occurred"),
+            error("urn:canary", "canary refused"),
+            error("urn:canary", "1 error occurred"),
             error("", "update failed"),
             r#"{"diagnosticEvent":{"urn":"urn:w","message":"careful","severity":"warning"}}"#.into(),
         ];
@@ -469,7 +468,7 @@ mod tests {
             found.take(line.as_bytes(), &mask);
         }
         assert_eq!(found.failures.len(), MAX_FAILURES);
-        assert_eq!(found.failures[0], ResourceFailure { urn: "urn:a".into(), message: "[secret] refused".into() });
+        assert_eq!(found.failures[0], ResourceFailure { urn: "urn:[secret]".into(), message: "[secret] refused".into() });
         assert!(found.failures[1].urn == "urn:0" && found.failures[1].message.ends_with('…'));
         assert!(found.failures.iter().all(|failure| failure.message.len() <= MAX_FAILURE_BYTES));
     }

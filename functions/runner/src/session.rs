@@ -399,7 +399,8 @@ impl<'a> Session<'a> {
         self.gauge.steps.replace(Steps { planned, started, done, failed, current });
     }
 
-    /// The stack's outputs. One that has a secret anywhere in it is secret as a whole.
+    /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
+    /// given and the program passed on.
     async fn outputs(&self) -> Result<BTreeMap<String, OutputValue>, Failure> {
         let call = |more: Option<&str>| Call::new(["stack", "output", "--json"].into_iter().chain(more), Some(&self.spec.stack));
         let ask = async |call: Call| {
@@ -418,7 +419,8 @@ impl<'a> Session<'a> {
         let known = clear.into_iter().filter(|(_, value)| !has_unknown(value));
         Ok(known
             .map(|(name, value)| {
-                let secret = masked.get(&name) != Some(&value);
+                let text = value.to_string();
+                let secret = masked.get(&name) != Some(&value) || self.pulumi.mask.apply(&text) != text;
                 (name, OutputValue { value, secret })
             })
             .collect())

@@ -42,7 +42,7 @@ if [ "$call" = "$(cat "$DIR/hang")" ]; then
   touch "$DIR/hangs"
   while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
-[ "$call" != "stack output" ] || echo '{"n":1}'
+[ "$call" != "stack output" ] || cat "$DIR/outputs"
 "#;
 
 const TASK: &str = "tasks/AROA1:t1/";
@@ -83,6 +83,7 @@ impl Aws {
         for file in ["hang", "dies", "events"] {
             fs::write(dir.join(file), "").unwrap();
         }
+        fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
         let served = Arc::<Mutex<Served>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -340,6 +341,18 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
         assert_eq!(aws.calls().last().unwrap(), call);
         assert!(aws.result().outputs.is_none());
     }
+}
+
+#[tokio::test]
+async fn an_output_with_a_value_from_a_secret_is_secret_whoever_marked_it() {
+    let aws = Aws::new("passed-on");
+    fs::write(aws.dir.join("outputs"), r#"{"url":{"of":["https://user:canary@db"]},"pin":123456,"plain":"public"}"#).unwrap();
+    let env = |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret };
+    aws.launch(|spec| spec.env = vec![env("A", "canary", true), env("B", "123456", true), env("C", "public", false)]);
+    aws.run().await.unwrap();
+    let outputs = aws.result().outputs.unwrap();
+    let secret: Vec<_> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name.as_str()).collect();
+    assert_eq!((secret, &outputs["plain"].value), (vec!["pin", "url"], &"public".into()));
 }
 
 #[tokio::test]

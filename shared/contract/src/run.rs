@@ -123,7 +123,7 @@ pub struct RunSpec {
     pub run: RunId,
     /// What to do.
     pub operation: Operation,
-    /// The Pulumi stack: `stack`, `project/stack` or `org/project/stack`.
+    /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
     /// Create the stack if the backend does not have it.
     pub create: bool,
@@ -484,7 +484,7 @@ impl RunResult {
 pub struct OutputValue {
     /// The value, in clear.
     pub value: Value,
-    /// Pulumi knows it as secret.
+    /// Pulumi knows it as secret, or it has something in it that came from a Secret.
     pub secret: bool,
 }
 
