@@ -58,7 +58,9 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
         let start = ["config", "set-all"].iter().chain(flags).map(|part| (*part).to_owned());
         calls.push(Call::new(start.chain(values), stack));
     };
-    parts(plain(false)).into_iter().for_each(|values| set_all(&[], values));
+    for values in parts(plain(false)) {
+        set_all(&[], values);
+    }
     let entry = |config: &Config| {
         let value = json!({ "value": text(config), "objectValue": structured(config)? });
         Some(format!("{}:{value}", Value::from(config.key.as_str())))
@@ -67,7 +69,9 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
     for entries in parts(together.iter().filter_map(|config| entry(config)).collect()) {
         set_all(&[], vec![format!("--json={{{}}}", entries.join(","))]);
     }
-    parts(plain(true)).into_iter().for_each(|values| set_all(&["--path"], values));
+    for values in parts(plain(true)) {
+        set_all(&["--path"], values);
+    }
     for config in single {
         let kind = if config.secret { "--secret" } else { "--plaintext" };
         let path = config.path.then_some("--path");

@@ -32,7 +32,7 @@ const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepos
 /// write the same one differently.
 const STACKS: [(&str, &str, Field, Option<&str>, &str); 4] = [
     ("a", "dev", Field::Program, None, "p/dev"),
-    ("b", "shop/dev", Field::Flux, None, "shop/dev"),
+    ("b", "organization/dev", Field::Flux, None, "shop/dev"),
     ("c", "organization/shop/dev", Field::Flux, None, "shop/dev"),
     ("d", "prod", Field::Program, Some("a"), "p/prod"),
 ];
