@@ -1,5 +1,8 @@
 //! What an Update holds is given back when it cannot begin, and what is not needed is not kept.
 
+use driftless_api::names;
+use k8s_openapi::api::coordination::v1::Lease;
+
 use super::*;
 
 /// The Update `n/u` of a Stack, which reads the Secret `s`, and which ECS refuses to start: it holds its claim, or only waits for it.
