@@ -7,10 +7,17 @@ use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::Pa
 use anyhow::{Context as _, Result, ensure};
 use axum::{Json, Router, http::StatusCode, routing::get};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use driftless_tests::world::{
-    moto::Moto,
-    process::{Supervisor, command, output},
+use driftless_tests::{
+    scenario::definition,
+    world::{
+        cluster::{self, Cluster},
+        moto::Moto,
+        process::{Supervisor, command, output},
+        ready,
+    },
 };
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -119,7 +126,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
         assert!(said.contains(&format!("deploy: {line}\n")), "{line:?} is not in: {said}");
     }
     assert!(!said.contains("warning: "), "{said}");
-    tree.rendered("other", SOURCE[1]).await?;
+    tree.applied(&supervisor, "other", SOURCE[1]).await?;
     let more: BTreeMap<String, String> = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(more.keys().collect::<Vec<_>>(), ["lab", "other", "prod"]);
     assert!(keys.iter().all(|(cluster, key)| more[cluster] == *key), "the keys of clusters that were there stay");
@@ -467,9 +474,37 @@ impl<'a> Tree<'a> {
         assert_eq!(mode & 0o100, 0o100, "it can be run");
         let text = fs::read_to_string(&script)?;
         assert!(SECRETS.iter().all(|secret| !text.contains(secret)), "{text}");
-        let mut check = command(self.aws.dirs, "bash");
-        check.arg("-n").arg(&script);
-        output(check).await.map(drop)
+        Ok(())
+    }
+
+    /// What a deployment ends with, done to a real API server. Of kustomize-controller it knows the kind alone.
+    async fn applied(&self, supervisor: &Supervisor, context: &str, tag: &str) -> Result<()> {
+        self.rendered(context, tag).await?;
+        let dirs = self.aws.dirs;
+        let etcd = cluster::start_etcd(dirs, supervisor).await?;
+        let cluster = Cluster::start(dirs, supervisor, &project()?, &etcd, None).await?;
+        let admin = cluster.client("admin").await?;
+        cluster::apply_yaml(&admin, &definition("kustomize.toolkit.fluxcd.io", "Kustomization")).await?;
+        let kubectl = async |words: &[&str]| {
+            let mut kubectl = command(dirs, dirs.tool("kubectl")?);
+            kubectl.arg("--kubeconfig").arg(&cluster.admin_kubeconfig).args(words);
+            output(kubectl).await
+        };
+        kubectl(&["config", "rename-context", cluster::NAME, context]).await?;
+
+        let folder = self.root.join("target/deploy").join(STACK).join(context);
+        let kubeconfig = cluster.admin_kubeconfig.to_string_lossy();
+        let (code, said) = self.run(folder.join("webhook-secret"), &[("KUBECONFIG", &*kubeconfig)]).await?;
+        ensure!(code == 0, "{said}");
+        let keys: BTreeMap<String, String> = serde_json::from_str(&secret(&self.aws, "webhook-keys").await?)?;
+        let made = Api::<Secret>::namespaced(admin, "flux-system").get("driftless").await?.data.context("data")?;
+        assert!(made["token"].0 == keys[context].as_bytes(), "it is the key of {context}");
+
+        let path = folder.join("driftless.yaml").to_string_lossy().into_owned();
+        ready::until("the file is applied", ready::START, async || {
+            kubectl(&["--context", context, "apply", "-f", &path]).await.map(drop)
+        })
+        .await
     }
 
     /// The doctor's part of AWS finds what moto lacks, and nothing else.

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::world::shared;
+use crate::world::{aside, shared};
 
 const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
 
@@ -113,7 +113,7 @@ async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
     // minute later at most, and the runner sees it within half a minute. Each step is shorter than the silence after which a run is
     // interrupted.
     const STEPS: usize = 15;
-    let (world, _turn) = shared().await?;
+    let (world, _turn) = aside().await?;
     let team = world.namespace("outlives").await?;
     team.apply(&MAY_MAKE.replace("deployer", "default")).await?;
     let path = team.file("step")?;

@@ -97,14 +97,20 @@ impl Drop for Bell {
 /// A place beside other tests. The bell rings last, when the rest is given back.
 pub struct Turn {
     _lock: RwLockReadGuard<'static, ()>,
-    _place: SemaphorePermit<'static>,
+    _place: Option<SemaphorePermit<'static>>,
     _bell: Bell,
 }
 
 /// The world, beside other tests. Those turn nothing off.
 pub async fn shared() -> Result<(Handle, Turn)> {
-    let place = PLACES.acquire().await?;
+    let place = Some(PLACES.acquire().await?);
     let turn = Turn { _lock: TURN.read().await, _place: place, _bell: Bell };
+    Ok((open().await?, turn))
+}
+
+/// The same for a test that lasts long and does little: it begins at once, and takes nobody's place.
+pub async fn aside() -> Result<(Handle, Turn)> {
+    let turn = Turn { _lock: TURN.read().await, _place: None, _bell: Bell };
     Ok((open().await?, turn))
 }
 
