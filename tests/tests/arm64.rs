@@ -24,11 +24,9 @@ async fn functions_for_arm64_ask_for_no_newer_glibc_than_lambda_has_and_one_answ
     let body = json!({ "involvedObject": {}, "reason": "NewArtifact" }).to_string();
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"k");
     let signature = base16ct::lower::encode_string(hmac::sign(&key, body.as_bytes()).as_ref());
-    let event = json!({
-        "version": "2.0", "rawPath": "/c", "body": body, "isBase64Encoded": false,
-        "headers": { "x-signature": format!("sha256={signature}") },
-        "requestContext": { "http": { "method": "POST", "path": "/c" } },
-    });
+    let mut event: Value = serde_json::from_str(include_str!("../../events/webhook/flux.json"))?;
+    event["headers"]["x-signature"] = format!("sha256={signature}").into();
+    (event["rawPath"], event["body"], event["isBase64Encoded"]) = ("/c".into(), body.into(), false.into());
     let mut emulator = Command::new(root().join("target/tools/qemu-aarch64"));
     emulator.arg("-L").arg(root().join("target/tools/aarch64")).arg(root().join("target/lambda-arm64/webhook/bootstrap"));
     let (_, answer) = Function::start(emulator, &[]).await?.invoke(event.to_string()).await?;
