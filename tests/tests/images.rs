@@ -126,10 +126,12 @@ fn listed(path: &Path) -> Result<BTreeSet<String>> {
     bill["components"].as_array().context("components")?.iter().map(package).collect()
 }
 
-/// The packages of the registry that a program names in its messages: `…/registry/src/<registry>/<name>-<version>/src/lib.rs`.
+/// The packages of the registry that a program names in its messages and for debuggers: `…/registry/src/<registry>/<name>-<version>/src/lib.rs`.
 fn linked(program: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(program);
-    text.split("/registry/src/").skip(1).filter_map(|path| Some(path.split('/').nth(1)?.to_owned())).collect()
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "-_.+".contains(letter);
+    let package = |path: &str| path.split('/').nth(1)?.split(|letter| !is_part(letter)).next().map(ToOwned::to_owned);
+    text.split("/registry/src/").skip(1).filter_map(package).collect()
 }
 
 fn root() -> &'static Path {
