@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys,
+    FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys, reason,
 };
 use driftless_core::{
     FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef,
@@ -153,8 +153,8 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         started: started_at.is_some(),
         succeeded,
         message,
-        conflict: reason == "UpdateConflict",
-        interrupted: reason == "Interrupted" || reclaimed,
+        conflict: reason == reason::UPDATE_CONFLICT,
+        interrupted: reason == reason::INTERRUPTED || reclaimed,
         reclaimed,
         drift,
         outputs,

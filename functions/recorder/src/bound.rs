@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use driftless_contract::{Drift, OutputValue, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, to_json};
+use driftless_contract::{Drift, OutputValue, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason, to_json};
 use jiff::Timestamp;
 
 use crate::outputs::masked;
@@ -23,9 +23,6 @@ const MAX_FAILURES: usize = 10;
 /// Of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
 
-/// The reasons that a runner gives. Of another one a condition might not be valid.
-const REASONS: [&str; 6] = ["UpdateConflict", "InvalidAccessToken", "Unknown", "Interrupted", "Silent", "TimedOut"];
-
 /// As much of a result as can be kept, of a run that was owned then. Outputs that are too large make it a failure: a Stack that is ready with
 /// the outputs of an earlier run, or with none, would mislead whoever reads them.
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
@@ -36,7 +33,8 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         Verdict::Succeeded {} if bytes > MAX_OUTPUTS => unknown(&too_large(bytes)),
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => {
-            let reason = REASONS.into_iter().find(|known| *known == reason).unwrap_or("Unknown").into();
+            // Of another one a condition might not be valid.
+            let reason = reason::ALL.into_iter().find(|known| *known == reason).unwrap_or(reason::UNKNOWN).into();
             Verdict::Failed { phase, reason, message: cut(&message) }
         }
         Verdict::Aborted { message } => Verdict::Aborted { message: cut(&message) },
@@ -61,7 +59,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
 
 /// A failure that has no reason of its own.
 pub(crate) fn unknown(message: &str) -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: cut(message) }
+    Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: cut(message) }
 }
 
 fn too_large(bytes: usize) -> String {

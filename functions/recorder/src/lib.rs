@@ -15,7 +15,7 @@ use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
-    from_json, keys, to_json,
+    from_json, keys, reason, to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
@@ -244,7 +244,7 @@ fn is_reclaimed(state: &TaskState) -> bool {
 fn was_cut_short(outcome: &Outcome) -> bool {
     match &outcome.verdict {
         Verdict::Succeeded {} => false,
-        Verdict::Failed { reason, .. } => reason == "Interrupted",
+        Verdict::Failed { reason, .. } => reason == reason::INTERRUPTED,
         Verdict::Aborted { .. } => true,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use driftless_contract::Lock;
+use driftless_contract::{Lock, reason};
 
 use crate::{events::Events, lock};
 
@@ -15,18 +15,18 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn unknown(message: impl Display) -> Self {
-        Self { reason: "Unknown", message: message.to_string() }
+        Self { reason: reason::UNKNOWN, message: message.to_string() }
     }
 
     /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
     /// `dead` is what is known of the lock of a dead run.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
-            return Self { reason: "UpdateConflict", message: lock::conflict(words, dead) };
+            return Self { reason: reason::UPDATE_CONFLICT, message: lock::conflict(words, dead) };
         } else if words.contains("invalid access token") {
-            "InvalidAccessToken"
+            reason::INVALID_ACCESS_TOKEN
         } else {
-            "Unknown"
+            reason::UNKNOWN
         };
         Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
     }

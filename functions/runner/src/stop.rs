@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use driftless_contract::{PREFIX, RunLimits};
+use driftless_contract::{PREFIX, RunLimits, reason};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
@@ -40,7 +40,7 @@ impl Stop {
     /// The task was told to stop.
     pub(crate) fn asked() -> Self {
         let message = "interrupted: the task was told to stop".into();
-        Self { why: Failure { reason: "Interrupted", message }, patience: ASKED }
+        Self { why: Failure { reason: reason::INTERRUPTED, message }, patience: ASKED }
     }
 
     fn silent(seconds: u32, doing: &str) -> Self {
@@ -48,7 +48,7 @@ impl Stop {
             "interrupted: silent for {seconds} seconds, without an engine event and without output; the last step was {doing}. If that may \
              take so long, raise SilenceSeconds; else find out why it hangs"
         );
-        Self { why: Failure { reason: "Silent", message }, patience: LIMIT }
+        Self { why: Failure { reason: reason::SILENT, message }, patience: LIMIT }
     }
 
     fn timed_out(seconds: u32, doing: &str) -> Self {
@@ -56,7 +56,7 @@ impl Stop {
             "interrupted: not done in {seconds} seconds, the longest that this run may take; the last step was {doing}. The Update's \
              annotation {PREFIX}/max-duration gives it more"
         );
-        Self { why: Failure { reason: "TimedOut", message }, patience: LIMIT }
+        Self { why: Failure { reason: reason::TIMED_OUT, message }, patience: LIMIT }
     }
 }
 

@@ -16,7 +16,7 @@ pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, pa
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress,
     ProjectFile, ProjectInfo, ResourceFailure, Resources, RunId, RunLimits, RunResult, RunSource, RunSpec, SealedInputs, TaskRun,
-    TaskSize, Verdict, WebIdentity,
+    TaskSize, Verdict, WebIdentity, reason,
 };
 
 /// The version that every message and document carries.

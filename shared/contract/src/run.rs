@@ -518,6 +518,24 @@ impl From<ProjectFile> for ProjectInfo {
     }
 }
 
+/// Why a run failed, as a condition says it.
+pub mod reason {
+    /// Somebody else holds the stack's lock. PKO's word, like the next two.
+    pub const UPDATE_CONFLICT: &str = driftless_core::reason::UPDATE_CONFLICT;
+    /// The backend does not take the token.
+    pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
+    /// No sign of another one.
+    pub const UNKNOWN: &str = "Unknown";
+    /// The task was told to stop.
+    pub const INTERRUPTED: &str = "Interrupted";
+    /// It said nothing for [`super::RunLimits::silence_seconds`].
+    pub const SILENT: &str = "Silent";
+    /// It took longer than [`super::RunLimits::max_seconds`].
+    pub const TIMED_OUT: &str = "TimedOut";
+    /// All that a runner gives.
+    pub const ALL: [&str; 6] = [UPDATE_CONFLICT, INVALID_ACCESS_TOKEN, UNKNOWN, INTERRUPTED, SILENT, TIMED_OUT];
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", tag = "kind")]
@@ -530,8 +548,7 @@ pub enum Verdict {
     Failed {
         /// Where.
         phase: Phase,
-        /// The condition's reason: `UpdateConflict`, `InvalidAccessToken` or `Unknown`, as in PKO; `Interrupted` if the task was
-        /// told to stop, `Silent` or `TimedOut` if it reached one of its [`RunLimits`].
+        /// The condition's reason: one of [`reason::ALL`].
         reason: String,
         /// pulumi's own words, secrets masked.
         message: String,

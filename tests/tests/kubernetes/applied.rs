@@ -1,0 +1,336 @@
+//! What kubectl, helm and Flux apply to a real API server.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use driftless_tests::{
+    guide::Guide,
+    world::{
+        cluster::{self, AUDIT_LOG, Cluster, apply_yaml},
+        dirs::Dirs,
+        flux,
+        git::GitServer,
+        journal,
+        process::{Process, Supervisor, command},
+        ready,
+    },
+};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    authentication::v1::TokenRequest,
+    core::v1::{ConfigMap, ServiceAccount},
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    config::Kubeconfig,
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{
+    FORWARDER, INSTALLATION, Objects, SYSTEM, VALUES, block, by_id, charted, includes, kustomized, objects, overlay, project, run,
+};
+
+/// The section that has the page's commands.
+const APPLIED: &str = "What is applied to a cluster";
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// There is one folder for all worlds.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+#[tokio::test]
+async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    let applied = async {
+        let (cluster, admin) = cluster(&dirs, &supervisor).await?;
+        apply_yaml(&admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: team-a } }").await?;
+        let (overlay, values) = (overlay(true)?, dirs.tmp().join("values.yaml"));
+        let key = dirs.tmp().join("webhook-key");
+        fs::write(&key, "the key")?;
+        let charted_values = VALUES.map(|(_, name, value)| (name, json!(value))).into_iter();
+        let charted_values = charted_values.chain([("runNamespaces", json!(["team-a"])), ("serviceAccount", json!(true))]);
+        fs::write(&values, charted_values.collect::<Value>().to_string())?;
+        let [key, overlay_path, values] = [&key, overlay.path(), &values].map(|path| path.display().to_string());
+        let guide = guide(&cluster, INSTALLATION, &[("KEY", &key), ("OVERLAY", &overlay_path), ("VALUES", &values)])?;
+
+        guide.run(APPLIED, 0).await?;
+        let secret = run_in(
+            &cluster,
+            &["get", "secret", "driftless", "-n", "flux-system", "-o", "go-template={{.data.token | base64decode}}"],
+        )?;
+        assert_eq!(secret, "the key");
+        guide.run(APPLIED, 1).await?;
+        let kustomized = kustomized(true)?;
+        kubectl_applies(&cluster, "kustomized", &kustomized)?;
+        kubectl_applies(&cluster, "policies", block("NetworkPolicy")?)?;
+        the_forwarder_sees_all_it_watches(&dirs, &cluster, &admin).await?;
+        annotations_of_the_guides_arrive(&cluster, &admin).await?;
+
+        run_in(&cluster, &["delete", "--ignore-not-found", "--filename", &written(&cluster, "kustomized", &kustomized)?])?;
+        guide.run(APPLIED, 2).await?;
+        guide.all_were_run()?;
+        is_there(&cluster, "charted", &charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?).map(drop)
+    };
+    supervisor.guard(Box::pin(applied)).await?;
+    supervisor.stop().await;
+    Ok(())
+}
+
+/// By itself, as `make flux`: kustomize-controller takes long to build.
+#[tokio::test]
+async fn flux_applies_it_by_its_one_file() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    let applied = async {
+        let ((cluster, admin), git) =
+            tokio::try_join!(Box::pin(cluster(&dirs, &supervisor)), GitServer::start(&dirs, &supervisor))?;
+        cluster::apply(&admin, &dirs.tool("kustomize-controller-crds")?).await?;
+        let events = flux::start(&dirs, &supervisor, &cluster).await?;
+        flux::start_kustomize_controller(&dirs, &supervisor, &cluster, &events).await?;
+        flux_applies_one_file(&cluster, &admin, &git, &kustomized(false)?).await
+    };
+    supervisor.guard(Box::pin(applied)).await?;
+    supervisor.stop().await;
+    Ok(())
+}
+
+async fn cluster(dirs: &Dirs, supervisor: &Supervisor) -> Result<(Cluster, Client)> {
+    let etcd = cluster::start_etcd(dirs, supervisor).await?;
+    let cluster = Cluster::start(dirs, supervisor, project(), &etcd, None).await?;
+    let admin = cluster.client("admin").await?;
+    Ok((cluster, admin))
+}
+
+/// The one file is all that the cluster is given: source, build, apply and health check are Flux's.
+async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServer, kustomized: &str) -> Result<()> {
+    let repository = git.create("driftless").await?;
+    let mut files = Vec::new();
+    read_below(&project().join("infra/kubernetes"), Path::new("infra/kubernetes"), &mut files)?;
+    files.push(("infra/other/kustomization.yaml".to_owned(), "not one\n".to_owned()));
+    let files: Vec<_> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let commit = repository.commit("a release", &files).await?;
+    let tag = concat!("v", env!("CARGO_PKG_VERSION"));
+    let tagged = Command::new("git").arg("-C").arg(&repository.path).args(["tag", tag, &commit]).status()?;
+    ensure!(tagged.success(), "git tag: {tagged}");
+
+    let file = project().join("infra/flux/driftless.yaml");
+    let mut text = fs::read_to_string(&file)?;
+    for (name, value) in VALUES.map(|(name, _, value)| (name, value)).into_iter().chain([("VERSION", env!("CARGO_PKG_VERSION"))])
+    {
+        let placeholder = format!("${{{name}}}");
+        ensure!(text.matches(&placeholder).count() == 1, "{placeholder} is to be there once");
+        text = text.replace(&placeholder, value);
+    }
+    ensure!(!text.contains("${"), "a placeholder is left: {text}");
+    let text = text.replace("https://github.com/driftless-dev/driftless", &repository.url);
+    kubectl_applies(cluster, "flux", &text)?;
+
+    let deployments: Api<Deployment> = Api::namespaced(admin.clone(), SYSTEM);
+    // There is no node here, so that nobody else says that the Pod is there.
+    let generation = ready::until("the Deployment", LIMIT, async || {
+        deployments.get(FORWARDER).await.with_context(|| cluster.admin_kubeconfig.display().to_string())
+    });
+    let generation = generation.await?.metadata.generation;
+    let available = json!({ "status": {
+        "observedGeneration": generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        "conditions": [
+            { "type": "Available", "status": "True" },
+            { "type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable" },
+        ],
+    } });
+    deployments.patch_status(FORWARDER, &PatchParams::default(), &Patch::Merge(available)).await?;
+
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("kustomize.toolkit.fluxcd.io", "v1", "Kustomization"));
+    let kustomizations: Api<DynamicObject> = Api::namespaced_with(admin.clone(), "flux-system", &kind);
+    let status = ready::until("the Kustomization", LIMIT, async || {
+        let status = kustomizations.get("driftless").await?.data["status"].take();
+        let ready = status["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+        ensure!(ready, "{status}");
+        Ok(status)
+    })
+    .await?;
+    assert_eq!(status["lastAppliedRevision"], format!("{tag}@sha1:{commit}"));
+
+    let objects = objects(kustomized)?;
+    let entries = status["inventory"]["entries"].as_array().context("an inventory")?;
+    let entries: BTreeSet<_> = entries.iter().filter_map(|entry| entry["id"].as_str().map(ToOwned::to_owned)).collect();
+    assert_eq!(entries, objects.values().map(inventory_id).collect());
+    let there = is_there(cluster, "there", kustomized)?;
+    for id in objects.keys() {
+        assert_eq!(there[id]["metadata"]["labels"]["kustomize.toolkit.fluxcd.io/name"], "driftless", "{id}");
+    }
+    Ok(())
+}
+
+/// What the guides have somebody ask for by hand.
+async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> Result<()> {
+    let shop = "{ apiVersion: pulumi.com/v1, kind: Stack, metadata: { name: shop, namespace: team-a }, spec: { stack: dev } }";
+    let platform = "{ apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, metadata: { name: platform, namespace: team-a }, \
+                    spec: { interval: 5m, url: 'https://git.example/platform' } }";
+    for object in [shop, platform] {
+        apply_yaml(admin, object).await?;
+    }
+    for (page, section, object, annotation) in [
+        (include_str!("../../../docs/drift.md"), "Putting it back", "stack/shop", "driftless.dev/remediate"),
+        (include_str!("../../../docs/notifications.md"), "In", "gitrepository/platform", "reconcile.fluxcd.io/requestedAt"),
+    ] {
+        let guide = guide(cluster, page, &[("NAMESPACE", "team-a")])?;
+        guide.run(section, 0).await?;
+        guide.all_were_run()?;
+        let there = run_in(cluster, &["get", object, "-n", "team-a", "-o", "json"])?;
+        let there: Value = serde_json::from_str(&there)?;
+        assert_ne!(there["metadata"]["annotations"][annotation].as_str().unwrap_or_default(), "", "{object}");
+    }
+    Ok(())
+}
+
+fn guide(cluster: &Cluster, page: &str, more: &[(&str, &str)]) -> Result<Guide> {
+    let kubeconfig = cluster.admin_kubeconfig.display().to_string();
+    Guide::read(page, &project().join("target/tools"), &[&[("KUBECONFIG", kubeconfig.as_str())], more].concat())
+}
+
+/// How Flux names an object in its inventory.
+fn inventory_id(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().replace(':', "__");
+    let version = text(&object["apiVersion"]);
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    format!("{}_{}_{group}_{}", text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]), text(&object["kind"]))
+}
+
+/// Applies all of it as a user does, first without effect, and finds everything in the answer as it was written.
+fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
+    let file = written(cluster, name, text)?;
+    let written = objects(text)?;
+    for more in [&["--dry-run=server"][..], &[]] {
+        let apply = ["apply", "--server-side", "--force-conflicts", "--validate=strict", "--output", "json", "--filename", &file];
+        let there = there(&run_in(cluster, &[&apply, more].concat())?)?;
+        assert_eq!(there.keys().collect::<Vec<_>>(), written.keys().collect::<Vec<_>>(), "{name}");
+        for (id, object) in &written {
+            includes(id, &there[id], object)?;
+        }
+    }
+    Ok(())
+}
+
+/// The objects of a text as the API server has them, all that was written in them.
+fn is_there(cluster: &Cluster, name: &str, text: &str) -> Result<Objects> {
+    let there = there(&run_in(cluster, &["get", "--output", "json", "--filename", &written(cluster, name, text)?])?)?;
+    for (id, object) in &objects(text)? {
+        includes(id, &there[id], object)?;
+    }
+    Ok(there)
+}
+
+/// The program as the Deployment has it, but for the network, and but for where a Pod has its token and the API server's address: it
+/// lists and watches every kind, and is refused nothing.
+async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin: &Client) -> Result<()> {
+    let deployment = Api::<Deployment>::namespaced(admin.clone(), SYSTEM).get(FORWARDER).await?;
+    let pod = serde_json::to_value(deployment)?["spec"]["template"]["spec"].take();
+    let container = &pod["containers"][0];
+    let config = container["envFrom"][0]["configMapRef"]["name"].as_str().context("a ConfigMap")?;
+    let mut env = Api::<ConfigMap>::namespaced(admin.clone(), SYSTEM).get(config).await?.data.context("data")?;
+    for variable in container["env"].as_array().into_iter().flatten() {
+        let [name, value] = ["name", "value"].map(|key| variable[key].as_str().unwrap_or_default().to_owned());
+        env.insert(name, value);
+    }
+
+    let account = pod["serviceAccountName"].as_str().context("a ServiceAccount")?;
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), SYSTEM);
+    let token = accounts.create_token_request(account, &PostParams::default(), &TokenRequest::default()).await?;
+    let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(&cluster.admin_kubeconfig)?)?;
+    kubeconfig["users"][0]["user"] = json!({ "token": token.status.context("a token")?.token });
+    let path = dirs.tmp().join(FORWARDER);
+    fs::write(&path, serde_json::to_string(&kubeconfig)?)?;
+
+    let program = project().join("target/lambda/forwarder/bootstrap");
+    let program = program.canonicalize().with_context(|| format!("there is no {}: run `make build`", program.display()))?;
+    let mut forwarder = command(dirs, program);
+    forwarder.envs(env).env("KUBECONFIG", path);
+    let forwarder = Process::start(dirs, FORWARDER, forwarder)?;
+    let user = format!("system:serviceaccount:{SYSTEM}:{account}");
+    let kinds: BTreeSet<_> = [
+        "stacks",
+        "programs",
+        "workspaces",
+        "updates",
+        "gitrepositories",
+        "ocirepositories",
+        "buckets",
+        "helmcharts",
+        "externalartifacts",
+        "events",
+    ]
+    .into_iter()
+    .map(ToOwned::to_owned)
+    .collect();
+    let log = dirs.logs().join(AUDIT_LOG);
+    ready::until("every kind is watched", LIMIT, async || {
+        let calls: Vec<_> = journal::entries(&log, 0)?.collect::<Result<_>>()?;
+        let calls: Vec<_> = calls.iter().filter(|call| call["user"]["username"] == user).collect();
+        if let Some(refused) = calls.iter().find(|call| call["responseStatus"]["code"] == 403) {
+            bail!("{refused}");
+        }
+        let watches = calls.iter().filter(|call| call["verb"] == "watch" && call["responseStatus"]["code"] == 200);
+        let seen: BTreeSet<_> =
+            watches.filter_map(|call| call["objectRef"]["resource"].as_str().map(ToOwned::to_owned)).collect();
+        ensure!(seen == kinds, "{seen:?}; {}", forwarder.last_words());
+        Ok(())
+    })
+    .await
+}
+
+fn run_in(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    let kubeconfig = format!("--kubeconfig={}", cluster.admin_kubeconfig.display());
+    run("kubectl", [kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()))
+}
+
+/// Writes a file beside the cluster's kubeconfig, and tells where.
+fn written(cluster: &Cluster, name: &str, text: &str) -> Result<String> {
+    let file: PathBuf = cluster.admin_kubeconfig.with_file_name(format!("{name}.yaml"));
+    fs::write(&file, text)?;
+    Ok(file.display().to_string())
+}
+
+/// The objects of what kubectl prints as JSON.
+fn there(text: &str) -> Result<Objects> {
+    let mut objects = Vec::new();
+    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+        match value? {
+            Value::Object(mut list) if list.get("kind") == Some(&json!("List")) => {
+                objects.extend(
+                    list.remove("items").and_then(|mut items| items.as_array_mut().map(std::mem::take)).unwrap_or_default(),
+                );
+            }
+            object => objects.push(object),
+        }
+    }
+    by_id(objects.into_iter())
+}
+
+/// The files below a folder, as the paths that they have below `at`.
+fn read_below(folder: &Path, at: &Path, files: &mut Vec<(String, String)>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let at = at.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            read_below(&entry.path(), &at, files)?;
+        } else {
+            files.push((at.display().to_string(), fs::read_to_string(entry.path())?));
+        }
+    }
+    Ok(())
+}
