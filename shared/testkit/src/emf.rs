@@ -2,12 +2,13 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use driftless_telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+use tracing::Dispatch;
 use tracing_subscriber::layer::SubscriberExt as _;
 
 /// The units that the specification knows, without those of rates.
@@ -32,12 +33,17 @@ const UNITS: [&str; 16] = [
 /// A log event has no more bytes.
 const MAX_LINE: usize = 256 << 10;
 
+/// Beside these no dispatcher is the only one. While one is, tracing asks the thread that comes first to a place in the code whether anybody
+/// listens there, and takes its answer for that of all threads: a test beside this one would decide.
+static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+
 /// The lines of metrics that `process` writes, in order.
 ///
 /// # Panics
 /// If a line is against the specification.
 #[expect(clippy::panic, reason = "a mistake of what is tested")]
 pub fn written<T>(process: impl FnOnce() -> T) -> (T, Vec<Value>) {
+    LazyLock::force(&OTHERS);
     let lines = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&lines);
     let layer = metrics::lines(move |line| kept.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned()));
