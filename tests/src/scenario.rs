@@ -176,6 +176,27 @@ pub struct Namespace<'a> {
     pub name: String,
 }
 
+/// Keeps a run on its way until it is dropped: a test that has to see it there cannot come too late.
+#[must_use]
+pub struct Hold {
+    marker: String,
+}
+
+impl Hold {
+    /// The further property of the resources that wait.
+    #[must_use]
+    pub fn property(&self) -> String {
+        format!(", waitWhileExists: '{}'", self.marker)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // What is gone holds nobody.
+        let _: std::io::Result<()> = fs::remove_file(&self.marker);
+    }
+}
+
 /// What a Stack is fed from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
@@ -229,6 +250,14 @@ impl Namespace<'_> {
     pub fn file(&self, name: &str) -> Result<String> {
         let state = self.world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?;
         Ok(format!("{state}-of-programs/{}/{name}", self.name))
+    }
+
+    /// Makes resources of this namespace's programs wait.
+    pub fn hold(&self) -> Result<Hold> {
+        let hold = Hold { marker: self.file("hold")? };
+        fs::create_dir_all(Path::new(&hold.marker).parent().context("a folder")?)?;
+        fs::write(&hold.marker, "")?;
+        Ok(hold)
     }
 
     /// The resources and outputs of a program: one file, and the text that was written to it as an output. `more` are further
@@ -447,6 +476,18 @@ impl Namespace<'_> {
                 writeln!(updates, "{}: {}", update.name_any(), serde_json::to_string(&update.status)?)?;
             }
             bail!("{status}\n{updates}")
+        })
+        .await
+    }
+
+    /// Waits until the operation of a Stack's newest Update is on its way: one that a [`Hold`] keeps there.
+    pub async fn running(&self, stack: &str) -> Result<Update> {
+        ready::until(&format!("Stack {stack} runs"), RUN, async || {
+            let update = self.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))?;
+            let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
+            let phase = ours.and_then(|ours| ours.progress.as_ref()?.phase.as_deref());
+            ensure!(phase == Some("run") && !update.is_complete(), "{:#?}", update.status);
+            Ok(update)
         })
         .await
     }

@@ -38,9 +38,9 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
     let (one, other) = (world.namespace("same-name").await?, second.namespace("same-name").await?);
     // No controller makes it there.
     other.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
-    for (team, content) in [(&one, "of the first"), (&other, "of the second")] {
-        let delay = ", delaySeconds: 3";
-        team.apply_program("app", &team.program("app.txt", content, delay)?).await?;
+    let hold = other.hold()?;
+    for (team, content, more) in [(&one, "of the first", String::new()), (&other, "of the second", hold.property())] {
+        team.apply_program("app", &team.program("app.txt", content, &more)?).await?;
         team.apply_stack("app", Source::Program("app"), "").await?;
     }
     // Both run at once: a claim is of one cluster.
@@ -53,6 +53,7 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
         Ok(())
     })
     .await?;
+    drop(hold);
     let (first, last) = tokio::try_join!(one.ready_after("app", 1), other.ready_after("app", 1))?;
     assert_eq!(output(&first, "content"), Some(&json!("of the first")));
     assert_eq!(output(&last, "content"), Some(&json!("of the second")));

@@ -61,13 +61,14 @@ async fn a_failing_program_is_tried_again_with_back_off_until_it_succeeds() -> R
 async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("killed").await?;
-    team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 6")?).await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
 
     // Mid-update: pulumi holds its lock.
     let locks = Path::new(&team.state()?).join(".pulumi/locks/organization/app/dev");
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
-    let held = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
+    let locked = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
     let task = ready::until("pulumi holds its lock", RUN, async || {
         let updates = team.updates("app").await?;
         let task = updates.first().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
@@ -75,7 +76,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
         // Other commands of pulumi take the lock too: the one that is meant is taken after the runner has written its own down.
         let written = format!("{}/out/lock", task.rsplit('/').next().unwrap_or_default());
         ensure!(keys(&world, "tasks/").await?.iter().any(|key| key.ends_with(&written)), "no {written}");
-        ensure!(held() == 1, "{} locks in {}", held(), locks.display());
+        ensure!(locked() == 1, "{} locks in {}", locked(), locks.display());
         Ok(task)
     })
     .await?;
@@ -84,10 +85,11 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let stack = team.wait("app", "to have failed", |stack| failed(stack).is_some()).await?;
     let (message, ..) = failed(&stack).context("a failure")?;
     ensure!(message.starts_with("the task ended without a result: "), "{message}");
-    assert_eq!(held(), 1, "a dead run leaves its lock");
+    assert_eq!(locked(), 1, "a dead run leaves its lock");
+    drop(hold);
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
-    assert_eq!(held(), 0);
+    assert_eq!(locked(), 0);
     looked(&team, "app").await?;
     team.ready_after("app", 2).await?;
     nothing_was_given_up(&world).await

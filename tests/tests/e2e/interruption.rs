@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::Update;
 use driftless_contract::keys;
 use driftless_tests::{
-    scenario::{Handle, Namespace, RUN, Source, is_ready},
+    scenario::{Handle, Hold, Namespace, RUN, Source, is_ready},
     world::ready,
 };
 use futures::future::{try_join, try_join_all};
@@ -40,9 +40,12 @@ enum Step {
 async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_mend() -> Result<()> {
     let (world, turn) = alone().await?;
     let team = world.namespace("interrupted").await?;
-    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", ", delaySeconds: 3")?).await?;
+    let mut hold = Some(team.hold()?);
+    let waits = hold.as_ref().map(Hold::property).unwrap_or_default();
+    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", &waits)?).await?;
     for steps in [&["login", "select", "up"].map(Step::Pulumi)[..], &[Step::Call(PACK)], &[Step::Call("PUT /out/result")]] {
         at(&team, steps).await?;
+        drop(hold.take());
         all_ready(&team).await?;
     }
     settled(&world, &turn, &team).await?;

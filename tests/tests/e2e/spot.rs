@@ -1,9 +1,10 @@
 //! Fargate Spot: what is started on it, and what becomes of a run whose capacity it takes back.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update, names};
+use driftless_contract::keys;
 use driftless_tests::{
     scenario::{Handle, RUN, Source, condition, is_ready},
     world::ready,
@@ -93,15 +94,16 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let team = world.namespace("spot-taken").await?;
     let [first, second, third] = ["first", "second", "third"].map(|name| team.file(name));
     let (first, second, third) = (first?, second?, third?);
-    let resource = |path: &str, more: &str| {
-        format!("{{ type: 'world:index:Object', properties: {{ path: '{path}', content: one, delaySeconds: 10 }}{more} }}")
+    let hold = team.hold()?;
+    let resource = |path: &str, more: &str, options: &str| {
+        format!("{{ type: 'world:index:Object', properties: {{ path: '{path}', content: one{more} }}{options} }}")
     };
     let after = |name: &str| format!(", options: {{ dependsOn: ['${{{name}}}'] }}");
     let program = format!(
         "resources:\n  first: {}\n  second: {}\n  third: {}\n",
-        resource(&first, ""),
-        resource(&second, &after("first")),
-        resource(&third, &after("second")),
+        resource(&first, "", ""),
+        resource(&second, &hold.property(), &after("first")),
+        resource(&third, "", &after("second")),
     );
     team.apply_program("app", &program).await?;
     team.apply_stack_as("app", "dev", &annotations("spot"), Source::Program("app"), "").await?;
@@ -112,7 +114,16 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     .await?;
     let update = team.updates("app").await?.remove(0);
     assert_eq!(capacity(&world, &update).await?, SPOT);
-    world.control.reclaim(&ours(&update).task.context("a task")?).await?;
+    let task = ours(&update).task.context("a task")?;
+    world.control.reclaim(&task).await?;
+    let log = Path::new(world.get("WORLD_LOGS")?).join(format!("{}.log", keys::task_id(&task)));
+    ready::until("the runner interrupts pulumi", RUN, async || {
+        let said = fs::read_to_string(&log)?;
+        ensure!(said.contains("driftless: interrupted: the task was told to stop"), "{said}");
+        Ok(())
+    })
+    .await?;
+    drop(hold);
 
     let ended = wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?;
     let failed = ended.status.iter().flat_map(|status| &status.conditions).find(|condition| condition.type_ == "Failed");

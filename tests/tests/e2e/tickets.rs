@@ -13,10 +13,12 @@ use driftless_tests::{
     world::{cluster, ready},
 };
 use kube::ResourceExt as _;
-use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{aws, pid, s3, shared};
+use crate::{
+    updates::ours,
+    world::{aws, s3, shared},
+};
 
 #[tokio::test]
 async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
@@ -62,14 +64,17 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
 /// The task role's unique id, as the folders of tasks have it.
 async fn role_id(s3: &aws_sdk_s3::Client, bucket: &str, world: &Handle) -> Result<String> {
     let team = world.namespace("role-id").await?;
-    team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 2")?).await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
+    team.running("app").await?;
     let id = ready::until("a task has a folder", RUN, async || {
         let listed = s3.list_objects_v2().bucket(bucket).prefix("tasks/").send().await?;
         let key = listed.contents().first().and_then(|object| object.key()).context("no folder yet")?.to_owned();
         Ok(key.split(['/', ':']).nth(1).context("a role id")?.to_owned())
     })
     .await?;
+    drop(hold);
     team.ready_after("app", 1).await?;
     Ok(id)
 }
@@ -78,33 +83,21 @@ async fn role_id(s3: &aws_sdk_s3::Client, bucket: &str, world: &Handle) -> Resul
 async fn a_second_task_for_an_update_never_gets_a_spec() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("second").await?;
-    team.apply_program("app", &team.program("app.txt", "one", ", delaySeconds: 4")?).await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
-    // Its runner goes no further until all have looked beside it.
-    let (update, first, runner) = ready::until("the first task runs", RUN, async || {
-        let update = team.updates("app").await?.into_iter().next().context("no Update")?;
-        let task = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.clone()).context("no task")?;
-        let runner = pid(&world, keys::task_id(&task))?;
-        kill_process(runner, Signal::STOP)?;
-        Ok((update, task, runner))
+    let update = team.running("app").await?;
+    let ecs = aws_sdk_ecs::Client::new(&aws(&world, None).await?);
+    let second = start_again(&ecs, &ours(&update).task.context("a task")?, &update.uid().context("a uid")?).await?;
+    // The whole journal is read.
+    ready::until_every(Duration::from_secs(2), "the second task asks for its spec", RUN, async || {
+        let calls = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join(CALLS_LOG))?;
+        ensure!(calls.contains(&format!("{}/in/spec", keys::task_id(&second))), "it did not ask");
+        Ok(())
     })
     .await?;
-    let ecs = aws_sdk_ecs::Client::new(&aws(&world, None).await?);
-    let looked = async {
-        let second = start_again(&ecs, &first, &update.uid().context("a uid")?).await?;
-        // The whole journal is read.
-        ready::until_every(Duration::from_secs(2), "the second task asks for its spec", RUN, async || {
-            let calls = fs::read_to_string(Path::new(world.get("WORLD_LOGS")?).join(CALLS_LOG))?;
-            ensure!(calls.contains(&format!("{}/in/spec", keys::task_id(&second))), "it did not ask");
-            Ok(())
-        })
-        .await?;
-        look(&world, &update).await?;
-        Ok::<_, anyhow::Error>(second)
-    }
-    .await;
-    kill_process(runner, Signal::CONT)?;
-    let second = looked?;
+    look(&world, &update).await?;
+    drop(hold);
     let stack = team.ready_after("app", 1).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
     look(&world, &update).await?;

@@ -29,6 +29,9 @@ type ObjectArgs struct {
 	ReadSeconds float64 `pulumi:"readSeconds,optional"`
 	// The path of a marker: while it exists, creates and updates fail.
 	FailWhenExists string `pulumi:"failWhenExists,optional"`
+	// The path of a marker: while it exists, creates and updates wait, and say so. A test that has to see a run on its way needs no guess at
+	// how long it takes.
+	WaitWhileExists string `pulumi:"waitWhileExists,optional"`
 }
 
 type ObjectState struct {
@@ -55,18 +58,34 @@ func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, err
 	if !filepath.IsAbs(args.Path) {
 		return state, fmt.Errorf("path %q is not absolute", args.Path)
 	}
+	for round := 0; exists(args.WaitWhileExists); round++ {
+		if round%20 == 0 {
+			say(ctx, "waiting while "+args.WaitWhileExists+" exists")
+		}
+		if err := wait(ctx, 0.05); err != nil {
+			return state, err
+		}
+	}
 	if err := wait(ctx, args.DelaySeconds); err != nil {
 		return state, err
 	}
-	if args.FailWhenExists != "" {
-		if _, err := os.Stat(args.FailWhenExists); err == nil {
-			return state, fmt.Errorf("cannot write %s while %s exists", args.Path, args.FailWhenExists)
-		}
+	if exists(args.FailWhenExists) {
+		return state, fmt.Errorf("cannot write %s while %s exists", args.Path, args.FailWhenExists)
 	}
 	if err := os.MkdirAll(filepath.Dir(args.Path), 0o755); err != nil {
 		return state, err
 	}
 	return state, os.WriteFile(args.Path, []byte(body), 0o600)
+}
+
+func exists(marker string) bool {
+	_, err := os.Stat(marker)
+	return marker != "" && err == nil
+}
+
+// say keeps a run from being interrupted for its silence.
+func say(ctx context.Context, words string) {
+	provider.GetLogger(ctx).InfoStatus(words)
 }
 
 func wait(ctx context.Context, seconds float64) error {
@@ -80,8 +99,11 @@ func wait(ctx context.Context, seconds float64) error {
 
 // Read tells what the file holds now. A file that is gone is a resource that is gone.
 func (Object) Read(ctx context.Context, req infer.ReadRequest[ObjectArgs, ObjectState]) (infer.ReadResponse[ObjectArgs, ObjectState], error) {
-	if err := wait(ctx, req.Inputs.ReadSeconds); err != nil {
-		return infer.ReadResponse[ObjectArgs, ObjectState]{}, err
+	for left := req.Inputs.ReadSeconds; left > 0; left-- {
+		say(ctx, "reading")
+		if err := wait(ctx, min(left, 1)); err != nil {
+			return infer.ReadResponse[ObjectArgs, ObjectState]{}, err
+		}
 	}
 	body, err := os.ReadFile(req.ID)
 	if errors.Is(err, fs.ErrNotExist) {
