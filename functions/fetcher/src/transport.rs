@@ -1,7 +1,9 @@
 //! Getting an archive: through the API server's service proxy, which is what a function reaches of a cluster, or from the very host
 //! that its URL names, for functions in the cluster's network.
 
-use std::{error::Error, fmt, fs::File, future::Future, io, io::Seek as _, io::Write as _, sync::Arc, time::Duration};
+use std::{
+    error::Error, fmt, fs::File, future::Future, io, io::Seek as _, io::Write as _, iter::successors, sync::Arc, time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use bytes::Bytes;
@@ -279,14 +281,8 @@ fn passing<E: Error>(error: E) -> Failed {
 }
 
 /// An error with what caused it.
-fn words(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
+pub(crate) fn words(error: &dyn Error) -> String {
+    successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl fmt::Debug for Transport {

@@ -6,6 +6,7 @@ use std::{
     ffi::OsString,
     fs::{self, Permissions},
     io::{self, Read},
+    iter::successors,
     os::unix::{fs::PermissionsExt as _, process::CommandExt},
     path::PathBuf,
     process::{Command, ExitCode},
@@ -67,12 +68,7 @@ fn main() -> ExitCode {
         _ => run(Arguments::parse()),
     };
     let Err(error) = ended else { return ExitCode::SUCCESS };
-    let mut words = vec![error.to_string()];
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push(error.to_string());
-        cause = error.source();
-    }
+    let words: Vec<_> = successors(Some(&*error), |&error| error.source()).map(ToString::to_string).collect();
     eprintln!("driftless: {}", words.join(": "));
     ExitCode::FAILURE
 }

@@ -1,6 +1,6 @@
 //! What the clients share: their configuration, and what a failure means.
 
-use std::{error::Error as StdError, time::Duration};
+use std::{error::Error as StdError, iter::successors, time::Duration};
 
 use aws_config::{BehaviorVersion, SdkConfig, timeout::TimeoutConfig};
 use aws_sdk_s3::{
@@ -65,11 +65,5 @@ where
     if let (None, Some(response)) = (error.code(), error.raw_response()) {
         return format!("status {}", response.status().as_u16());
     }
-    let mut words = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        words = format!("{words}: {error}");
-        source = error.source();
-    }
-    words
+    successors(Some(error as &dyn StdError), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

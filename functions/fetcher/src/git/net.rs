@@ -11,7 +11,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use super::GitError;
-use crate::guard::refused;
+use crate::{guard::refused, transport};
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long a server may be silent within an answer: it may count objects for a while before it sends any.
@@ -72,14 +72,7 @@ impl Resolve for Checked {
 
 /// What a client says of a failure, with its causes and without the URL.
 pub(super) fn words(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut words = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        words = format!("{words}: {cause}");
-        source = cause.source();
-    }
-    words
+    transport::words(&error.without_url())
 }
 
 #[cfg(test)]
