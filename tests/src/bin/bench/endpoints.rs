@@ -126,6 +126,9 @@ async fn handle(State(state): State<Arc<Shared>>, request: Request) -> Response 
         let archive = lock(&state.archives).get(name(0)).cloned();
         return archive.map_or(StatusCode::NOT_FOUND.into_response(), |archive| repository(&state, name(0), &archive));
     }
+    if path.starts_with("/api/v1/namespaces/") {
+        return axum::Json(json!({ "metadata": { "name": name(0) } })).into_response();
+    }
     if path.starts_with("/gitrepository/") {
         let archive = lock(&state.archives).get(name(1)).cloned();
         return archive.map_or(StatusCode::NOT_FOUND.into_response(), |archive| archive.bytes.into_response());

@@ -12,6 +12,7 @@ use std::{path::Path, time::Duration};
 use anyhow::Result;
 use driftless_core::Limits;
 use driftless_tests::world::start::World;
+use jiff::Timestamp;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -45,6 +46,11 @@ async fn main() -> Result<()> {
         measured?;
     }
     Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "what functions and the world take for now")]
+fn now() -> Timestamp {
+    Timestamp::now()
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -2,17 +2,20 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::Path,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result};
 use driftless_tests::{
+    aws::CALLS_LOG,
     scenario::{Handle, Namespace, Source, commit},
-    world::{ready, start::World},
+    world::start::World,
 };
+use jiff::Timestamp;
+use serde_json::Value;
 
-use crate::median;
+use crate::{median, now};
 
 /// Runs of each kind; the median is shown.
 const RUNS: usize = 5;
@@ -41,24 +44,19 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Applies a Program and a Stack; the time until pulumi holds its lock, and until Ready.
+/// Applies a Program and a Stack; the time until `pulumi up` starts, and until Ready.
 async fn stack(team: &Namespace<'_>, name: &str) -> Result<(Duration, Duration)> {
-    let locks = PathBuf::from(team.state()?).join(format!(".pulumi/locks/organization/{name}/dev"));
-    let started = Instant::now();
+    let journal = Path::new(team.world.get("WORLD_LOGS")?).join(CALLS_LOG);
+    let (before, began, started) = (fs::metadata(journal)?.len(), now(), Instant::now());
     team.apply_program(name, &team.program(name, "content", "")?).await?;
     team.apply_stack(name, Source::Program(name), "").await?;
-    let locked = async {
-        ready::until("pulumi holds its lock", Duration::from_mins(1), async || {
-            ensure!(fs::read_dir(&locks)?.next().is_some(), "no lock in {}", locks.display());
-            Ok(started.elapsed())
-        })
-        .await
-    };
-    let settled = async {
-        team.wait(name, "to be Ready", |stack| commit(stack).is_some()).await?;
-        Ok(started.elapsed())
-    };
-    tokio::try_join!(locked, settled)
+    team.wait(name, "to be Ready", |stack| commit(stack).is_some()).await?;
+    let whole = started.elapsed();
+    // A runner writes down that pulumi will lock the stack, and then lets it go.
+    let is_lock = |call: &Value| call["method"] == "PUT" && call["path"].as_str().is_some_and(|path| path.ends_with("/out/lock"));
+    let lock = team.world.journal(CALLS_LOG, before, is_lock)?.into_iter().next().context("pulumi was not let go")?;
+    let at: Timestamp = lock["at"].as_str().context("a time")?.parse()?;
+    Ok((at.duration_since(began).try_into()?, whole))
 }
 
 /// What a user would do by hand, with the same pulumi, provider and kind of backend.

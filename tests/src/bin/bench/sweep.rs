@@ -37,7 +37,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::{mebibytes, median};
+use crate::{mebibytes, median, now};
 
 /// Sweeps of each size; the median is shown.
 const RUNS: usize = 3;
@@ -220,11 +220,6 @@ fn aws(calls: Calls, kubeconfig: &str) -> Router {
 
 fn hint(entry: &Value) -> Result<Hint> {
     Ok(from_json("hint", entry["MessageBody"].as_str().context("no body")?.as_bytes())?)
-}
-
-#[expect(clippy::disallowed_methods, reason = "what the sweeper takes for now")]
-fn now() -> Timestamp {
-    Timestamp::now()
 }
 
 /// A Stack as a team may write it.
