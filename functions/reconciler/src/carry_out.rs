@@ -85,9 +85,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             }
             Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
-            Effect::WakeDependents => {
-                hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await?;
-            }
+            Effect::WakeDependents => wake_dependents(ports, hint).await?,
             Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
             Effect::ReleaseUpdate { namespace, update } => release(ports, namespace, update).await?,
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
@@ -197,7 +195,11 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
     name: &str,
 ) -> Result<(), Error> {
     match ports.cluster.get::<Update>(namespace, name).await? {
-        Some(update) if update.is_complete() => take_finalizer(ports, update).await,
+        Some(update) if update.is_complete() => match take_finalizer(ports, update).await {
+            // It changed, or somebody was faster. Its change is hinted, and whoever looks at it then does this.
+            Err(Error::Kubernetes(KubernetesError::Conflict { .. })) => Ok(()),
+            done => done,
+        },
         // The recorder still has to give back what the run held; the hint that it is complete leads to its release.
         Some(_) | None => Ok(()),
     }
@@ -220,6 +222,14 @@ async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
             .await;
     }
     Ok(())
+}
+
+/// Hints the Stacks that wait for the one that the hint speaks of.
+pub(crate) async fn wake_dependents<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+) -> Result<(), Error> {
+    hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await
 }
 
 /// Takes our finalizer off an Update that its Stack needs no more. One that no Stack owns goes with it.

@@ -216,8 +216,13 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
         tracing::info!(update = %hint.object, "kept for as long as it says: deleting it");
         return Ok(ports.cluster.delete(&update).await?);
     }
-    // The look that recorded it on the Stack ended before it came to this.
-    if over && stack.is_some() { carry_out::take_finalizer(ports, update).await } else { Ok(()) }
+    let Some(StackReference { name, namespace, .. }) = stack.filter(|_| over) else { return Ok(()) };
+    if !released {
+        // The look that recorded it on the Stack ended before it came to this, or is at it.
+        let object = ObjectKey { namespace, ..stack_key(&hint.object, &name) };
+        carry_out::wake_dependents(ports, &Hint { object, ..hint.clone() }).await?;
+    }
+    carry_out::take_finalizer(ports, update).await
 }
 
 /// Whether the run of an Update has ended whose status says so. Of ours that may be anybody's word, and what happened is in the bucket;

@@ -30,10 +30,13 @@ fn look(world: &World, object: ObjectKey) {
 }
 
 fn take(world: &World, hint: &Hint) {
+    world.drive(handle(&ports(world), hint, world.now())).unwrap().unwrap();
+}
+
+fn ports(world: &World) -> Ports<'_, World, World, World> {
     let retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
     let settings = Settings { system_namespace: SYSTEM, namespaces: WatchNamespaces::All, retention, resync_seconds: 600 };
-    let ports = Ports { cluster: world, objects: world, queues: world, settings };
-    world.drive(handle(&ports, hint, world.now())).unwrap().unwrap();
+    Ports { cluster: world, objects: world, queues: world, settings }
 }
 
 /// The kinds that were hinted: to the launcher, and to us.
@@ -170,6 +173,37 @@ fn an_update_is_deleted_when_its_time_is_over() {
         let world = world(said);
         look(&world, update_key());
         assert_eq!(world.object(&update_key()).is_some(), kept, "{what}");
+    }
+}
+
+#[test]
+fn who_waits_for_a_stack_is_looked_at_wherever_the_look_that_records_its_success_ends() {
+    let outcome = json!({
+        "version": VERSION, "run": { "update": update_key(), "uid": "uid", "claim": "c" }, "verdict": { "kind": "succeeded" },
+        "startedAt": "2020-01-01T00:00:00Z", "endedAt": "2020-01-01T00:01:00Z",
+    });
+    for calls in 0.. {
+        let world = world(Said { current: true, ..RECORDED });
+        world.drive(world.put(&format!("{}outcome", keys::run(CLUSTER, "uid")), to_json(&outcome).into())).unwrap().unwrap();
+        world.insert(json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": "n", "name": "dependent" },
+            "spec": { "stack": "dev", "programRef": { "name": "p" } }, "status": { "driftless": { "waitsFor": "s" } },
+        }));
+        world.crash_before_call(calls);
+        let ended = world.drive(handle(&ports(&world), &Hint::new(key("pulumi.com/v1", "Stack", "s")), world.now())).is_some();
+        if !ended {
+            // SQS delivers it once more, and the sweep finds an Update that nobody released.
+            look(&world, key("pulumi.com/v1", "Stack", "s"));
+            look(&world, update_key());
+        }
+        let sent = world.sent();
+        let waked = |message: &Message| matches!(message, Message::Hint(hint) if hint.object.name == "dependent");
+        assert!(sent.iter().any(waked), "after {calls} calls: {sent:?}");
+        assert_eq!(world.object(&update_key()).unwrap()["metadata"]["finalizers"], json!([]), "after {calls} calls");
+        if ended {
+            assert!(calls > 5, "{calls}");
+            return;
+        }
     }
 }
 

@@ -87,8 +87,8 @@ impl<'a> Look<'a> {
             RunState::Ended(run, outcome) => {
                 let (after, event) = drift::observe_check(drift, run, outcome, self.now);
                 *drift = after;
-                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 self.effects.extend(event);
+                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
             }
         }
         // What is not looked for is not known.
@@ -125,11 +125,12 @@ impl<'a> Look<'a> {
             RunState::Ended(run, outcome) => {
                 let (status, event) = observe(&self.stack.status, run, outcome, self.now);
                 self.stack.status = status;
-                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 self.effects.push(event);
                 if outcome.succeeded {
                     self.effects.push(Effect::WakeDependents);
                 }
+                // Last: as long as our finalizer is on it, it is known that this may not have been done.
+                self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 None
             }
         }

@@ -135,8 +135,10 @@ fn a_success_is_recorded_and_the_stack_is_ready() {
     assert_eq!((last.last_attempted_commit.as_str(), last.last_successful_commit.as_str()), ("main@sha1:aaa", "main@sha1:aaa"));
     assert_eq!(plan.status.outputs.unwrap()["url"], "https://shop");
     assert_eq!(plan.status.current_update, None);
-    assert!(plan.effects.contains(&Effect::ReleaseUpdate { namespace: "team".into(), update: "shop-111".into() }));
-    assert!(plan.effects.contains(&Effect::WakeDependents));
+    let [Effect::Event { .. }, Effect::WakeDependents, Effect::ReleaseUpdate { namespace, update }] = &plan.effects[..] else {
+        panic!("the release comes last: {:?}", plan.effects)
+    };
+    assert_eq!((namespace.as_str(), update.as_str()), ("team", "shop-111"));
     assert_eq!(plan.look_at, None);
 }
 
