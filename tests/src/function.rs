@@ -170,6 +170,7 @@ const ENV: [(&str, &str); 50] = [
     ("MAX_RUNS_PER_NAMESPACE", "0"),
     ("SILENCE_SECONDS", "7200"),
     ("MAX_RUN_SECONDS", "0"),
+    ("START_SECONDS", "900"),
     ("TOKEN_SECONDS", "3600"),
     ("LOG_GROUP", "g"),
     ("SEAL_KEY", "k"),

@@ -2,14 +2,14 @@
 
 use driftless_api::names;
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Launch, ObjectKey, RunHint, RunId, VERSION, from_json, keys};
+use driftless_contract::{Launch, ObjectKey, RunHint, RunId, VERSION, keys};
 use driftless_kubernetes::{Cluster, Error, admissions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::core::ObjectMeta;
 
 use jiff::Timestamp;
 
-use crate::{Ports, Settings, Stop, close, owner};
+use crate::{Ports, Settings, Stop, close, owner, recorded};
 
 /// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
 pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
@@ -50,8 +50,7 @@ pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
     settings: &Settings,
     folder: &str,
 ) -> Result<bool, crate::Error> {
-    let Some(record) = ports.objects.get(&format!("{folder}launch")).await? else { return Ok(false) };
-    let Launch { run, .. } = from_json("launch record", &record)?;
+    let Some(Launch { run, .. }) = recorded(ports, folder).await? else { return Ok(false) };
     let lease = ports.cluster.get::<Lease>(&settings.system_namespace, &run.claim).await?;
     let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     if holder.as_ref() == Some(&run.uid) {

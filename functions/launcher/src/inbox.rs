@@ -2,13 +2,14 @@
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
-use driftless_contract::{LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys, to_json};
+use driftless_contract::{Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys, to_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
     Error, Ports, Settings, Stop, identity,
+    request::Request,
     spec::{self, Seal},
     status::show_running,
 };
@@ -40,12 +41,12 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.objects.copy(&format!("{}pack", tree.folder), &format!("{inbox}pack")).await?;
     }
     match &prepared.seal {
-        Seal::Write(key) => {
+        Seal::Write(stack) => {
             let RunSpec { env, config, .. } = &prepared.spec;
-            let sealed = SealedInputs { version: VERSION, env: env.clone(), config: config.clone() };
-            ports.objects.put_sealed(key, to_json(&sealed).into_bytes()).await?;
+            let sealed = SealedInputs { version: VERSION, stack: stack.clone(), env: env.clone(), config: config.clone() };
+            ports.objects.put_sealed(&keys::sealed(&prepared.run.update.cluster, stack), to_json(&sealed).into_bytes()).await?;
         }
-        Seal::Delete(key) => ports.objects.delete(key).await?,
+        Seal::Delete(stack) => ports.objects.delete(&keys::sealed(&prepared.run.update.cluster, stack)).await?,
         Seal::Leave => {}
     }
     if let Ok(identity) = &identity {
@@ -80,15 +81,21 @@ async fn take_back<C, O: Objects, Q, T>(
     Ok(over)
 }
 
-/// Looks after a run that a task owns.
+/// Tends a run that a task owns: fills its folder if a launch ended before that, and renews its tokens. What the run does is the launch
+/// record's word: the Update may have been changed since.
 pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    launch: Option<&Launch>,
     task: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let Some((launch, request)) = launch.and_then(|launch| Some((launch, Request::recorded(launch)?))) else {
+        tracing::warn!(update = %hint.update, "the run has no launch record of this release; its task gets nothing more");
+        return Ok(());
+    };
     let folder = keys::task(&settings.task_role_id, keys::task_id(task));
     if ports.objects.exists(&format!("{folder}out/result")).await? {
         return Ok(());
@@ -96,10 +103,13 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let has_spec = ports.objects.exists(&format!("{folder}in/spec")).await?;
     let done = async {
         if has_spec {
-            return renew(ports, settings, hint, update, task, now).await;
+            return renew(ports, settings, hint, update, &request, task, now).await;
         }
         // A launch ended between the ticket and this.
-        let prepared = spec::prepare(ports, settings, hint, update, now).await?;
+        let prepared = spec::prepare(ports, settings, hint, update, &request, now).await?;
+        if prepared.run != launch.run {
+            return Err(Stop::wait("InputsChanged", "the inputs name another backend or project than the recorded launch"));
+        }
         fill(ports, settings, update, &prepared, task, now).await.map(drop)
     };
     match done.await {
@@ -119,6 +129,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    request: &Request,
     task: &str,
     now: Timestamp,
 ) -> Result<(), Stop> {
@@ -128,7 +139,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if !is_old || !matches!(ports.tasks.state(task).await?, TaskState::Alive { .. }) {
         return Ok(());
     }
-    let snapshot = spec::snapshot(ports, settings, hint, update, now).await?;
+    let snapshot = spec::snapshot(ports, hint, update, request, now).await?;
     let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace).await?;
     let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
     ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;

@@ -10,6 +10,7 @@ mod compare;
 mod identity;
 mod inbox;
 mod inputs;
+mod request;
 mod source;
 mod spec;
 mod status;
@@ -24,6 +25,7 @@ use driftless_telemetry::metrics::{self, Metric};
 use inbox::{fill, tend};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use request::Request;
 use secrecy::SecretSlice;
 use status::{set_status, show_running};
 
@@ -62,7 +64,7 @@ pub struct Settings {
     pub spot: bool,
     /// How many runs of a cluster may go on at once.
     pub limits: Limits,
-    /// How long a run may take that has no word of its own for it.
+    /// How long a run may take. The annotation of an Update can only shorten it.
     pub run_limits: RunLimits,
     /// For how long a run's tokens are asked for; they are replaced at half their life.
     pub token_seconds: u32,
@@ -187,12 +189,16 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             Some(task) if update.metadata.deletion_timestamp.is_some() => {
                 ports.tasks.stop(&task, "its Update was deleted").await?;
             }
-            Some(task) => tend(ports, settings, hint, &update, &task, now).await?,
+            Some(task) => {
+                let launch = recorded(ports, &folder).await?;
+                tend(ports, settings, hint, &update, launch.as_ref(), &task, now).await?;
+            }
             None => {}
         }
         return tell_recorder(ports, hint, &update).await;
     }
     let stack = update.stack(&settings.system_namespace);
+    let names_stack = stack.is_some();
     let namespace = stack.as_ref().map_or(&key.namespace, |stack| &stack.namespace);
     if !settings.watch().is_ours(ports.cluster, namespace).await? {
         // Nothing begins. What a launch that did not come to its end may hold is given back.
@@ -200,13 +206,13 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return if is_recorded { give_up(ports, hint, &update, &folder, now).await } else { Ok(()) };
     }
     let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-    let standing = standing(ports, settings, &update).await?;
+    let (standing, stack) = standing(ports, settings, &update).await?;
     if standing == Standing::Foreign && update.is_complete() && !finalizer::is_on(&update) {
         // History: what the bucket had of it has expired.
         return Ok(());
     }
     // One that another operator made for a Stack and did not end is nobody's now.
-    let inherited = update.spec.driftless.is_none() && stack.is_some();
+    let inherited = update.spec.driftless.is_none() && names_stack;
     if update.metadata.deletion_timestamp.is_some() || inherited || standing == Standing::Foreign && age > ABANDONED_AFTER {
         return give_up(ports, hint, &update, &folder, now).await;
     }
@@ -221,7 +227,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let message = "its Stack is suspended, and it has not begun: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
         return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
     }
-    match launch(ports, settings, hint, &update, &folder, now).await {
+    match launch(ports, settings, hint, &update, stack.as_ref(), &folder, now).await {
         Ok(()) => Ok(()),
         Err(Stop::Fail(error)) => Err(error),
         Err(Stop::Wait(reason, message)) => {
@@ -299,21 +305,23 @@ enum Standing {
     Foreign,
 }
 
+/// The standing of an Update, and the Stack that it is of: the one that the cluster has, not the one that the Update names.
 async fn standing<C: Cluster, O, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     update: &Update,
-) -> Result<Standing, Error> {
-    let Some(owner) = update.stack(&settings.system_namespace) else { return Ok(Standing::Current) };
+) -> Result<(Standing, Option<Stack>), Error> {
+    let Some(owner) = update.stack(&settings.system_namespace) else { return Ok((Standing::Current, None)) };
     let stack = ports.cluster.get::<Stack>(&owner.namespace, &owner.name).await?;
     let named = stack.as_ref().is_some_and(|stack| stack.names(&update.name_any()));
     let run = stack.as_ref().and_then(|stack| update.run_of(&stack.uid().unwrap_or_default(), &settings.system_namespace));
-    Ok(match run.filter(|_| named) {
+    let standing = match run.filter(|_| named) {
         Some(_) if stack.as_ref().is_some_and(Stack::is_suspended) => Standing::Suspended,
-        Some(run) if stack.and_then(|stack| stack.metadata.generation) == Some(run.generation) => Standing::Current,
+        Some(run) if stack.as_ref().and_then(|stack| stack.metadata.generation) == Some(run.generation) => Standing::Current,
         Some(_) => Standing::Outdated,
         None => Standing::Foreign,
-    })
+    };
+    Ok((standing, stack))
 }
 
 async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
@@ -321,10 +329,23 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    stack: Option<&Stack>,
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let prepared = match spec::prepare(ports, settings, hint, update, now).await {
+    let recorded = recorded(ports, folder).await?;
+    let request = match &recorded {
+        None => Request::of(settings, update, stack)?,
+        Some(record) => match Request::recorded(record) {
+            Some(request) => {
+                // Before anything large is read: hundreds of Updates may wait for one claim.
+                claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
+                request
+            }
+            None => return Ok(give_up(ports, hint, update, folder, now).await?),
+        },
+    };
+    let prepared = match spec::prepare(ports, settings, hint, update, &request, now).await {
         // What it reads went away. Others need not wait for that.
         Err(Stop::Wait(reason, message)) if claim::is_held(ports, settings, folder).await? => {
             tracing::info!(update = %hint.update, reason, message, "given up: it holds its stack and cannot begin");
@@ -338,8 +359,15 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     };
     let update = kept.as_ref().unwrap_or(update);
     // The claim is in the record before it is taken, and a run that was given up before takes none: the recorder knows what to give back.
-    let record = record(ports, settings, &prepared, folder, now).await?;
-    if record.run != prepared.run {
+    // With what the Update is kept with.
+    let request = if recorded.is_none() { Request { spec: update.spec.clone(), ..request } } else { request };
+    let is_new = recorded.is_none();
+    let record = match recorded {
+        Some(record) => record,
+        None => record(ports, settings, &prepared, &request, folder, now).await?,
+    };
+    // A launch at the same time may have recorded a spec that was changed since.
+    if record.run != prepared.run || is_new && record.request != Some(request.to_record()) {
         tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
         return Ok(give_up(ports, hint, update, folder, now).await?);
     }
@@ -412,18 +440,22 @@ async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskSha
     Ok(tasks.definition(&shape).await?)
 }
 
-/// The launch record: this launch's, or that of one which got no further.
+/// The launch record of a launch that got no further.
+async fn recorded<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Launch>, Error> {
+    let document = ports.objects.get(&format!("{folder}launch")).await?;
+    Ok(document.map(|document| from_json("launch record", &document)).transpose()?)
+}
+
+/// Writes the launch record, or finds that of a launch at the same time.
 async fn record<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     prepared: &spec::Prepared,
+    request: &Request,
     folder: &str,
     now: Timestamp,
 ) -> Result<Launch, Error> {
     let key = format!("{folder}launch");
-    if let Some(document) = ports.objects.get(&key).await? {
-        return Ok(from_json("launch record", &document)?);
-    }
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),
@@ -432,15 +464,15 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),
         preview: prepared.spec.is_preview(),
-        spot: prepared.spot,
+        spot: request.spot,
+        request: Some(request.to_record()),
         size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),
         at: now,
     };
     if ports.objects.put_new(&key, to_json(&launch).into_bytes()).await? {
         return Ok(launch);
     }
-    let document = ports.objects.get(&key).await?.unwrap_or_default();
-    Ok(from_json("launch record", &document)?)
+    Ok(recorded(ports, folder).await?.unwrap_or(launch))
 }
 
 #[cfg(test)]

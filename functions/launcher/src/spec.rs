@@ -2,12 +2,12 @@
 
 use driftless_api::{
     CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, ObjectReference, SECRETS_MOUNT, Tree,
-    Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer, names,
+    Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
     Config, ConfigValue, Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
-    ProjectInfo, Resources, RunId, RunLimits, RunSource, RunSpec, SealedInputs, VERSION, from_json, keys,
+    ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
 use driftless_core::TaskShape;
 use driftless_kubernetes::Cluster;
@@ -21,6 +21,7 @@ use crate::{
     Error, Ports, Settings, Stop, compare,
     identity::{self, Account},
     inputs::{Inputs, Kind},
+    request::Request,
     source::{self, Source},
 };
 
@@ -43,18 +44,16 @@ pub(crate) struct Prepared {
     pub(crate) account: Result<Account, String>,
     /// It destroys what is of a terminating namespace: nothing comes back there.
     pub(crate) is_last: bool,
-    /// See [`driftless_contract::Launch::spot`].
-    pub(crate) spot: bool,
     /// What the Update is to be kept with, if that is not on it yet.
     pub(crate) kept: Option<DriftlessUpdate>,
 }
 
-/// What becomes of the sealed copy of what the runs of a Stack read, by its key.
+/// What becomes of the sealed copy of what the runs of a Stack read.
 pub(crate) enum Seal {
     /// It is of this run.
-    Write(String),
+    Write(StackId),
     /// None is wanted any more.
-    Delete(String),
+    Delete(StackId),
     /// It is of the last run that changed something.
     Leave,
 }
@@ -78,19 +77,18 @@ pub(crate) struct StoredTree {
 /// What an Update was made with, or for one that a user made without, what the Workspace that it names is now.
 pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    request: &Request,
     now: Timestamp,
 ) -> Result<Snapshot, Stop> {
-    let own = update.namespace().unwrap_or_default();
-    let Some(ours) = update.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
+    let own = hint.update.namespace.clone();
+    let Some(ours) = request.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
     let workspace = ours.workspace.clone().unwrap_or_default();
     let workspace: WorkspaceSpec =
         serde_json::from_value(workspace).map_err(|error| Stop::invalid(format!("spec.driftless.workspace: {error}")))?;
-    let owner = update.stack(&settings.system_namespace);
-    let at = if owner.is_some() { "spec.workspaceTemplate.spec" } else { "spec.driftless.workspace" };
-    let namespace = owner.map_or(own, |stack| stack.namespace);
+    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { "spec.driftless.workspace" };
+    let namespace = request.stack.as_ref().map_or(own, |stack| stack.namespace.clone());
     Ok(Snapshot { ours, workspace, at: at.into(), namespace })
 }
 
@@ -162,25 +160,23 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    request: &Request,
     now: Timestamp,
 ) -> Result<Prepared, Stop> {
     let key = &hint.update;
-    let Snapshot { ours, workspace, at, namespace } = snapshot(ports, settings, hint, update, now).await?;
-    let owner = update.stack(&settings.system_namespace);
-    let kept = (owner.is_none() && !is_kept(update)).then(|| ours.clone());
-    let uid = owner.map_or_else(String::new, |stack| stack.uid);
+    let asked = &request.spec;
+    let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
+    let kept = (request.stack.is_none() && !is_kept(update)).then(|| ours.clone());
     let shape = workspace.shape(&at).map_err(Stop::invalid)?;
-    let word = update.spec.operation.as_deref().unwrap_or_default();
-    let Some(operation) = Operation::parse(word) else {
+    let Some(operation) = request.operation() else {
+        let word = asked.operation.as_deref().unwrap_or_default();
         return Err(Stop::invalid(format!("spec.type is {word:?}; use up, preview, refresh or destroy")));
     };
-    let stack_name = update.spec.stack_name.clone().unwrap_or_default();
+    let stack_name = asked.stack_name.clone().unwrap_or_default();
     if stack_name.is_empty() {
         return Err(Stop::invalid("spec.stackName is missing; write the name of the Pulumi stack"));
     }
-    let limits = limits(settings, update)?;
-    let preview_only = ours.preview_only.unwrap_or(false);
-    let spot = spot(settings, update, preview_only || operation == Operation::Preview)?;
+    let preview_only = request.is_check();
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
     // As PKO does with one that its Workspace does not list.
     let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
@@ -195,10 +191,9 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let (env, config) = match read(&mut inputs, &workspace, &at, &stack_name).await {
         // Where a namespace goes, its Secrets and the right to read them go first.
         Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
-            let Some(document) = ports.objects.get(&keys::sealed(&key.cluster, &uid)).await? else {
+            let Some(SealedInputs { env, config, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
                 return Err(Stop::Wait(reason, words));
             };
-            let SealedInputs { env, config, .. } = from_json("sealed inputs", &document)?;
             tracing::info!(update = %update.name_any(), reason, words, "destroying with the sealed inputs of an earlier run");
             (env, config)
         }
@@ -206,7 +201,9 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     };
 
     let values = inputs.values();
-    let digest = compare::digest_of(ports.objects, settings, &uid, &values).await?;
+    let uid = update.uid().unwrap_or_default();
+    let of = request.stack.as_ref().map_or(&uid, |stack| &stack.uid);
+    let digest = compare::digest_of(ports.objects, settings, of, &values).await?;
 
     let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
@@ -215,7 +212,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let left = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
     // For the progress alone: one that another release wrote is as good as none.
     let left: Option<Resources> = left.and_then(|document| from_json("resources", &document).ok());
-    let run = RunId { update: key.clone(), uid: update.uid().unwrap_or_default(), claim };
+    let run = RunId { update: key.clone(), uid, claim };
     let spec = RunSpec {
         version: VERSION,
         run: run.clone(),
@@ -228,61 +225,44 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         config,
         environments: stack.environment.clone(),
         identity: false,
-        limits,
-        message: update.spec.message.clone(),
-        parallel: update.spec.parallel,
-        expect_no_changes: update.spec.expect_no_changes.unwrap_or(false),
-        refresh: update.spec.refresh.unwrap_or(false),
+        limits: request.limits,
+        message: asked.message.clone(),
+        parallel: asked.parallel,
+        expect_no_changes: asked.expect_no_changes.unwrap_or(false),
+        refresh: asked.refresh.unwrap_or(false),
         expect_no_refresh_changes: ours.expect_no_refresh_changes.unwrap_or(false),
         preview_only,
-        targets: update.spec.target.clone(),
-        target_dependents: update.spec.target_dependents.unwrap_or(false),
-        replace: update.spec.replace.clone(),
-        continue_on_error: update.spec.continue_on_error.unwrap_or(false),
-        remove: update.spec.remove.unwrap_or(false),
-        run_program: update.spec.run_program.unwrap_or(false),
+        targets: asked.target.clone(),
+        target_dependents: asked.target_dependents.unwrap_or(false),
+        replace: asked.replace.clone(),
+        continue_on_error: asked.continue_on_error.unwrap_or(false),
+        remove: asked.remove.unwrap_or(false),
+        run_program: asked.run_program.unwrap_or(false),
         log_level: workspace.pulumi_log_level.and_then(|level| u32::try_from(level).ok()).filter(|level| *level > 0),
         inputs: digest,
         stale_lock: lock,
         resources: left.map(|left| left.count),
     };
-    let sealed = keys::sealed(&key.cluster, &uid);
-    let seal = match (ours.seal == Some(true) && !values.is_empty(), operation) {
-        (true, _) => Seal::Write(sealed),
-        (false, Operation::Up | Operation::Refresh) if !preview_only && !uid.is_empty() => Seal::Delete(sealed),
-        (false, _) => Seal::Leave,
+    // Nothing is kept for an Update without a Stack: no destroy of a Stack would look for it.
+    let seal = match (&request.stack, operation) {
+        (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
+        (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
+        _ => Seal::Leave,
     };
-    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, spot, kept })
+    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })
 }
 
-/// How long the run may take: what the installation says, with the Update's own word over it.
-fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
-    let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
-    let seconds = driftless_api::duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
-    let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
-        let field = names::MAX_DURATION;
-        return Err(Stop::invalid(format!(
-            "the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"
-        )));
-    };
-    Ok(RunLimits { max_seconds: Some(seconds), ..settings.run_limits })
-}
-
-/// Whether the run is tried on Fargate Spot: if it changes nothing, unless the Update says what it is for.
-fn spot(settings: &Settings, update: &Update, is_preview: bool) -> Result<bool, Stop> {
-    let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
-    let wanted = match update.annotations().get(field).map(String::as_str) {
-        None => is_preview,
-        Some(names::SPOT) => true,
-        Some(names::ON_DEMAND) => false,
-        Some(other) => {
-            let [spot, on_demand] = words;
-            return Err(Stop::invalid(format!(
-                "the annotation {field} is {other:?}; write {spot:?} or {on_demand:?}, or remove it"
-            )));
-        }
-    };
-    Ok(wanted && settings.spot)
+/// The sealed inputs of a Stack, if there are any.
+async fn sealed<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    cluster: &str,
+    stack: Option<&StackId>,
+) -> Result<Option<SealedInputs>, Error> {
+    let Some(stack) = stack else { return Ok(None) };
+    let Some(document) = ports.objects.get(&keys::sealed(cluster, stack)).await? else { return Ok(None) };
+    let sealed: SealedInputs = from_json("sealed inputs", &document)?;
+    // The key says the same. A copy that came under another key serves nobody.
+    Ok(Some(sealed).filter(|sealed| sealed.stack == *stack))
 }
 
 /// Reads what a workspace refers to, for one of its stacks: the environment and the stack's configuration. `at` is where the user wrote it.
@@ -474,7 +454,9 @@ mod tests {
         let [cluster, api_version, kind, namespace, name] = names;
         let key = ObjectKey { cluster, api_version, kind, namespace, name };
         let hint = LaunchHint { version: VERSION, update: key, hops: 0 };
-        world.drive(prepare(&ports, &crate::tests::settings(), &hint, &update, world.now())).unwrap().map_err(|stop| match stop {
+        let settings = crate::tests::settings();
+        let request = Request::of(&settings, &update, None).map_err(|_| ("invalid", String::new()))?;
+        world.drive(prepare(&ports, &settings, &hint, &update, &request, world.now())).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, message) => (reason, message),
             Stop::Fail(error) => panic!("{error}"),
         })

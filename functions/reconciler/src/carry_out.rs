@@ -2,7 +2,7 @@
 
 use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, keys};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
 use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use driftless_telemetry::metrics::{self, Metric};
@@ -94,7 +94,8 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             }
             Effect::RemoveFinalizer => {
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
-                for key in [keys::inputs(cluster, &uid), keys::sealed(cluster, &uid)] {
+                let id = StackId { namespace: hint.object.namespace.clone(), uid };
+                for key in [keys::inputs(cluster, &id.uid), keys::sealed(cluster, &id)] {
                     ports.objects.delete(&key).await?;
                 }
                 finalizer::remove(&mut stack);

@@ -7,6 +7,7 @@ mod count;
 mod give_back;
 mod outputs;
 mod status;
+mod stop;
 mod tell;
 
 use std::collections::BTreeMap;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub system_namespace: String,
     /// The task role's unique id (`AROA…`).
     pub task_role_id: String,
+    /// A task without progress is stopped after this time, in seconds.
+    pub start_seconds: u32,
 }
 
 /// Why recording failed.
@@ -79,13 +82,21 @@ impl Error {
     }
 }
 
-/// The runs that a message may be about: the Updates to look at.
-pub async fn runs<O: Objects>(objects: &O, task_role_id: &str, message: RunMessage) -> Result<Vec<RunHint>, Error> {
-    let folders: Vec<String> = match message {
+/// The runs that a message may be about: the Updates to look at. A live task that no run owns is stopped here.
+pub async fn runs<O: Objects, T: Tasks>(
+    objects: &O,
+    tasks: &T,
+    settings: &Settings,
+    message: RunMessage,
+    now: Timestamp,
+) -> Result<Vec<RunHint>, Error> {
+    let folder = |arn: &str| keys::task(&settings.task_role_id, keys::task_id(arn));
+    let (folders, live): (Vec<String>, _) = match message {
         RunMessage::Hint(hint) => return Ok(vec![hint]),
-        RunMessage::Test => Vec::new(),
-        RunMessage::Objects(keys) => keys.iter().filter_map(|key| keys::task_of_report(key)).map(str::to_owned).collect(),
-        RunMessage::Task { arn } => vec![keys::task(task_role_id, keys::task_id(&arn))],
+        RunMessage::Test => return Ok(Vec::new()),
+        RunMessage::Objects(keys) => (keys.iter().filter_map(|key| keys::task_of_report(key)).map(str::to_owned).collect(), None),
+        RunMessage::Task { arn } => (vec![folder(&arn)], None),
+        RunMessage::Live { arn } => (vec![folder(&arn)], Some(arn)),
     };
     let mut hints = Vec::new();
     for folder in folders {
@@ -94,6 +105,9 @@ pub async fn runs<O: Objects>(objects: &O, task_role_id: &str, message: RunMessa
             let TaskRun { run, .. } = from_json("task's run", &document)?;
             hints.push(RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 });
         }
+    }
+    if let Some(arn) = live.filter(|_| hints.is_empty()) {
+        stop::stop_orphan(tasks, settings, &arn, now).await?;
     }
     Ok(hints)
 }
@@ -160,18 +174,25 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     } else {
         let launch = ports.objects.get(&format!("{folder}launch")).await?;
         let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-        if let Some(outcome) = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await? {
+        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
+        if let Some(outcome) = concluded {
             let (outcome, is_new) = record(ports, &folder, outcome).await?;
             if is_new {
                 count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
             }
             outcome
-        } else if let Some((update, task)) = update.zip(task) {
-            return status::show_progress(ports, update, &task, owner.at, now).await;
         } else {
-            return Ok(());
+            stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
+            return match update.zip(task) {
+                Some((update, task)) => status::show_progress(ports, update, &task, owner.at, now).await,
+                None => Ok(()),
+            };
         }
     };
+    // Whoever wrote the result may go on: nothing that the run holds is released before ECS has accepted to stop its task.
+    if let Some(arn) = &owner.task {
+        ports.tasks.stop(arn, "its run is recorded").await?;
+    }
     publish(ports, settings, hint, update, &outcome, task.as_deref(), now).await
 }
 
@@ -237,7 +258,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
 
 /// Whether Fargate Spot takes the task's capacity back, or did.
 fn is_reclaimed(state: &TaskState) -> bool {
-    matches!(state, TaskState::Alive { reclaimed: true } | TaskState::Stopped { reclaimed: true, .. })
+    matches!(state, TaskState::Alive { reclaimed: true, .. } | TaskState::Stopped { reclaimed: true, .. })
 }
 
 /// Whether something else ended the run than what it did.

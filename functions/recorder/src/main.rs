@@ -14,8 +14,11 @@ async fn main() -> Result<(), Error> {
     driftless_telemetry::init("recorder");
     let aws = driftless_aws::config().await;
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-recorder");
-    let settings =
-        Settings { system_namespace: env::required("SYSTEM_NAMESPACE")?, task_role_id: env::required("TASK_ROLE_ID")? };
+    let settings = Settings {
+        system_namespace: env::required("SYSTEM_NAMESPACE")?,
+        task_role_id: env::required("TASK_ROLE_ID")?,
+        start_seconds: env::parsed("START_SECONDS")?,
+    };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
     let queues = Sqs::new(
         &aws,
@@ -28,7 +31,7 @@ async fn main() -> Result<(), Error> {
     );
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     let record = async |message: RunMessage| -> Result<(), recorder::Error> {
-        for hint in runs(&objects, &settings.task_role_id, message).await? {
+        for hint in runs(&objects, &tasks, &settings, message, now()).await? {
             match clusters.get(&hint.update.cluster, now()).await {
                 Ok(cluster) => {
                     let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };

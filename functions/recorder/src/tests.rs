@@ -1,6 +1,8 @@
 use driftless_api::names;
 use driftless_aws::Started;
-use driftless_contract::{Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, Resources, TaskSize};
+use driftless_contract::{
+    Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, Resources, RunLimits, RunRequest, TaskSize,
+};
 use driftless_core::{Admissions, Applicant};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use serde_json::{Value, json};
@@ -36,6 +38,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         preview: false,
         spot: false,
         size,
+        request: None,
         at,
     };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
@@ -83,7 +86,7 @@ fn progress(world: &World, done: u32) {
 
 fn look(world: &World) {
     let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     world.drive(handle(&ports, &settings, &hint, world.now())).unwrap().unwrap();
 }
@@ -182,7 +185,7 @@ fn a_run_that_was_not_done_when_spot_took_its_capacity_back_says_so() {
 fn a_failure_that_passes_and_a_message_that_went_too_far_are_counted() {
     let world = world(&of_stack(), &json!({}));
     let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
@@ -374,7 +377,7 @@ fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
             put(&world, &format!("{TASK}in/identity"), "tokens");
             report(&world, &succeeded(&world));
             let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-            let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+            let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
             let crashed = world.drive(handle(&ports, &settings, &hint, world.now())).is_none();
@@ -529,7 +532,7 @@ fn crash_before_write(world: &World) {
     let before = world.cluster();
     for calls in 0..60 {
         let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
         assert!(world.drive(handle(&ports, &settings, &hint, world.now())).is_none(), "it never tidied up");
@@ -550,4 +553,111 @@ fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
         assert_eq!(world.drive(failed(&world, &hint, error.into(), world.now())).unwrap().is_ok(), again);
         assert_eq!(world.sent().iter().any(|message| matches!(message, Message::Run(_))), again);
     }
+}
+
+/// A world whose run `n/u` has a live task, and the task's ARN.
+fn live(limits: RunLimits) -> (World, String) {
+    let world = world(&of_stack(), &json!({}));
+    let folder = keys::run(CLUSTER, "uid");
+    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits }), ..launch };
+    put(&world, &format!("{folder}launch"), &to_json(&launch));
+    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
+    (world, arn)
+}
+
+fn is_stopping(world: &World) -> bool {
+    world.live_tasks().iter().all(|task| task.stopping)
+}
+
+fn claim(world: &World) {
+    world.insert(json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "namespace": SYSTEM, "name": CLAIM }, "spec": { "holderIdentity": "uid" },
+    }));
+}
+
+fn is_claimed(world: &World) -> bool {
+    world.cluster().iter().any(|object| object["metadata"]["name"] == CLAIM)
+}
+
+#[test]
+fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
+    let (world, arn) = live(RunLimits::default());
+    claim(&world);
+    put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&succeeded(&world)));
+    let mut released = false;
+    for call in 1.. {
+        world.crash_before_call(call);
+        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+        let ended = world.drive(handle(&ports, &settings, &hint, world.now()));
+        released |= !is_claimed(&world);
+        assert!(!released || is_stopping(&world), "released before call {call}, and the task goes on");
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(released);
+}
+
+#[test]
+fn task_without_progress_is_stopped_after_its_start_limit() {
+    let (world, arn) = live(RunLimits::default());
+    world.advance(SignedDuration::from_secs(900));
+    look(&world);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(1));
+    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
+    look(&world);
+    assert!(!is_stopping(&world));
+    let progress = format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn)));
+    world.drive(Objects::delete(&world, &progress)).unwrap().unwrap();
+    look(&world);
+    assert!(is_stopping(&world));
+}
+
+#[test]
+fn task_is_stopped_after_its_limit_and_five_minutes() {
+    let (world, arn) = live(RunLimits { silence_seconds: None, max_seconds: Some(3600) });
+    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
+    world.advance(SignedDuration::from_mins(65));
+    look(&world);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(1));
+    look(&world);
+    assert!(is_stopping(&world));
+    world.end_task(&arn, "stopped");
+    look(&world);
+    assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+}
+
+#[test]
+fn task_whose_update_is_gone_is_stopped() {
+    let (world, _) = live(RunLimits::default());
+    let mut object = update(&world);
+    object["metadata"]["finalizers"] = json!([]);
+    world.insert(object);
+    let update: Update = serde_json::from_value(update(&world)).unwrap();
+    world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
+    look(&world);
+    assert!(is_stopping(&world));
+}
+
+#[test]
+fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
+    let world = World::new(0, Faults::NONE);
+    let arn = world.start_task("uid");
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let attended = || {
+        let message = RunMessage::Live { arn: arn.clone() };
+        world.drive(runs(&world, &world, &settings, message, world.now())).unwrap().unwrap()
+    };
+    assert_eq!(attended(), []);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(901));
+    assert_eq!(attended(), []);
+    assert!(is_stopping(&world));
 }

@@ -1,8 +1,11 @@
 //! The sweeper makes up for every event that was lost: on a schedule it hints what is due. It decides nothing else, and what it hints
 //! goes the way of every other hint. Trees that are too old to be used it tells the fetcher of, which deletes what nobody needs.
 
+mod attend;
+
 use std::collections::BTreeSet;
 
+pub use attend::attend;
 use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
 use driftless_aws::{BATCH, Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
@@ -232,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    const SETTINGS: Settings<'_> = Settings {
+    pub(crate) const SETTINGS: Settings<'_> = Settings {
         watch: Watch { namespaces: WatchNamespaces::All, system_namespace: "driftless" },
         tick_seconds: 60,
         period_seconds: 600,

@@ -1,6 +1,6 @@
 //! The Lambda function that hints what is due. See the library.
 
-use driftless_aws::{Account, Bucket, QueueUrls, Sqs};
+use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs};
 use driftless_core::Retention;
 use driftless_kubernetes::{Clusters, Watch};
 use driftless_telemetry::{
@@ -10,7 +10,7 @@ use driftless_telemetry::{
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use sweeper::{Settings, Swept, collect, sweep};
+use sweeper::{Settings, Swept, attend, collect, sweep};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -28,7 +28,9 @@ async fn main() -> Result<(), Error> {
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-sweeper");
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
     let (hints, sources) = (Some(env::required("HINTS_QUEUE_URL")?), Some(env::required("SOURCES_QUEUE_URL")?));
-    let queues = Sqs::new(&aws, QueueUrls { hints, sources, ..QueueUrls::default() });
+    let runs = Some(env::required("RUNS_QUEUE_URL")?);
+    let queues = Sqs::new(&aws, QueueUrls { hints, sources, runs, ..QueueUrls::default() });
+    let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
         let mut failed = None;
         // The time of this tick, however long the clusters before take.
@@ -51,6 +53,14 @@ async fn main() -> Result<(), Error> {
                     tracing::error!(cluster = name, %error, "the sweep failed");
                     failed = Some(error);
                 }
+            }
+        }
+        // Tasks are of all clusters.
+        match attend(&tasks, &queues, settings, tick).await {
+            Ok(hints) => tracing::info!(hints, "attended tasks"),
+            Err(error) => {
+                tracing::error!(%error, "live tasks are not attended");
+                failed = Some(error);
             }
         }
         failed.map_or(Ok(()), |error| Err(error.into()))

@@ -12,7 +12,7 @@ use std::{fs::File, future::Future};
 
 pub use account::Account;
 pub use batch::batch;
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint};
 use driftless_core::TaskShape;
 use jiff::Timestamp;
 pub use objects::Bucket;
@@ -93,6 +93,8 @@ pub trait Queues {
     fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
     /// Sends to `runs`.
     fn run(&self, hint: &RunHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
+    /// Sends to `runs`, without delay.
+    fn task(&self, hint: &TaskHint) -> impl Future<Output = Result<()>>;
     /// Sends to `sources.fifo`, in the group of its source. The same request within five minutes of another that has the same
     /// `deduplication` is swallowed by SQS.
     fn fetch(&self, request: &FetchRequest, deduplication: &str) -> impl Future<Output = Result<()>>;
@@ -105,6 +107,8 @@ pub enum TaskState {
     Alive {
         /// It will be, as Fargate Spot takes its capacity back.
         reclaimed: bool,
+        /// When `RunTask` was called, where ECS says so.
+        created: Option<Timestamp>,
     },
     /// Stopped, and why.
     Stopped {
@@ -115,6 +119,15 @@ pub enum TaskState {
     },
     /// ECS does not know it (any more, or yet).
     Missing,
+}
+
+/// A page of tasks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskPage {
+    /// Their ARNs.
+    pub arns: Vec<String>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<String>,
 }
 
 /// What ECS made of a launch.
@@ -141,6 +154,8 @@ pub trait Tasks {
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;
     /// Asks for a task's state.
     fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
+    /// The tasks that nobody has asked to stop, a page at a time; `from` is [`TaskPage::next`] of the page before.
+    fn live(&self, from: Option<&str>) -> impl Future<Output = Result<TaskPage>>;
     /// The page with the log of a task's main container; empty if this function has no settings for tasks.
     fn log_url(&self, arn: &str) -> String;
     /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless if it is stopped.

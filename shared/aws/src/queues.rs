@@ -1,6 +1,6 @@
 use aws_config::SdkConfig;
 use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, keys, to_json};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint, keys, to_json};
 
 use crate::{Error, Queues, Result, sdk::failure};
 
@@ -67,6 +67,11 @@ impl Queues for Sqs {
     async fn run(&self, hint: &RunHint, delay_seconds: u16) -> Result<()> {
         let url = configured(self.urls.runs.as_ref(), "RUNS_QUEUE_URL")?;
         self.send("runs", url, to_json(hint), delay_seconds).await
+    }
+
+    async fn task(&self, hint: &TaskHint) -> Result<()> {
+        let url = configured(self.urls.runs.as_ref(), "RUNS_QUEUE_URL")?;
+        self.send("runs", url, to_json(hint), 0).await
     }
 
     async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> Result<()> {

@@ -13,8 +13,9 @@ use aws_sdk_ecs::{
 };
 use driftless_contract::{Launch, keys, to_json};
 use driftless_core::{InitContainer, TaskShape};
+use jiff::Timestamp;
 
-use crate::{Error, Result, Started, TaskState, Tasks, sdk::failure};
+use crate::{Error, Result, Started, TaskPage, TaskState, Tasks, sdk::failure};
 
 /// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
@@ -162,10 +163,19 @@ impl Tasks for Ecs {
             (Some(task), _) if task.last_status() == Some("STOPPED") => {
                 Ok(TaskState::Stopped { why: why(task), reclaimed: is_reclaimed(task) })
             }
-            (Some(task), _) => Ok(TaskState::Alive { reclaimed: is_reclaimed(task) }),
+            (Some(task), _) => {
+                let created = task.created_at().and_then(|at| Timestamp::new(at.secs(), 0).ok());
+                Ok(TaskState::Alive { reclaimed: is_reclaimed(task), created })
+            }
             (None, Some(failure)) if failure.reason() == Some("MISSING") => Ok(TaskState::Missing),
             (None, failure) => Err(transient(call, failure.and_then(|failure| failure.reason()).unwrap_or("an empty answer"))),
         }
+    }
+
+    async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
+        let request = self.client.list_tasks().cluster(&self.cluster).set_next_token(from.map(Into::into));
+        let answer = request.send().await.map_err(|error| failure("ecs:ListTasks", &error))?;
+        Ok(TaskPage { arns: answer.task_arns().to_vec(), next: answer.next_token().map(Into::into) })
     }
 
     fn log_url(&self, arn: &str) -> String {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use driftless_core::StoredTree;
 use jiff::Timestamp;
 
-use crate::ObjectKey;
+use crate::{ObjectKey, StackId};
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
 fn source(object: &ObjectKey) -> String {
@@ -82,8 +82,8 @@ pub const INPUTS_KEY: &str = "keys/inputs";
 
 /// The sealed copy of what the last run of a Stack read from Secrets and ConfigMaps: to destroy what it made when those are gone.
 #[must_use]
-pub fn sealed(cluster: &str, stack_uid: &str) -> String {
-    format!("sealed/{cluster}/{stack_uid}")
+pub fn sealed(cluster: &str, stack: &StackId) -> String {
+    format!("sealed/{cluster}/{}/{}", stack.namespace, stack.uid)
 }
 
 /// The folder of a run, with a trailing slash: it holds `launch`, `owner` and `outcome`, each written once.

@@ -12,11 +12,11 @@ mod run;
 pub use driftless_core::{Drift, DriftedResource, Operation};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
-pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, from_json, parse_run_message, to_json};
+pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress,
-    ProjectFile, ProjectInfo, ResourceFailure, Resources, RunId, RunLimits, RunResult, RunSource, RunSpec, SealedInputs, TaskRun,
-    TaskSize, Verdict, WebIdentity, reason,
+    ProjectFile, ProjectInfo, ResourceFailure, Resources, RunId, RunLimits, RunRequest, RunResult, RunSource, RunSpec,
+    SealedInputs, StackId, TaskRun, TaskSize, Verdict, WebIdentity, reason,
 };
 
 /// The version that every message and document carries.

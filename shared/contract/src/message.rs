@@ -106,6 +106,16 @@ impl RunHint {
     }
 }
 
+/// The sweeper's message of the `runs` queue: a task is alive.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TaskHint {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The task's ARN.
+    pub task: String,
+}
+
 /// What arrives on the `runs` queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunMessage {
@@ -115,6 +125,11 @@ pub enum RunMessage {
     Objects(Vec<String>),
     /// ECS says that a task's state changed.
     Task {
+        /// The task's ARN.
+        arn: String,
+    },
+    /// The sweeper found a live task.
+    Live {
         /// The task's ARN.
         arn: String,
     },
@@ -139,6 +154,7 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
         Ecs {
             detail: Detail,
         },
+        Live(TaskHint),
     }
     #[derive(Deserialize)]
     struct Record {
@@ -163,8 +179,9 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
             Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect()))
         }
         Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { arn: detail.task_arn }),
+        Ok(Foreign::Live(TaskHint { version: VERSION, task })) => Ok(RunMessage::Live { arn: task }),
         Ok(Foreign::Test { event }) if event == "s3:TestEvent" => Ok(RunMessage::Test),
-        Ok(Foreign::Test { .. }) | Err(_) => from_json(what, body.as_bytes()).map(RunMessage::Hint),
+        Ok(Foreign::Test { .. } | Foreign::Live(_)) | Err(_) => from_json(what, body.as_bytes()).map(RunMessage::Hint),
     }
 }
 
@@ -193,13 +210,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runs_queue_carries_three_kinds_of_messages() {
+    fn the_runs_queue_carries_messages_of_ours_of_s3_and_of_ecs() {
         let s3 = r#"{"Records":[{"eventName":"ObjectCreated:Put","s3":{"object":{"key":"tasks/AROA%3Aabc/out/a+b%2Bc"}}}]}"#;
         assert_eq!(parse_run_message(s3).unwrap(), RunMessage::Objects(vec!["tasks/AROA:abc/out/a b+c".into()]));
         let ecs = r#"{"source":"aws.ecs","detail":{"taskArn":"arn:aws:ecs:r:1:task/c/t","lastStatus":"STOPPED"}}"#;
         assert_eq!(parse_run_message(ecs).unwrap(), RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() });
         let test = r#"{"Service":"Amazon S3","Event":"s3:TestEvent","Bucket":"b"}"#;
         assert_eq!(parse_run_message(test).unwrap(), RunMessage::Test);
+        let live = TaskHint { version: VERSION, task: "arn:aws:ecs:r:1:task/c/t".into() };
+        assert_eq!(parse_run_message(&to_json(&live)).unwrap(), RunMessage::Live { arn: live.task });
         let update = ObjectKey {
             cluster: "c".into(),
             api_version: "auto.pulumi.com/v1alpha1".into(),

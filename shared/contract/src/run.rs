@@ -57,8 +57,36 @@ pub struct Launch {
     /// What the task definition gives a task; for what the run costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
+    /// What is run. Absent in a record of a release that did not keep it: such a run is started no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<RunRequest>,
     /// When the launch was decided.
     pub at: Timestamp,
+}
+
+/// What a launch fixes of its Update. Whoever may write the Update may change its spec, its annotations and its owner references afterwards:
+/// none of that changes the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunRequest {
+    /// The Update's spec. It has no secret values.
+    pub spec: Value,
+    /// The Stack of the run; absent for an Update without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack: Option<StackId>,
+    /// How long the run may take.
+    #[serde(default)]
+    pub limits: RunLimits,
+}
+
+/// A Stack that the launcher read, never one that an Update only names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct StackId {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// What a task has of Fargate, and is paid for.
@@ -320,12 +348,14 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What a run was given that is not in its Update: `sealed/…`. Has no `Debug`: see [`Env`] and [`Config`].
+/// What a run was given that is not in its Update: `sealed/…`, of one Stack and for no other. Has no `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SealedInputs {
     /// [`crate::VERSION`].
     pub version: u32,
+    /// The Stack whose run read them.
+    pub stack: StackId,
     /// See [`RunSpec::env`].
     pub env: Vec<Env>,
     /// See [`RunSpec::config`].

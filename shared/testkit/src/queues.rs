@@ -1,5 +1,5 @@
 use driftless_aws::{BATCH, Error, Queues, Result};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, keys};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, TaskHint, keys};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{State, World, lost};
@@ -152,6 +152,10 @@ impl Queues for World {
 
     async fn run(&self, hint: &RunHint, delay_seconds: u16) -> Result<()> {
         self.send("runs", Message::Run(RunMessage::Hint(hint.clone())), delay_seconds, None).await
+    }
+
+    async fn task(&self, hint: &TaskHint) -> Result<()> {
+        self.send("runs", Message::Run(RunMessage::Live { arn: hint.task.clone() }), 0, None).await
     }
 
     async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> Result<()> {

@@ -1,16 +1,20 @@
-use driftless_aws::{Result, Started, TaskState, Tasks};
-use driftless_contract::{Launch, RunId, RunMessage, keys, to_json};
+use driftless_aws::{Result, Started, TaskPage, TaskState, Tasks};
+use driftless_contract::{Launch, ObjectKey, RunId, RunMessage, keys, to_json};
 use driftless_core::TaskShape;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{Message, World, lost};
+use crate::{CLUSTER, Message, World, lost};
 
 /// For how long ECS remembers a stopped task, and with it its client token.
 const MEMORY: SignedDuration = SignedDuration::from_hours(1);
 
+/// As many tasks as `ListTasks` lists at once.
+const PAGE: usize = 100;
+
 pub(crate) struct Task {
     run: RunId,
     client_token: String,
+    created: Timestamp,
     spot: bool,
     stopping: bool,
     reclaimed: bool,
@@ -51,6 +55,31 @@ impl World {
         live.map(live_task).collect()
     }
 
+    /// Starts a task that no function started.
+    pub fn start_task(&self, uid: &str) -> String {
+        let mut state = self.state();
+        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
+        let update = ObjectKey {
+            cluster: CLUSTER.into(),
+            api_version: String::new(),
+            kind: String::new(),
+            namespace: String::new(),
+            name: uid.into(),
+        };
+        let run = RunId { update, uid: uid.into(), claim: String::new() };
+        let task = Task {
+            run,
+            client_token: arn.clone(),
+            created: state.now,
+            spot: false,
+            stopping: false,
+            reclaimed: false,
+            stopped: None,
+        };
+        state.tasks.insert(arn.clone(), task);
+        arn
+    }
+
     /// Fargate Spot takes a task's capacity back: the task is asked to stop.
     pub fn reclaim_task(&self, arn: &str) {
         if let Some(task) = self.state().tasks.get_mut(arn) {
@@ -89,7 +118,7 @@ impl Tasks for World {
             }
             let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
             let (run, spot) = (launch.run.clone(), launch.is_on_spot());
-            let task = Task { run, client_token, spot, stopping: false, reclaimed: false, stopped: None };
+            let task = Task { run, client_token, created: now, spot, stopping: false, reclaimed: false, stopped: None };
             state.tasks.insert(arn.clone(), task);
             Started::Task { arn }
         });
@@ -101,11 +130,24 @@ impl Tasks for World {
             Some(task) if !task.is_forgotten(state.now) => {
                 let reclaimed = task.reclaimed;
                 let stopped = task.stopped.as_ref().map(|(_, why)| TaskState::Stopped { why: why.clone(), reclaimed });
-                stopped.unwrap_or(TaskState::Alive { reclaimed })
+                stopped.unwrap_or(TaskState::Alive { reclaimed, created: Some(task.created) })
             }
             _ => TaskState::Missing,
         });
         describe.await.ok_or_else(|| lost("ecs:DescribeTasks"))
+    }
+
+    async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
+        let list = self.call(|state| {
+            let live = state
+                .tasks
+                .iter()
+                .filter(|(arn, task)| task.stopped.is_none() && !task.stopping && from.is_none_or(|from| arn.as_str() > from));
+            let mut arns: Vec<_> = live.map(|(arn, _)| arn.clone()).take(PAGE + 1).collect();
+            let next = (arns.len() > PAGE).then(|| arns.pop()).flatten().and_then(|_| arns.last().cloned());
+            TaskPage { arns, next }
+        });
+        list.await.ok_or_else(|| lost("ecs:ListTasks"))
     }
 
     fn log_url(&self, arn: &str) -> String {

@@ -142,6 +142,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         preview: false,
         spot: true,
         size: None,
+        request: None,
         at: world.now(),
     };
     let start = || match world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() {

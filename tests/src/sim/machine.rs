@@ -27,6 +27,8 @@ use crate::scenario::SYSTEM;
 
 /// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
 const SWEEP_SECONDS: i64 = 60;
+/// A task that shows no progress is stopped after this.
+const START_SECONDS: u32 = 900;
 const LOOK_PERIOD_SECONDS: i64 = 600;
 /// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
 const COLLECT_SECONDS: i64 = 120;
@@ -420,10 +422,14 @@ impl Machine {
             }
             Message::Run(about) => {
                 let wire = self.wire("recorder");
-                let settings = recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into() };
+                let settings = recorder::Settings {
+                    system_namespace: SYSTEM.into(),
+                    task_role_id: ROLE.into(),
+                    start_seconds: START_SECONDS,
+                };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let recorded = async {
-                        for hint in recorder::runs(&wire, ROLE, about).await? {
+                        for hint in recorder::runs(&wire, &wire, &settings, about, now).await? {
                             let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
                             recorder::handle(&ports, &settings, &hint, now).await?;
                         }
@@ -450,7 +456,8 @@ impl Machine {
             // One that fails is followed by the next.
             let swept = async {
                 sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
-                sweeper::collect(CLUSTER, &wire, &wire, settings, now).await
+                sweeper::collect(CLUSTER, &wire, &wire, settings, now).await?;
+                sweeper::attend(&wire, &wire, settings, now).await
             };
             let swept: Result<usize, sweeper::Error> = swept.await;
             swept.map(drop).map_err(|error| Broken { transient: true, words: error.to_string() })

@@ -8,8 +8,8 @@ use std::{
     task::Poll,
 };
 
-use driftless_aws::{Objects, Queues, Started, TaskState, Tasks};
-use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, keys};
+use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys};
 use driftless_core::TaskShape;
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
 use driftless_testkit::World;
@@ -248,6 +248,10 @@ impl Queues for Wire {
         self.call(|| format!("record {} in {delay_seconds} s", hint.update), Queues::run(&self.world, hint, delay_seconds)).await
     }
 
+    async fn task(&self, hint: &TaskHint) -> driftless_aws::Result<()> {
+        self.call(|| format!("record {}", keys::task_id(&hint.task)), self.world.task(hint)).await
+    }
+
     async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> driftless_aws::Result<()> {
         self.call(|| format!("fetch {}", request.source), self.world.fetch(request, deduplication)).await
     }
@@ -274,6 +278,10 @@ impl Tasks for Wire {
         let is_new = started.is_none_or(|at| self.world.now().duration_since(at) < NEW_TASK);
         let state = async { if is_new && self.forgets() { Ok(TaskState::Missing) } else { self.world.state(arn).await } };
         self.call(|| format!("state of {}", keys::task_id(arn)), state).await
+    }
+
+    async fn live(&self, from: Option<&str>) -> driftless_aws::Result<TaskPage> {
+        self.call(|| "list tasks".into(), self.world.live(from)).await
     }
 
     fn log_url(&self, arn: &str) -> String {

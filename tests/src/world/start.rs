@@ -27,6 +27,8 @@ pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) 
 const SILENCE_SECONDS: &str = "40";
 /// As little as the API server takes, to see tokens replaced.
 const TOKEN_SECONDS: &str = "600";
+/// A task of the world starts within seconds, or within a minute on a busy machine.
+const START_SECONDS: &str = "120";
 /// A kind of source beside Flux's own. Its CRD is not there.
 const SOURCE_KIND: &str = "world.example/Widget";
 /// A lost event costs this long at most here. In an installation it is ten minutes.
@@ -172,6 +174,7 @@ fn settings(
         ("MaxRunsPerNamespace", &runs_of_one),
         ("SilenceSeconds", SILENCE_SECONDS),
         ("TokenSeconds", TOKEN_SECONDS),
+        ("StartSeconds", START_SECONDS),
         ("SourceKinds", SOURCE_KIND),
         ("AllowLocalGit", "true"),
         ("GitKnownHosts", &private.known_hosts),

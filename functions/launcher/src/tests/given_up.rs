@@ -1,6 +1,7 @@
 //! What an Update holds is given back when it cannot begin, and what is not needed is not kept.
 
 use driftless_api::names;
+use driftless_contract::StackId;
 use k8s_openapi::api::coordination::v1::Lease;
 
 use super::*;
@@ -32,6 +33,10 @@ fn reads_secret(world: &World, more: &Value) {
     secret(world, &json!({ "A": "YQ==" }));
 }
 
+fn stack() -> StackId {
+    StackId { namespace: "n".into(), uid: "uid-s".into() }
+}
+
 fn secret(world: &World, data: &Value) {
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "s" }, "data": data }));
 }
@@ -61,7 +66,8 @@ fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
 
 #[test]
 fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
-    for (held, came_to) in [(true, "given up"), (false, "InputNotFound")] {
+    // One that waits for its claim does not read them.
+    for (held, came_to) in [(true, "given up"), (false, names::STACK_CLAIMED)] {
         let world = refused(held);
         secret(&world, &json!({}));
         assert_eq!(outcome(&world), came_to);
@@ -97,7 +103,7 @@ fn the_sealed_copy_goes_with_the_first_run_that_wants_none() {
         let world = quiet();
         of_stack(&world, "n", operation, &json!({}));
         reads_secret(&world, &more);
-        let sealed = keys::sealed(CLUSTER, "uid-s");
+        let sealed = keys::sealed(CLUSTER, &stack());
         world.drive(world.put(&sealed, b"old".to_vec())).unwrap().unwrap();
         looked(&world, &hint("u"));
         assert!(inbox(&world).contains_key("spec"));

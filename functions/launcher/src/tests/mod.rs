@@ -1,5 +1,6 @@
 //! What a look at an Update leads to, in a world of fakes.
 
+mod attacks;
 mod by_hand;
 mod capacity;
 mod given_up;

@@ -319,14 +319,16 @@ impl Update {
         update
     }
 
-    /// The Stack that it is of: its owner, or in the system's namespace the one that its spec names.
+    /// The Stack that it says it is of: its owner, or in the system's namespace the one that its spec names. Whoever may write the Update may
+    /// write this: it counts once it is compared with the Stack that exists.
     #[must_use]
     pub fn stack(&self, system_namespace: &str) -> Option<StackReference> {
         let namespace = self.namespace().unwrap_or_default();
         if namespace == system_namespace {
             return self.spec.driftless.as_ref()?.stack.clone();
         }
-        let owner = self.owner_references().iter().find(|owner| owner.kind == "Stack")?;
+        let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
+        let owner = self.owner_references().iter().find(is_stack)?;
         Some(StackReference { name: owner.name.clone(), namespace, uid: owner.uid.clone() })
     }
 

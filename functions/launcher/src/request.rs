@@ -1,0 +1,86 @@
+//! What an Update asks for, fixed when its launch is recorded.
+
+use driftless_api::{Stack, Update, UpdateSpec, names};
+use driftless_contract::{Launch, Operation, RunLimits, RunRequest, StackId};
+use kube::ResourceExt as _;
+
+use crate::{Settings, Stop};
+
+/// Everything that decides what a run does. Before the launch record is written, it comes from the Update; after that, only from the record.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) spec: UpdateSpec,
+    /// The Stack of the run, as the cluster has it. `None` for an Update without a Stack.
+    pub(crate) stack: Option<StackId>,
+    pub(crate) limits: RunLimits,
+    /// See [`Launch::spot`].
+    pub(crate) spot: bool,
+}
+
+impl Request {
+    /// The request of an Update that is not launched yet. `stack` is the Stack that names it.
+    pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, Stop> {
+        let id =
+            |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };
+        let mut request =
+            Self { spec: update.spec.clone(), stack: stack.map(id), limits: limits(settings, update)?, spot: false };
+        let changes_nothing = request.is_check() || request.operation() == Some(Operation::Preview);
+        request.spot = spot(settings, update, changes_nothing)?;
+        Ok(request)
+    }
+
+    /// The request of a launch record. `None` if the record is of a release that kept none, or kept another form of it.
+    pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
+        let RunRequest { spec, stack, limits } = launch.request.clone()?;
+        Some(Self { spec: serde_json::from_value(spec).ok()?, stack, limits, spot: launch.spot })
+    }
+
+    /// What the launch record keeps of it.
+    pub(crate) fn to_record(&self) -> RunRequest {
+        let Self { spec, stack, limits, .. } = self;
+        // A spec that the API server gave is JSON.
+        RunRequest { spec: serde_json::to_value(spec).unwrap_or_default(), stack: stack.clone(), limits: *limits }
+    }
+
+    /// The operation; `None` if there is no such operation.
+    pub(crate) fn operation(&self) -> Option<Operation> {
+        Operation::parse(self.spec.operation.as_deref().unwrap_or_default())
+    }
+
+    /// Whether the run only looks for drift.
+    pub(crate) fn is_check(&self) -> bool {
+        self.spec.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
+    }
+}
+
+/// How long the run may take: the annotation of the Update, which can only shorten what the installation allows.
+fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
+    let RunLimits { silence_seconds, max_seconds } = settings.run_limits;
+    let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
+    let seconds = driftless_api::duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
+    let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
+        let field = names::MAX_DURATION;
+        return Err(Stop::invalid(format!(
+            "the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"
+        )));
+    };
+    let max_seconds = Some(max_seconds.map_or(seconds, |max| max.min(seconds)));
+    Ok(RunLimits { silence_seconds, max_seconds })
+}
+
+/// Whether the run is tried on Fargate Spot: if it changes nothing, unless the Update says what it is for.
+fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, Stop> {
+    let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
+    let wanted = match update.annotations().get(field).map(String::as_str) {
+        None => changes_nothing,
+        Some(names::SPOT) => true,
+        Some(names::ON_DEMAND) => false,
+        Some(other) => {
+            let [spot, on_demand] = words;
+            return Err(Stop::invalid(format!(
+                "the annotation {field} is {other:?}; write {spot:?} or {on_demand:?}, or remove it"
+            )));
+        }
+    };
+    Ok(wanted && settings.spot)
+}

@@ -1,0 +1,146 @@
+//! What a tenant writes into its own Updates reaches no other tenant's inputs.
+
+use driftless_contract::{Env, Operation, SealedInputs, StackId};
+
+use super::*;
+
+/// The sealed inputs of the Stack `victim/s`.
+fn sealed(world: &World) -> (String, Vec<u8>) {
+    let stack = StackId { namespace: "victim".into(), uid: "uid-victim".into() };
+    let env = vec![Env { name: "TOKEN".into(), value: "hunter2".into(), secret: true }];
+    let key = keys::sealed(CLUSTER, &stack);
+    let document = to_json(&SealedInputs { version: VERSION, stack, env, config: Vec::new() }).into_bytes();
+    world.drive(world.put_sealed(&key, document.clone())).unwrap().unwrap();
+    (key, document)
+}
+
+/// A workspace that reads a Secret which is not there.
+fn waiting() -> Value {
+    let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "gone", "key": "A" } } }]);
+    driftless_api::merge(project(), &json!({ "env": env }))
+}
+
+fn owned_by_victim(api_version: &str) -> Value {
+    json!([{ "apiVersion": api_version, "kind": "Stack", "name": "s", "uid": "uid-victim" }])
+}
+
+/// Changes the Update `n/u` as a tenant may who has the rights to.
+fn change(world: &World, patch: &Value) {
+    let update = world.object(&key("Update", "n", "u")).unwrap();
+    world.insert(driftless_api::merge(update, patch));
+}
+
+/// A launch of `n/u` that ended after its task became the owner and before the task got its spec.
+fn cut_short(world: &World) -> String {
+    for call in 1.. {
+        let world_before = world.objects().len();
+        world.crash_before_call(call);
+        let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
+        let ended = world.drive(handle(&ports, &settings(), &hint("u"), world.now()));
+        assert!(ended.is_none() || world_before > 0, "the launch came to its end");
+        if let Some(task) = world.live_tasks().pop()
+            && world.objects().contains_key(&format!("{}owner", keys::run(CLUSTER, "uid-u")))
+        {
+            return task.arn;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn forged_owner_of_a_running_update_reads_no_sealed_inputs() {
+    for api_version in ["no.such/v1", "pulumi.com/v1"] {
+        let world = quiet();
+        let (_, document) = sealed(&world);
+        workspace(&world, &project());
+        by_hand(&world, "u", &json!({}));
+        cut_short(&world);
+        assert!(!inbox(&world).contains_key("spec"));
+        let spec = json!({ "type": "destroy", "driftless": { "workspace": waiting() } });
+        change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) }, "spec": spec }));
+        looked(&world, &hint("u"));
+        // The task does what the launch recorded, whatever the Update says by now.
+        let given = super::spec(&world);
+        assert_eq!((given.operation, given.env.len()), (Operation::Up, 0), "{api_version}");
+        assert!(!String::from_utf8(inbox(&world)["spec"].clone()).unwrap().contains("hunter2"));
+        assert!(world.objects().values().any(|kept| *kept == document), "the victim's copy is there and unchanged");
+    }
+}
+
+#[test]
+fn forged_owner_neither_replaces_nor_deletes_sealed_inputs() {
+    for (seal, api_version) in [(true, "no.such/v1"), (false, "no.such/v1"), (true, "pulumi.com/v1"), (false, "pulumi.com/v1")] {
+        let world = quiet();
+        let (key, document) = sealed(&world);
+        let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "mine", "key": "A" } } }]);
+        world.insert(json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "mine" }, "data": { "A": "YQ==" },
+        }));
+        let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": seal });
+        by_hand(&world, "u", &json!({ "driftless": ours }));
+        change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) } }));
+        looked(&world, &hint("u"));
+        assert_eq!(world.objects().get(&key), Some(&document), "{seal} {api_version}");
+        let sealed = world.objects().into_keys().filter(|key| key.starts_with("sealed/")).count();
+        assert_eq!(sealed, 1, "{seal} {api_version}");
+    }
+}
+
+#[test]
+fn updates_without_a_stack_share_no_sealed_inputs() {
+    let world = quiet();
+    world.insert(json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "n", "name": "mine" }, "data": { "A": "YQ==" },
+    }));
+    let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "mine", "key": "A" } } }]);
+    let ours = json!({ "workspace": driftless_api::merge(project(), &json!({ "env": env })), "seal": true });
+    by_hand(&world, "u", &json!({ "driftless": ours }));
+    looked(&world, &hint("u"));
+    assert!(!world.objects().keys().any(|key| key.starts_with("sealed/")));
+    by_hand(&world, "v", &json!({ "type": "destroy", "driftless": { "workspace": waiting() } }));
+    looked(&world, &hint("v"));
+    assert_eq!(waits(&world, "v").0, "InputNotFound");
+}
+
+#[test]
+fn sealed_inputs_of_another_stack_serve_nobody() {
+    let world = quiet();
+    let (_, document) = sealed(&world);
+    of_stack(&world, "n", "destroy", &json!({}));
+    change(&world, &json!({ "spec": { "driftless": { "workspace": waiting() } } }));
+    let key = keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() });
+    world.drive(world.put(&key, document)).unwrap().unwrap();
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "InputNotFound");
+}
+
+#[test]
+fn record_of_an_earlier_release_starts_no_run() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    world.set_faults(Faults::NONE);
+    let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let launch: Launch = from_json("launch record", &world.objects()[&key]).unwrap();
+    world.drive(world.put(&key, to_json(&Launch { request: None, ..launch }).into_bytes())).unwrap().unwrap();
+    looked(&world, &hint("u"));
+    assert!(world.live_tasks().is_empty());
+    assert!(tells_recorder_of(&received(&world), "u"));
+}
+
+#[test]
+fn annotation_only_shortens_the_limit_of_a_run() {
+    for (max, annotation, expected) in
+        [(Some(3600), "8760h", 3600), (Some(3600), "10m", 600), (None, "2h", 7200), (Some(3600), "1h", 3600)]
+    {
+        let world = quiet();
+        workspace(&world, &project());
+        by_hand(&world, "u", &json!({}));
+        change(&world, &json!({ "metadata": { "annotations": { driftless_api::names::MAX_DURATION: annotation } } }));
+        let run_limits = RunLimits { silence_seconds: None, max_seconds: max };
+        look_with(&world, &Settings { run_limits, ..settings() }, &hint("u"));
+        assert_eq!(super::spec(&world).limits.max_seconds, Some(expected), "{max:?} {annotation}");
+    }
+}
