@@ -23,6 +23,8 @@ use crate::{ObjectReference, ProjectInfo, json};
     derive = "PartialEq",
     category = "pulumi",
     doc = "One run of Pulumi, at most once.",
+    validation = Rule::new("!has(oldSelf.spec.driftless) || self.spec == oldSelf.spec")
+        .message(Message::Message("spec is immutable once spec.driftless is set; create another Update".into())),
     selectable = ".spec.workspaceName",
     selectable = ".status.driftless.waitingReason",
     printcolumn(name = "Workspace", type_ = "string", json_path = ".spec.workspaceName"),

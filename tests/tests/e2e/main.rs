@@ -2,6 +2,7 @@
 //! something off for everybody has the world to itself.
 
 mod alerts;
+mod attacks;
 mod bootstrap;
 mod canary;
 mod clusters;
@@ -22,6 +23,7 @@ mod notifications;
 mod readiness;
 mod sources;
 mod spot;
+mod stopped;
 mod tickets;
 mod updates;
 mod workspaces;

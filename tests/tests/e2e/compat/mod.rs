@@ -86,7 +86,7 @@ async fn what_goes_with_its_namespace_is_destroyed_first() -> Result<()> {
     team.ready_after("app", 1).await?;
     let file = team.file("dev.txt")?;
     ensure!(Path::new(&file).exists(), "there is no {file}");
-    let sealed = format!("sealed/world/{}", team.stack("app").await?.uid().unwrap_or_default());
+    let sealed = format!("sealed/world/{}/{}", team.name, team.stack("app").await?.uid().unwrap_or_default());
     let bucket = world.get("WORLD_BUCKET")?;
     let administrator = s3(&world, None).await?;
     let head = administrator.head_object().bucket(bucket).key(&sealed).send().await?;
