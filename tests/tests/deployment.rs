@@ -58,6 +58,7 @@ const GAPS: &[(&str, &str)] = &[
     ("AWS::Lambda::Permission.FunctionUrlAuthType", NOT_SET),
     ("AWS::Lambda::Permission.InvokedViaFunctionUrl", NOT_SET),
     ("AWS::Lambda::Url", NOT_MADE),
+    ("AWS::Logs::AccountPolicy", NOT_MADE),
     ("AWS::S3::Bucket.LifecycleConfiguration", NOT_SET),
     ("AWS::S3::Bucket.NotificationConfiguration", NOT_SET),
     ("AWS::S3::Bucket.OwnershipControls", NOT_SET),

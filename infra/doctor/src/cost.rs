@@ -40,7 +40,7 @@ pub mod price {
 const HOURS: f64 = 730.0;
 const MINUTES: f64 = HOURS * 60.0;
 /// Event source mappings that poll standard queues; one more polls the FIFO queue.
-pub(crate) const STANDARD_MAPPINGS: f64 = 3.0;
+pub(crate) const STANDARD_MAPPINGS: f64 = 4.0;
 /// Lambda keeps five long polls of 20 s open per mapping.
 const POLLS_PER_MINUTE: f64 = 5.0 * 3.0;
 /// A sweep of none, and of each Stack more, in seconds of the sweeper.
@@ -57,7 +57,7 @@ const LOOK_LOG_GB: f64 = 1e-6;
 /// Metrics of one cluster that are written at all: by operation, outcome, reason and function.
 const METRICS: f64 = 30.0;
 /// Metrics that the alarms of the template look at.
-pub(crate) const ALARM_METRICS: f64 = 24.0;
+pub(crate) const ALARM_METRICS: f64 = 26.0;
 /// A task of the default size, and what its start and its image's pull add.
 const TASK_VCPUS: f64 = 0.5;
 const TASK_GB: f64 = 1.0;

@@ -134,7 +134,7 @@ async fn reset(State(control): Shared) -> Answer<()> {
 }
 
 async fn switch(State(control): Shared, Path(function): Path<String>, Json(switches): Json<Switches>) -> Answer<()> {
-    Ok(Json(control.parts.mappings.switch(&function, switches).await?))
+    Ok(Json(control.parts.mappings.switch(&function, &switches).await?))
 }
 
 async fn expire(State(control): Shared, Path(function): Path<String>) -> Answer<usize> {
@@ -222,7 +222,7 @@ impl Client {
         self.call(reqwest::Method::POST, "reset", &()).await
     }
 
-    /// Sets the switches of the mapping that feeds a function.
+    /// Sets the switches of the mappings that feed a function.
     pub async fn switch(&self, function: &str, switches: &Switches) -> Result<()> {
         self.call(reqwest::Method::PUT, &format!("mappings/{function}"), switches).await
     }

@@ -1,5 +1,5 @@
-//! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role, and
-//! passes it to moto or to the local Fargate. Signatures are not verified: a key id is as good as its secret here.
+//! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role and of the
+//! resource, and passes it to moto or to the local Fargate. Signatures are not verified: a key id is as good as its secret here.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -198,7 +198,7 @@ impl Gate {
         }
         // Who reads what is encrypted decrypts it.
         if let Some(seal_key) = response.headers().get(s3::SEAL_KEY).and_then(|key| key.to_str().ok()).filter(|_| request.reads) {
-            self.check(caller, vec![Demand::new("kms:Decrypt", seal_key)], entry)?;
+            self.check(caller, vec![s3::seal("kms:Decrypt", seal_key, &request.object)], entry)?;
         }
         Ok(response)
     }

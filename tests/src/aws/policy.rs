@@ -90,8 +90,12 @@ pub enum Operator {
     ArnEquals,
     /// Equal with `*` and `?`, each part of the ARN for itself.
     ArnLike,
+    /// The opposite of [`Operator::ArnEquals`]; holds for a request without the key.
+    ArnNotEquals,
     /// `true` or `false`.
     Bool,
+    /// `true` for a request without the key, `false` for one with it.
+    Null,
 }
 
 /// A list that may be written as its only element.
@@ -202,25 +206,31 @@ impl Statement {
                 .as_ref()
                 .is_none_or(|resource| any(resource, &|pattern| arn_like(pattern, &demand.resource, &demand.context)))
             && self.condition.iter().all(|(operator, keys)| {
-                keys.iter().all(|(key, values)| {
-                    demand
-                        .context
-                        .get(key)
-                        .is_some_and(|found| any(values, &|value| operator.holds(value, found, &demand.context)))
-                })
+                keys.iter().all(|(key, values)| operator.holds(values, demand.context.get(key), &demand.context))
             })
     }
 }
 
 impl Operator {
-    fn holds(self, wanted: &str, found: &str, context: &Context) -> bool {
+    /// `found` is the key's value in the request, which may have none.
+    fn holds(self, wanted: &OneOrMany, found: Option<&str>, context: &Context) -> bool {
+        let is_wanted = |found: &str| wanted.as_slice().iter().any(|wanted| self.matches(wanted, found, context));
+        match self {
+            Self::Null => wanted.as_slice().iter().any(|wanted| wanted.eq_ignore_ascii_case("true") == found.is_none()),
+            Self::ArnNotEquals => !found.is_some_and(is_wanted),
+            _ => found.is_some_and(is_wanted),
+        }
+    }
+
+    /// One value, without the negation that the operator may have.
+    fn matches(self, wanted: &str, found: &str, context: &Context) -> bool {
         match self {
             Self::StringEquals => {
                 tokens(wanted, context).is_some_and(|tokens| tokens.into_iter().map(Token::literally).eq(found.chars()))
             }
             Self::StringLike => like(wanted, found, context),
-            Self::ArnEquals | Self::ArnLike => arn_like(wanted, found, context),
-            Self::Bool => wanted.eq_ignore_ascii_case(found),
+            Self::ArnEquals | Self::ArnLike | Self::ArnNotEquals => arn_like(wanted, found, context),
+            Self::Bool | Self::Null => wanted.eq_ignore_ascii_case(found),
         }
     }
 }
@@ -365,6 +375,38 @@ mod tests {
         assert!(!allows(&rules, service, &send.clone().with("aws:SourceArn", "arn:aws:s3:::other")));
         assert!(!allows(&rules, Who::Service("sns.amazonaws.com"), &send.clone().with("aws:SourceArn", "arn:aws:s3:::b")));
         assert!(!allows(&rules, Who::Role, &send.with("aws:SourceArn", "arn:aws:s3:::b")));
+    }
+
+    #[test]
+    fn null_asks_whether_the_request_has_the_key() {
+        let rules = statements(&json!([
+            { "Effect": "Allow", "Action": "s3:PutObject", "Resource": "*" },
+            { "Effect": "Deny", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::b/final", "Condition": { "Null": { "s3:if-none-match": "true" } } },
+        ]));
+        let put = |key: &str| Demand::new("s3:PutObject", format!("arn:aws:s3:::b/{key}"));
+        assert!(!allows(&rules, Who::Role, &put("final")));
+        assert!(allows(&rules, Who::Role, &put("final").with("s3:if-none-match", "*")));
+        assert!(allows(&rules, Who::Role, &put("other")));
+        let rules = statements(&json!([
+            { "Effect": "Allow", "Action": "s3:PutObject", "Resource": "*", "Condition": { "Null": { "s3:if-none-match": "false" } } },
+        ]));
+        assert!(!allows(&rules, Who::Role, &put("final")));
+        assert!(allows(&rules, Who::Role, &put("final").with("s3:if-none-match", "*")));
+    }
+
+    #[test]
+    fn a_negated_condition_holds_for_all_but_the_listed_values() {
+        let rules = statements(&json!([
+            { "Effect": "Allow", "Action": "s3:GetObject", "Resource": "*" },
+            {
+                "Effect": "Deny", "Principal": "*", "Action": "s3:GetObject*", "Resource": "*",
+                "Condition": { "ArnNotEquals": { "aws:PrincipalArn": ["arn:aws:iam::1:role/a", "arn:aws:iam::1:role/b"] } },
+            },
+        ]));
+        let by = |role: &str| get("k", "u").with("aws:PrincipalArn", format!("arn:aws:iam::1:role/{role}"));
+        assert!(allows(&rules, Who::Role, &by("a")) && allows(&rules, Who::Role, &by("b")));
+        assert!(!allows(&rules, Who::Role, &by("c")));
+        assert!(!allows(&rules, Who::Role, &get("k", "u")), "a request without the key is not one of the listed");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod event;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeSet, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -39,8 +39,8 @@ pub struct Switches {
     pub drop_first: bool,
 }
 
-/// All mappings, by the logical id of their function.
-pub struct Mappings(BTreeMap<String, Arc<Poller>>);
+/// All mappings. Those of one function are switched, and counted, together.
+pub struct Mappings(Vec<Arc<Poller>>);
 
 struct Poller {
     site: Arc<Site>,
@@ -72,7 +72,7 @@ struct Progress {
 impl Mappings {
     /// Starts one poller per mapping of the template. `instances` bounds each, below what the template allows.
     pub fn start(site: &Arc<Site>, lambda: &Arc<Lambda>, instances: usize) -> Result<Self> {
-        let mut pollers = BTreeMap::new();
+        let mut pollers = Vec::new();
         for (id, function) in &site.template.functions {
             for mapping in &function.mappings {
                 let queue = site.template.queue(&mapping.queue)?;
@@ -94,63 +94,66 @@ impl Mappings {
                     dropped: AtomicU64::new(0),
                 });
                 site.tasks.spawn(poll(Arc::clone(&poller)));
-                anyhow::ensure!(
-                    pollers.insert(id.clone(), poller).is_none(),
-                    "{id} has two queues: this world knows one per function"
-                );
+                pollers.push(poller);
             }
         }
         Ok(Self(pollers))
     }
 
-    /// Sets a mapping's switches; what was counted for them starts again.
-    pub async fn switch(&self, function: &str, switches: Switches) -> Result<()> {
-        let poller = self.poller(function)?;
-        poller.progress().lost.clear();
-        let paused = switches.paused;
-        poller.switches.send_replace(switches);
-        if paused {
-            // What is under way ends first.
-            drop(poller.concurrency.acquire_many(poller.instances.try_into()?).await?);
+    /// Sets the switches of a function's mappings; what was counted for them starts again.
+    pub async fn switch(&self, function: &str, switches: &Switches) -> Result<()> {
+        for poller in self.of(function)? {
+            poller.switch(switches.clone()).await?;
         }
         Ok(())
     }
 
     /// Sets the switches of every mapping back.
     pub async fn reset(&self) -> Result<()> {
-        for function in self.0.keys() {
-            self.switch(function, Switches::default()).await?;
+        for poller in &self.0 {
+            poller.switch(Switches::default()).await?;
         }
         Ok(())
     }
 
     /// Makes the visibility timeout of the messages that failed pass now.
     pub async fn expire(&self, function: &str) -> Result<usize> {
-        let poller = self.poller(function)?;
-        let hidden = std::mem::take(&mut poller.progress().hidden);
-        for receipt in &hidden {
-            let request = poller.site.sqs.change_message_visibility().queue_url(&poller.url).receipt_handle(receipt);
-            request.visibility_timeout(0).send().await.context("showing a failed message")?;
+        let mut shown = 0;
+        for poller in self.of(function)? {
+            let hidden = std::mem::take(&mut poller.progress().hidden);
+            for receipt in &hidden {
+                let request = poller.site.sqs.change_message_visibility().queue_url(&poller.url).receipt_handle(receipt);
+                request.visibility_timeout(0).send().await.context("showing a failed message")?;
+            }
+            shown += hidden.len();
         }
-        Ok(hidden.len())
+        Ok(shown)
     }
 
-    /// What each mapping has done, and its switches.
+    /// What each function's mappings have done, and their switches.
     pub fn status(&self) -> Value {
-        let status = self.0.iter().map(|(function, poller)| {
-            let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let functions: BTreeSet<&str> = self.0.iter().map(|poller| poller.function.as_str()).collect();
+        let status = functions.into_iter().map(|function| {
+            let of: Vec<_> = self.0.iter().filter(|poller| poller.function == function).collect();
+            let count = |counter: fn(&Poller) -> &AtomicU64| -> u64 {
+                of.iter().map(|poller| counter(poller).load(Ordering::Relaxed)).sum()
+            };
+            let queues: Vec<_> = of.iter().map(|poller| &poller.mapping.queue).collect();
+            let hidden: usize = of.iter().map(|poller| poller.progress().hidden.len()).sum();
             let counts = json!({
-                "queue": poller.mapping.queue, "switches": *poller.switches.borrow(), "delivered": count(&poller.delivered),
-                "failed": count(&poller.failed), "dropped": count(&poller.dropped), "hidden": poller.progress().hidden.len(),
-                "inFlight": count(&poller.in_flight),
+                "queues": queues, "switches": *of[0].switches.borrow(), "delivered": count(|poller| &poller.delivered),
+                "failed": count(|poller| &poller.failed), "dropped": count(|poller| &poller.dropped), "hidden": hidden,
+                "inFlight": count(|poller| &poller.in_flight),
             });
-            (function.clone(), counts)
+            (function.to_owned(), counts)
         });
         Value::Object(status.collect())
     }
 
-    fn poller(&self, function: &str) -> Result<&Arc<Poller>> {
-        self.0.get(function).with_context(|| format!("no queue feeds {function}"))
+    fn of(&self, function: &str) -> Result<Vec<&Arc<Poller>>> {
+        let of: Vec<_> = self.0.iter().filter(|poller| poller.function == function).collect();
+        ensure!(!of.is_empty(), "no queue feeds {function}");
+        Ok(of)
     }
 }
 
@@ -186,6 +189,17 @@ async fn poll(poller: Arc<Poller>) {
 impl Poller {
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn switch(&self, switches: Switches) -> Result<()> {
+        self.progress().lost.clear();
+        let paused = switches.paused;
+        self.switches.send_replace(switches);
+        if paused {
+            // What is under way ends first.
+            drop(self.concurrency.acquire_many(self.instances.try_into()?).await?);
+        }
+        Ok(())
     }
 
     async fn receive(&self) -> Result<Vec<Message>> {

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, Method};
 
-use super::policy::Demand;
+use super::{REGION, policy::Demand};
 
 /// The KMS key that an object is encrypted under, in requests and answers.
 pub const SEAL_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
@@ -13,6 +13,8 @@ pub struct Request {
     pub demands: Vec<Demand>,
     /// The bucket's ARN: whoever may not list it is told 403 instead of 404.
     pub bucket: String,
+    /// The object's ARN.
+    pub object: String,
     /// It reads one object.
     pub reads: bool,
     /// It succeeds only if the object is, or is not, as the caller says.
@@ -34,6 +36,14 @@ impl Request {
         let has = |name: &str| parameters.contains(&name);
         let only = |known: &[&str]| parameters.iter().all(|name| known.contains(name));
         let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // `creates`: as opposed to the start and the parts of an upload.
+        let write = |creates: bool| {
+            let demand = Demand::new("s3:PutObject", &object).with("s3:ObjectCreationOperation", creates.to_string());
+            match header("if-none-match") {
+                Some(value) => demand.with("s3:if-none-match", value),
+                None => demand,
+            }
+        };
 
         let demands = if key.is_empty() {
             let listing =
@@ -49,13 +59,13 @@ impl Request {
             match *method {
                 Method::GET | Method::HEAD if only(&["partNumber"]) => vec![Demand::new("s3:GetObject", &object)],
                 Method::PUT if only(&["partNumber", "uploadId"]) => {
-                    let mut demands = vec![Demand::new("s3:PutObject", &object)];
+                    let mut demands = vec![write(!has("uploadId"))];
                     if let Some(source) = header("x-amz-copy-source") {
                         let source = percent_decode(source.strip_prefix('/').unwrap_or(source))?;
                         demands.push(Demand::new("s3:GetObject", format!("arn:aws:s3:::{source}")));
                     }
                     if let Some(seal_key) = header(SEAL_KEY) {
-                        demands.push(Demand::new("kms:GenerateDataKey", seal_key));
+                        demands.push(seal("kms:GenerateDataKey", seal_key, &object));
                     }
                     if headers.contains_key("x-amz-tagging") {
                         demands.push(Demand::new("s3:PutObjectTagging", &object));
@@ -65,7 +75,7 @@ impl Request {
                     }
                     demands
                 }
-                Method::POST if has("uploads") || has("uploadId") => vec![Demand::new("s3:PutObject", &object)],
+                Method::POST if has("uploads") || has("uploadId") => vec![write(has("uploadId"))],
                 Method::DELETE if has("uploadId") => vec![Demand::new("s3:AbortMultipartUpload", &object)],
                 Method::DELETE if only(&[]) => vec![Demand::new("s3:DeleteObject", &object)],
                 _ => return None,
@@ -73,8 +83,15 @@ impl Request {
         };
         let reads = demands.iter().any(|demand| demand.action == "s3:GetObject");
         let conditional = headers.contains_key("if-none-match") || headers.contains_key("if-match");
-        Some(Self { demands, bucket, reads, conditional: conditional && *method != Method::GET && *method != Method::HEAD })
+        let conditional = conditional && *method != Method::GET && *method != Method::HEAD;
+        Some(Self { demands, bucket, object, reads, conditional })
     }
+}
+
+/// What S3 asks of KMS for the caller, about an object.
+pub fn seal(action: &str, key: &str, object: &str) -> Demand {
+    let demand = Demand::new(action, key).with("kms:ViaService", format!("s3.{REGION}.amazonaws.com"));
+    demand.with("kms:EncryptionContext:aws:s3:arn", object)
 }
 
 /// Undoes %XX; `None` if that is not UTF-8 or not well-formed.
@@ -125,6 +142,24 @@ mod tests {
         let overwrite = actions(&Method::PUT, "/b/k", &[("if-match", "\"etag\"")]).unwrap();
         assert_eq!(overwrite.len(), 2);
         assert_eq!(actions(&Method::PUT, "/b/k", &[("if-none-match", "*")]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn policies_see_the_condition_of_a_write_and_whether_it_creates_an_object() {
+        let context = |method: Method, target: &str, header: Option<&str>| {
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let headers = header.map(|value| (axum::http::header::IF_NONE_MATCH, value.parse().unwrap())).into_iter().collect();
+            let request = Request::parse(&method, path, query, &headers).unwrap();
+            serde_json::to_value(&request.demands[0].context).unwrap()
+        };
+        let plain = serde_json::json!({ "s3:objectcreationoperation": "true" });
+        let once = serde_json::json!({ "s3:objectcreationoperation": "true", "s3:if-none-match": "*" });
+        let part = serde_json::json!({ "s3:objectcreationoperation": "false" });
+        assert_eq!(context(Method::PUT, "/b/k", None), plain);
+        assert_eq!(context(Method::PUT, "/b/k", Some("*")), once);
+        assert_eq!(context(Method::POST, "/b/k?uploads", None), part);
+        assert_eq!(context(Method::PUT, "/b/k?partNumber=1&uploadId=u", None), part);
+        assert_eq!(context(Method::POST, "/b/k?uploadId=u", Some("*")), once);
     }
 
     #[test]

@@ -37,11 +37,14 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
         Ok(_) => "allowed".to_owned(),
         Err(error) => code(error.code()),
     };
-    let put = async |key: String| match task.put_object().bucket(bucket).key(key).body(ByteStream::from_static(b"x")).send().await
-    {
-        Ok(_) => "allowed".to_owned(),
-        Err(error) => code(error.code()),
+    let put_if = async |key: String, condition: Option<&str>| {
+        let put = task.put_object().bucket(bucket).key(key).body(ByteStream::from_static(b"x"));
+        match put.set_if_none_match(condition.map(Into::into)).send().await {
+            Ok(_) => "allowed".to_owned(),
+            Err(error) => code(error.code()),
+        }
     };
+    let put = async |key: String| put_if(key, None).await;
     assert_eq!(get(format!("{mine}/in/spec")).await, "allowed");
     assert_eq!(put(format!("{mine}/out/progress")).await, "allowed");
     for key in
@@ -52,12 +55,22 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
     for key in [format!("{mine}/in/spec"), format!("{other}/out/result"), "runs/world/x/owner".into(), "trees/world/x".into()] {
         assert_eq!(put(key.clone()).await, "AccessDenied", "writing {key}");
     }
+    for name in ["x", "log", "a/result", "result/x", "result"] {
+        assert_eq!(put(format!("{mine}/out/{name}")).await, "AccessDenied", "writing out/{name}");
+    }
+    for (result, write) in [("allowed", "the first"), ("PreconditionFailed", "the second")] {
+        assert_eq!(put_if(format!("{mine}/out/result"), Some("*")).await, result, "{write}");
+    }
+    let parts = task.create_multipart_upload().bucket(bucket).key(format!("{mine}/out/progress")).send().await;
+    assert_eq!(parts.err().and_then(|error| error.code().map(str::to_owned)).as_deref(), Some("AccessDenied"));
     let listed = task.list_objects_v2().bucket(bucket).send().await;
     assert_eq!(listed.err().and_then(|error| error.code().map(str::to_owned)).as_deref(), Some("AccessDenied"));
     for folder in [&mine, &other] {
         administrator.delete_object().bucket(bucket).key(format!("{folder}/in/spec")).send().await?;
     }
-    administrator.delete_object().bucket(bucket).key(format!("{mine}/out/progress")).send().await?;
+    for name in ["progress", "result"] {
+        administrator.delete_object().bucket(bucket).key(format!("{mine}/out/{name}")).send().await?;
+    }
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Rights without a use, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 13] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 14] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
@@ -31,6 +31,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 13] = [
     ("SweeperRole", "sqs:SendMessage", "driftless-sources.fifo", Never, COLLECTION),
     ("LauncherRole", "s3:DeleteObject", "tasks/*/in/spec", Sometimes, TAKEN_BACK),
     ("LauncherRole", "s3:DeleteObject", "tasks/*/in/identity", Sometimes, TAKEN_BACK),
+    ("RecorderRole", "s3:PutObject", "runs/*/owner", Sometimes, "The Update was deleted before its run began."),
     ("RecorderRole", "sqs:SendMessage", "driftless-runs", Sometimes, "Looks again after a fault that passes."),
     ("LauncherRole", "ecs:DescribeTasks", "task/driftless/*", Sometimes, "Tokens are renewed for a task that lives."),
     (
@@ -56,7 +57,12 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
         "*",
         "tickets.rs: another task's folder, another folder than its own `in/`; compat/mod.rs: sealed inputs.",
     ),
-    ("TaskRole", "s3:PutObject", "*", "tickets.rs: another task's folder, another folder than its own `out/`."),
+    (
+        "TaskRole",
+        "s3:PutObject",
+        "*",
+        "tickets.rs: another task's folder, other keys than its own three, a result without a condition.",
+    ),
     ("*", "s3:GetObject", "sealed/*", "compat/mod.rs: only the launcher reads sealed inputs."),
     ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: only the five functions read the kubeconfig."),
 ];

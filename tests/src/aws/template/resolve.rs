@@ -148,6 +148,7 @@ impl<'a> Resolver<'a> {
             "AWS::AccountId" => account.clone(),
             "AWS::Region" => region.clone(),
             "AWS::Partition" => "aws".into(),
+            "AWS::URLSuffix" => "amazonaws.com".into(),
             "AWS::StackName" => stack.clone(),
             _ => match self.kind(place, id)? {
                 "AWS::SQS::Queue" => format!("{}/{account}/{}", self.settings.endpoint, self.name(id)?),

@@ -254,6 +254,7 @@ impl Raw {
                 self.capacity_providers = shape::<raw::CapacityProviders>(id, properties)?.capacity_providers;
             }
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
+            "AWS::Logs::AccountPolicy" => drop(shape::<raw::AccountPolicy>(id, properties)?),
             "AWS::CloudWatch::Alarm" => {
                 let alarm = watch::alarm(id, shape(id, properties)?)?;
                 self.alarms.insert(id.into(), alarm);

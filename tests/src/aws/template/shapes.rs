@@ -43,6 +43,13 @@ shape!(Cluster { cluster_name: String });
 shape!(CapacityProviders { cluster: String, capacity_providers: Vec<String>, default_capacity_provider_strategy: Value });
 shape!(Key { description: Value, enable_key_rotation: Value, pending_window_in_days: Value, key_policy: Policy });
 shape!(LogGroup { log_group_name: String, retention_in_days: Value });
+shape!(AccountPolicy {
+    policy_name: String,
+    policy_type: String,
+    policy_document: String,
+    scope: String,
+    selection_criteria: String
+});
 shape!(Dashboard { dashboard_name: String, dashboard_body: String });
 shape!(Alarm {
     alarm_name: String, alarm_description: String, alarm_actions: Vec<String>, o_k_actions: Vec<String>,

@@ -36,12 +36,23 @@ async fn a_task_reads_its_own_folder_and_is_refused_anothers() {
         put.map(drop).map_err(|error| error.code().unwrap_or_default().to_owned())
     };
     let large = vec![7; 3 << 20];
-    put(format!("{own}/out/log"), large.clone()).await.unwrap();
-    let found = administrator.get_object().bucket(bucket).key(format!("{own}/out/log")).send().await.unwrap();
+    put(format!("{own}/out/result"), large.clone()).await.unwrap();
+    let found = administrator.get_object().bucket(bucket).key(format!("{own}/out/result")).send().await.unwrap();
     assert_eq!(found.body.collect().await.unwrap().into_bytes(), large);
-    assert_eq!(put(format!("{own}/out/log"), Vec::new()).await.unwrap_err(), "PreconditionFailed");
+    assert_eq!(put(format!("{own}/out/result"), Vec::new()).await.unwrap_err(), "PreconditionFailed");
+    for name in ["log", "x", "a/result", "progress/result"] {
+        assert_eq!(put(format!("{own}/out/{name}"), Vec::new()).await.unwrap_err(), "AccessDenied", "{name}");
+    }
     assert_eq!(put(format!("{own}/in/spec"), Vec::new()).await.unwrap_err(), "AccessDenied");
     assert_eq!(put(format!("{other}/out/result"), Vec::new()).await.unwrap_err(), "AccessDenied");
+
+    for name in ["progress", "lock", "result"] {
+        let plain = task.put_object().bucket(bucket).key(format!("{own}/out/{name}")).send().await;
+        let code = plain.err().and_then(|error| error.code().map(str::to_owned));
+        assert_eq!(code.as_deref(), (name == "result").then_some("AccessDenied"), "{name} without a condition");
+    }
+    let parts = task.create_multipart_upload().bucket(bucket).key(format!("{own}/out/progress")).send().await.unwrap_err();
+    assert_eq!(parts.code(), Some("AccessDenied"));
 
     let launcher = world.s3(&world.hooks.credentials("LauncherRole", "f").await.unwrap()).await;
     let missing = launcher.get_object().bucket(bucket).key("runs/kind/u/owner").send().await.unwrap_err();
@@ -83,28 +94,62 @@ async fn the_sweeper_finds_old_trees_and_the_fetcher_alone_may_delete_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn owner_and_outcome_are_written_once() {
+    let world = TestWorld::start("once").await;
+    let bucket = async |role: &str| {
+        let keys = world.hooks.credentials(role, "f").await.unwrap();
+        Bucket::new(&world.config(&keys).await, world.aws.bucket.clone())
+    };
+    for (role, key) in [
+        ("LauncherRole", "runs/kind/u/owner"),
+        ("LauncherRole", "keys/inputs"),
+        ("RecorderRole", "runs/kind/v/owner"),
+        ("RecorderRole", "runs/kind/v/outcome"),
+    ] {
+        let bucket = bucket(role).await;
+        let refused = bucket.put(key, b"plain".to_vec()).await.unwrap_err().to_string();
+        assert!(refused.contains("AccessDenied"), "{role} {key}: {refused}");
+        assert!(bucket.put_new(key, b"first".to_vec()).await.unwrap(), "{role} {key}");
+        assert!(!bucket.put_new(key, b"second".to_vec()).await.unwrap(), "{role} {key}");
+    }
+    assert_eq!(bucket("RecorderRole").await.get("runs/kind/v/outcome").await.unwrap().unwrap(), b"first");
+    // The launcher counts refused attempts in the launch record.
+    let launcher = bucket("LauncherRole").await;
+    assert!(launcher.put_new("runs/kind/u/launch", b"0".to_vec()).await.unwrap());
+    launcher.put("runs/kind/u/launch", b"1".to_vec()).await.unwrap();
+    assert!(bucket("RecorderRole").await.put_new("runs/kind/w/launch", Vec::new()).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_task_reports_reaches_the_recorder_after_the_test_event() {
     let world = TestWorld::start("notification").await;
     let role = &world.aws.site.template.roles["TaskRole"].id;
     let task = world.s3(&world.hooks.credentials("TaskRole", "t1").await.unwrap()).await;
     for name in ["lock", "progress", "result"] {
         let key = format!("tasks/{role}:t1/out/{name}");
-        task.put_object().bucket(&world.aws.bucket).key(key).body(b"{}".to_vec().into()).send().await.unwrap();
+        let put = task.put_object().bucket(&world.aws.bucket).key(key).if_none_match("*").body(b"{}".to_vec().into());
+        put.send().await.unwrap();
     }
-    let taken =
-        eventually("all are taken", async || world.taken("recorder").into(), |taken| taken.as_array().unwrap().len() >= 3).await;
-    let bodies: Vec<_> = taken
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|body| driftless_contract::parse_run_message(body.as_str().unwrap()).unwrap())
-        .collect();
-    assert!(bodies.contains(&driftless_contract::RunMessage::Test));
-    for report in ["progress", "result"] {
-        let key = format!("tasks/{role}:t1/out/{report}");
-        assert!(bodies.contains(&driftless_contract::RunMessage::Objects(vec![key])), "{bodies:?}");
-    }
-    assert_eq!(bodies.len(), 3, "nobody is told of a lock");
+    // By queue: the bodies of both are parsed alike.
+    let taken = async || {
+        let records = world.notes("recorder").into_iter().filter_map(|note| note["event"]["Records"].as_array().cloned());
+        let messages = records.flatten().map(|record| {
+            let message = driftless_contract::parse_run_message(record["body"].as_str().unwrap()).unwrap();
+            json!([record["eventSourceARN"].as_str().unwrap().rsplit(':').next(), format!("{message:?}")])
+        });
+        messages.collect::<Vec<_>>().into()
+    };
+    let report = |queue: &str, name: &str| {
+        let message = driftless_contract::RunMessage::Objects(vec![format!("tasks/{role}:t1/out/{name}")]);
+        json!([queue, format!("{message:?}")])
+    };
+    let expected = [report("driftless-progress", "progress"), report("driftless-runs", "result")];
+    let has_all = |taken: &Value| expected.iter().all(|report| taken.as_array().unwrap().contains(report));
+    let taken = eventually("both are taken", taken, has_all).await;
+    let tests = [json!(["driftless-progress", "Test"]), json!(["driftless-runs", "Test"])];
+    let others = taken.as_array().unwrap().iter().filter(|message| !tests.contains(message) && !expected.contains(message));
+    assert_eq!(others.count(), 0, "nobody is told of a lock: {taken:#}");
+    assert!(taken.as_array().unwrap().contains(&tests[1]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
