@@ -268,6 +268,9 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
             (200, keys.as_bytes().to_vec())
         }
         (_, Some(content)) if content == UNAVAILABLE => (503, vec![]),
+        // As the policy of the task's role and S3 have it.
+        ("PUT", _) if key.ends_with("/out/result") && headers.get("if-none-match") != Some(&"*") => (403, vec![]),
+        ("PUT", Some(_)) if headers.contains_key("if-none-match") => (412, vec![]),
         ("PUT", _) => {
             objects.insert(key.into(), body);
             (200, vec![])
@@ -384,6 +387,22 @@ async fn a_stop_while_the_result_is_stored_does_not_lose_it() {
     let (ended, ()) = tokio::join!(aws.run(), stopping);
     ended.unwrap();
     assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+}
+
+/// Without this, a try whose answer is lost would turn a run that succeeded into a task that failed.
+#[tokio::test]
+async fn a_result_that_is_stored_already_is_success() {
+    let aws = Aws::new("stored");
+    aws.launch(|_| {});
+    aws.put("out/result", UNAVAILABLE.into());
+    let storing = async {
+        aws.answered("PUT out/result 503", 1).await;
+        aws.put("out/result", b"first".to_vec());
+    };
+    let (ended, ()) = tokio::join!(aws.run(), storing);
+    ended.unwrap();
+    aws.answered("PUT out/result 412", 1).await;
+    assert_eq!(aws.served.lock().unwrap().objects[&format!("{TASK}out/result")], b"first");
 }
 
 #[tokio::test]
