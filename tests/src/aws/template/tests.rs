@@ -282,11 +282,15 @@ fn progress_has_a_queue_of_its_own() {
 }
 
 #[test]
-fn leftovers_of_tasks_expire() {
+fn leftovers_of_tasks_expire_after_the_longest_run() {
     let template = read(TEMPLATE).unwrap();
     let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
     let tasks: Vec<_> = rules.iter().filter(|rule| rule["Prefix"] == "tasks/").collect();
     assert_eq!((tasks.len(), &tasks[0]["ExpirationInDays"], &tasks[0]["Status"]), (1, &2.into(), &"Enabled".into()));
+    // `in/run` says which run a live task is of, to the end of the longest run.
+    let raw: Value = serde_saphyr::from_str(TEMPLATE).unwrap();
+    let longest = raw["Parameters"]["MaxRunSeconds"]["MaxValue"].as_u64();
+    assert!(longest.is_none_or(|longest| longest + 3600 <= 2 * 86400), "a run of {longest:?} s outlives its task's folder");
     let parts = rules.iter().find(|rule| rule["Prefix"].is_null()).unwrap();
     assert_eq!(parts["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"], 1);
 }
