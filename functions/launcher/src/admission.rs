@@ -19,8 +19,10 @@ pub(crate) async fn enter<C: Cluster, O, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<(), Stop> {
     let run = &prepared.run;
+    let stack = update.stack(&settings.system_namespace).map(|stack| stack.namespace);
     let applicant = Applicant {
         namespace: run.update.namespace.clone(),
+        counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
         name: run.update.name.clone(),
         destroys: prepared.spec.operation == Operation::Destroy,
         since: update.creation_timestamp().map_or(now, |created| created.0),

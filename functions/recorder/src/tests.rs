@@ -451,6 +451,7 @@ fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
 fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
     let applicant = |name: &str, since: i64| Applicant {
         namespace: "m".into(),
+        counts_for: None,
         name: name.into(),
         destroys: false,
         since: Timestamp::from_second(since).unwrap(),

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 /// Who waits is looked at every minute. One that nobody came to for this long holds nobody up.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
-/// All of them are in one annotation. An object's annotations have 256 KiB, and one of these has 430 bytes at most. So no more runs go on
-/// where any limit is set,
+/// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460 bytes at most, so this many runs are
+/// under way at most where any limit is set.
 const MOST_RUNNING: usize = 400;
-/// and of those that wait so many are kept, the first by their rank. The others look again as well, and have their turn by then.
-const MOST_WAITING: usize = 200;
+/// The list keeps this many waiting runs, the first in the queue. The others ask again every minute and enter it later.
+const MOST_WAITING: usize = 150;
 
 /// How many runs may go on at once. `None` is as many as there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,8 +44,12 @@ pub struct Admissions {
 /// A run that goes on or wants to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applicant {
-    /// The namespace that it counts for.
+    /// The Update's namespace.
     pub namespace: String,
+    /// The namespace that the run counts for, where that is not the Update's own: the Update for a Stack of a terminating namespace is in
+    /// the system's namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts_for: Option<String>,
     /// The Update's name.
     pub name: String,
     /// It destroys.
@@ -54,6 +58,12 @@ pub struct Applicant {
     pub since: Timestamp,
     /// When it asked last, or up to half the time before that after which it is forgotten: so not every look has to be written.
     pub seen: Timestamp,
+}
+
+impl Applicant {
+    fn tenant(&self) -> &str {
+        self.counts_for.as_deref().unwrap_or(&self.namespace)
+    }
 }
 
 impl Admissions {
@@ -70,7 +80,7 @@ impl Admissions {
                 self.waiting.insert(uid.to_owned(), applicant);
             }
             while self.waiting.len() > MOST_WAITING {
-                let last = self.queue().pop().map(|(uid, _)| uid.clone());
+                let last = self.queue().pop().map(|(uid, _)| uid.to_owned());
                 self.waiting.remove(&last.unwrap_or_default());
             }
             return Err(words);
@@ -86,36 +96,59 @@ impl Admissions {
         ran.or(waited).is_some()
     }
 
-    /// Those that wait, the next one first: destroys, then those of the namespace with the fewest runs, then the oldest.
+    /// The waiting runs, the next one first.
     #[must_use]
-    pub fn queue(&self) -> Vec<(&String, &Applicant)> {
-        let mut queue: Vec<_> = self.waiting.iter().collect();
-        queue.sort_by_cached_key(|(uid, waiter)| self.rank(uid, waiter));
-        queue
+    pub fn queue(&self) -> Vec<(&str, &Applicant)> {
+        ranked(&self.running, self.waiting()).into_iter().map(|(_, uid, waiter)| (uid, waiter)).collect()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (&str, &Applicant)> {
+        self.waiting.iter().map(|(uid, waiter)| (uid.as_str(), waiter))
     }
 
     /// What it waits for. The words are the same for as long as that is: they are written down, and a change of them is an event.
     fn must_wait(&self, limits: Limits, uid: &str, applicant: &Applicant) -> Option<String> {
-        let namespace = &applicant.namespace;
-        let is_full = |namespace: &str| limits.runs_per_namespace.filter(|most| self.runs_of(namespace) >= *most);
-        if let Some(most) = is_full(namespace) {
-            return Some(format!("{most} runs of the namespace {namespace:?} are under way, which are all it may have at once"));
+        let namespace = applicant.tenant();
+        let most_of_one = limits.runs_per_namespace.unwrap_or(usize::MAX);
+        if self.running.values().filter(|run| run.tenant() == namespace).count() >= most_of_one {
+            return Some(format!(
+                "{most_of_one} runs of the namespace {namespace:?} are under way, which are all it may have at once"
+            ));
         }
         let most = limits.runs.unwrap_or(MOST_RUNNING).min(MOST_RUNNING);
         let free = most.saturating_sub(self.running.len());
-        let mine = self.rank(uid, applicant);
-        let others = self.waiting.iter().filter(|(other, waiter)| *other != uid && is_full(&waiter.namespace).is_none());
-        let first = others.filter(|(other, waiter)| self.rank(other, waiter) < mine).count();
-        (first >= free).then(|| format!("at most {most} runs go on at once, and it is not the turn of this one"))
+        let others = self.waiting().filter(|(other, _)| *other != uid);
+        let next = ranked(&self.running, others.chain([(uid, applicant)]));
+        // A run that its own namespace's limit keeps back delays no other namespace.
+        let mut next = next.into_iter().filter(|(level, ..)| *level < most_of_one).take(free);
+        (!next.any(|(_, next, _)| next == uid))
+            .then(|| format!("at most {most} runs go on at once, and it is not the turn of this one"))
     }
+}
 
-    fn runs_of(&self, namespace: &str) -> usize {
-        self.running.values().filter(|run| run.namespace == namespace).count()
+/// Waiting runs in the order in which free slots go to them, each with its level: how many runs of its namespace are under way or come
+/// before it. The lowest level is first, then the oldest run.
+///
+/// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because the
+/// operation of an Update is the tenant's word.
+fn ranked<'a>(
+    running: &BTreeMap<String, Applicant>,
+    waiting: impl Iterator<Item = (&'a str, &'a Applicant)>,
+) -> Vec<(usize, &'a str, &'a Applicant)> {
+    let mut levels = BTreeMap::<&str, usize>::new();
+    for run in running.values() {
+        *levels.entry(run.tenant()).or_default() += 1;
     }
-
-    fn rank<'a>(&self, uid: &'a str, applicant: &Applicant) -> (bool, usize, Timestamp, &'a str) {
-        (!applicant.destroys, self.runs_of(&applicant.namespace), applicant.since, uid)
+    let mut waiting: Vec<_> = waiting.collect();
+    waiting.sort_by_key(|(uid, waiter)| (!waiter.destroys, waiter.since, *uid));
+    let mut ranked = Vec::new();
+    for (uid, waiter) in waiting {
+        let level = levels.entry(waiter.tenant()).or_default();
+        ranked.push((*level, uid, waiter));
+        *level += 1;
     }
+    ranked.sort_by_key(|(level, uid, waiter)| (*level, waiter.since, *uid));
+    ranked
 }
 
 #[cfg(test)]
@@ -128,8 +161,14 @@ mod tests {
 
     /// An Update of that age, which is also its name.
     fn of(namespace: &str, since: i64) -> (String, Applicant) {
-        let applicant =
-            Applicant { namespace: namespace.into(), name: since.to_string(), destroys: false, since: at(since), seen: at(100) };
+        let applicant = Applicant {
+            namespace: namespace.into(),
+            counts_for: None,
+            name: since.to_string(),
+            destroys: false,
+            since: at(since),
+            seen: at(100),
+        };
         (format!("{namespace}{since}"), applicant)
     }
 
@@ -163,20 +202,90 @@ mod tests {
     }
 
     #[test]
-    fn a_free_place_is_for_a_destroy_then_for_the_namespace_with_fewer_runs_then_for_the_oldest() {
+    fn free_slot_goes_to_the_namespace_with_fewest_runs() {
         let running = || [of("a", 0), of("a", 1), of("b", 0)];
         let waits = |me: (String, Applicant), waiting: [(String, Applicant); 1]| {
-            admissions(running(), waiting).admit(limits(4, 3), &me.0, me.1).is_err()
+            admissions(running(), waiting).admit(limits(4, 4), &me.0, me.1).is_err()
         };
         assert!(!waits(of("c", 9), [of("a", 5)]), "c has no run, a has two");
         assert!(waits(of("a", 5), [of("c", 9)]), "c has none");
         assert!(waits(of("a", 9), [of("a", 5)]), "an older one");
         assert!(!waits(of("a", 5), [of("a", 9)]), "it is older");
         assert!(!waits(of("a", 5), [of("a", 5)]), "it waits already");
-        assert!(waits(of("c", 5), [destroy("a", 9)]), "a destroy");
-        assert!(!waits(destroy("a", 9), [of("c", 5)]), "it destroys");
+        assert!(waits(of("a", 5), [destroy("a", 9)]), "a destroy of the same namespace");
+        assert!(!waits(destroy("a", 9), [of("a", 5)]), "it destroys");
+        assert!(!waits(of("c", 9), [destroy("a", 5)]), "a destroy of a namespace with more runs");
         let queue = admissions(running(), [of("a", 5), of("c", 9), destroy("a", 8)]);
-        assert_eq!(queue.queue().into_iter().map(|(uid, _)| uid.as_str()).collect::<Vec<_>>(), ["a8", "c9", "a5"]);
+        assert_eq!(queue.queue().into_iter().map(|(uid, _)| uid).collect::<Vec<_>>(), ["c9", "a8", "a5"]);
+    }
+
+    #[test]
+    fn stream_of_destroys_delays_no_other_namespace() {
+        for (running, since) in [(&["a"][..], 1), (&["a", "b"], 1), (&[], 9)] {
+            let running = running.iter().map(|namespace| of(namespace, 0)).collect();
+            let waiting = (10..110).map(|since| destroy("a", since)).collect();
+            let (uid, me) = of("b", since);
+            let mut all = Admissions { running, waiting };
+            let free = Limits { runs: Some(all.running.len() + 1), runs_per_namespace: None };
+            assert_eq!(all.admit(free, &uid, me), Ok(()));
+        }
+    }
+
+    #[test]
+    fn namespace_with_a_long_queue_leaves_every_second_slot_to_another() {
+        let waiting = (0..100).map(|since| destroy("a", since)).chain([of("b", 500), of("b", 501)]);
+        let all = Admissions { running: BTreeMap::new(), waiting: waiting.collect() };
+        let first: Vec<_> = all.queue().into_iter().map(|(uid, _)| uid).take(5).collect();
+        assert_eq!(first, ["a0", "b500", "a1", "b501", "a2"]);
+    }
+
+    #[test]
+    fn runs_for_terminating_namespaces_count_for_their_stacks() {
+        let terminating = |namespace: &str, since| {
+            let (uid, run) = of("system", since);
+            (format!("{namespace}-{uid}"), Applicant { counts_for: Some(namespace.into()), ..run })
+        };
+        let mut all = admissions([terminating("a", 0)], []);
+        let (uid, me) = terminating("b", 1);
+        assert_eq!(all.admit(limits(9, 1), &uid, me), Ok(()), "another namespace's");
+        let (uid, me) = of("a", 2);
+        let words = all.admit(limits(9, 1), &uid, me).unwrap_err();
+        assert!(words.contains("of the namespace \"a\""), "{words}");
+        let (uid, me) = of("system", 3);
+        assert_eq!(all.admit(limits(9, 1), &uid, me), Ok(()));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn queue_is_fair_between_namespaces_and_ordered_within_one(
+            running in proptest::collection::vec(0_usize..4, 0..12),
+            waiting in proptest::collection::vec((0_usize..4, 0_i64..50, proptest::bool::ANY), 0..30),
+        ) {
+            let names = ["a", "b", "c", "d"];
+            let waiter = |(n, (namespace, since, destroys)): (usize, (usize, i64, bool))| {
+                let (_, run) = of(names[namespace], since);
+                (format!("{n:03}"), Applicant { destroys, ..run })
+            };
+            let running: BTreeMap<_, _> = (0_i64..).zip(running).map(|(n, namespace)| of(names[namespace], n)).collect();
+            let mut runs: BTreeMap<String, usize> = BTreeMap::new();
+            for run in running.values() {
+                *runs.entry(run.namespace.clone()).or_default() += 1;
+            }
+            let all = Admissions { running, waiting: waiting.into_iter().enumerate().map(waiter).collect() };
+            let queue = all.queue();
+            proptest::prop_assert_eq!(queue.len(), all.waiting.len());
+            for (position, (uid, run)) in queue.iter().enumerate() {
+                for (later, other) in &queue[position..] {
+                    let count = |namespace: &str| runs.get(namespace).copied().unwrap_or_default();
+                    if run.namespace == other.namespace {
+                        proptest::prop_assert!((!run.destroys, run.since, uid) <= (!other.destroys, other.since, later));
+                    } else {
+                        proptest::prop_assert!(count(&run.namespace) <= count(&other.namespace));
+                    }
+                }
+                *runs.entry(run.namespace.clone()).or_default() += 1;
+            }
+        }
     }
 
     #[test]
@@ -223,7 +332,8 @@ mod tests {
         let long = |n: usize| {
             let since = "2026-11-22T05:00:00.123456789Z".parse().unwrap();
             let (namespace, name) = (format!("{n:063}"), format!("{n:0193}"));
-            (format!("{n:036}"), Applicant { namespace, name, destroys: false, since, seen: since })
+            let (namespace, counts_for) = ("driftless".into(), Some(namespace));
+            (format!("{n:036}"), Applicant { namespace, counts_for, name, destroys: false, since, seen: since })
         };
         let mut all = Admissions { running: (0..400).map(long).collect(), waiting: (400..600).map(long).collect() };
         let (uid, me) = long(600);
@@ -239,12 +349,12 @@ mod tests {
         };
         assert!((1..=400).rev().chain(1..=400).all(|since| waits(&mut all, since)));
         let kept: Vec<_> = all.queue().into_iter().map(|(_, waiter)| waiter.since).collect();
-        assert_eq!(kept, (1..=200).map(at).collect::<Vec<_>>());
+        assert_eq!(kept, (1..=150).map(at).collect::<Vec<_>>());
         let before = all.clone();
         assert!(waits(&mut all, 300));
         assert_eq!(all, before, "nothing is to be written");
         all.release("a0");
-        assert!(waits(&mut all, 300), "200 come first");
+        assert!(waits(&mut all, 300), "150 come first");
         all.waiting.clear();
         assert!(!waits(&mut all, 300), "it has its turn although it was not kept");
     }
