@@ -7,7 +7,7 @@ use driftless_api::{Program, Stack};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, Hint, ObjectKey, keys};
 use driftless_core::{SourceRef, repository};
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Object, Page};
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, carry_out, load, stack_key};
@@ -23,18 +23,44 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
         .map(|(label, value)| (format!("{}/{label}", owner.group()), value));
     let applied =
         |found: &BTreeMap<String, String>| labels.iter().all(|(label, value)| found.get(label.as_str()) == Some(*value));
-    let programs = ports.cluster.list::<Program>(None, None).await?;
-    let programs = programs.iter().filter(|program| applied(program.labels()));
-    let programs: BTreeSet<_> = programs.map(|program| (program.namespace(), program.name_any())).collect();
-    for stack in ports.cluster.list::<Stack>(None, None).await? {
-        let program = stack.spec.program_ref.as_ref().map(|program| (stack.namespace(), program.name.clone()));
-        if (applied(stack.labels()) || program.is_some_and(|program| programs.contains(&program)))
-            && let Some(next) = hint.next(key(hint, &stack))
-        {
-            ports.queues.hint(&next, 0).await?;
+    let mut programs = BTreeSet::new();
+    let mut pages = Pages::new(ports.cluster);
+    while let Some(page) = pages.next::<Program>().await? {
+        let found = page.iter().filter(|program| applied(program.labels()));
+        programs.extend(found.map(|program| (program.namespace(), program.name_any())));
+    }
+    let mut pages = Pages::new(ports.cluster);
+    while let Some(page) = pages.next::<Stack>().await? {
+        for stack in page {
+            let program = stack.spec.program_ref.as_ref().map(|program| (stack.namespace(), program.name.clone()));
+            if (applied(stack.labels()) || program.is_some_and(|program| programs.contains(&program)))
+                && let Some(next) = hint.next(key(hint, &stack))
+            {
+                ports.queues.hint(&next, 0).await?;
+            }
         }
     }
     Ok(())
+}
+
+/// The objects of a kind in all namespaces, a page at a time: all of them may be more than the function's memory holds.
+struct Pages<'a, C> {
+    cluster: &'a C,
+    /// The token of the next page; `None` after the last one.
+    from: Option<Option<String>>,
+}
+
+impl<'a, C: Cluster> Pages<'a, C> {
+    fn new(cluster: &'a C) -> Self {
+        Self { cluster, from: Some(None) }
+    }
+
+    async fn next<K: Object>(&mut self) -> Result<Option<Vec<K>>, Error> {
+        let Some(from) = self.from.take() else { return Ok(None) };
+        let Page { objects, next } = self.cluster.page(None, None, from.as_deref()).await?;
+        self.from = next.filter(|next| Some(next) != from.as_ref()).map(Some);
+        Ok(Some(objects))
+    }
 }
 
 /// Asks the fetcher for the Stacks that follow what was pushed to a repository, but for those of which the commit is known. It hints each when
@@ -43,32 +69,45 @@ pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
 ) -> Result<(), Error> {
+    let labels = ports.cluster.watch_labels().await?;
+    let mut pages = Pages::new(ports.cluster);
+    while let Some(page) = pages.next::<Stack>().await? {
+        for stack in page {
+            fetch_if_pushed(ports, hint, &labels, &stack).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks for one Stack, if it follows what was pushed.
+async fn fetch_if_pushed<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    labels: &BTreeMap<String, String>,
+    stack: &Stack,
+) -> Result<(), Error> {
     let name = Some(&hint.object.name);
     let pushed = hint.revision.as_deref().unwrap_or_default();
     let (git_ref, commit) = pushed.rsplit_once("@sha1:").unwrap_or_default();
-    let labels = ports.cluster.watch_labels().await?;
-    for stack in ports.cluster.list::<Stack>(None, None).await? {
-        let is_ours = ports.settings.watch().is_ours_by(&labels, &stack.namespace().unwrap_or_default());
-        if !is_ours || stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
-            continue;
-        }
-        let sources = driftless_core::Stack::from(&stack).spec.sources;
-        let [SourceRef::Git(git)] = sources.as_slice() else { continue };
-        if !git.follows(git_ref) {
-            continue;
-        }
-        let source = key(hint, &stack);
-        let known = load::outcome(ports, &source, &git.fingerprint).await?.and_then(|outcome| outcome.artifact);
-        let known = known.map_or_else(String::new, |FetchedArtifact { revision, .. }| revision);
-        if known == commit {
-            tracing::info!(stack = %source, commit, "what was pushed is known");
-            continue;
-        }
-        // A push that is replayed finds either what it pushed or, for five minutes, the request that it led to.
-        let deduplication = keys::hash(&[&source.to_string(), pushed, &known]);
-        carry_out::ask(ports, hint, source, &deduplication).await?;
+    let is_ours = ports.settings.watch().is_ours_by(labels, &stack.namespace().unwrap_or_default());
+    if !is_ours || stack.is_suspended() || stack.spec.project_repo.as_deref().and_then(repository).as_ref() != name {
+        return Ok(());
     }
-    Ok(())
+    let sources = driftless_core::Stack::from(stack).spec.sources;
+    let [SourceRef::Git(git)] = sources.as_slice() else { return Ok(()) };
+    if !git.follows(git_ref) {
+        return Ok(());
+    }
+    let source = key(hint, stack);
+    let known = load::outcome(ports, &source, &git.fingerprint).await?.and_then(|outcome| outcome.artifact);
+    let known = known.map_or_else(String::new, |FetchedArtifact { revision, .. }| revision);
+    if known == commit {
+        tracing::info!(stack = %source, commit, "what was pushed is known");
+        return Ok(());
+    }
+    // A push that is replayed finds either what it pushed or, for five minutes, the request that it led to.
+    let deduplication = keys::hash(&[&source.to_string(), pushed, &known]);
+    carry_out::ask(ports, hint, source, &deduplication).await
 }
 
 fn key(hint: &Hint, stack: &Stack) -> ObjectKey {

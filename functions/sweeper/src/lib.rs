@@ -3,7 +3,7 @@
 
 mod attend;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 pub use attend::attend;
 use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
@@ -21,6 +21,9 @@ const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Batches of hints that are under way at once, at most: a page's, where every object on it is due, are sent in five round trips.
 const BATCHES_AT_ONCE: usize = 10;
+
+/// A list has this many pages at most, of 500 objects each where they are small: an API server that never ends a list ends the sweep.
+const MAX_PAGES: usize = 1000;
 
 /// The sources are collected in so many parts, so that the fetcher never has all at once.
 const PARTS: i64 = 24;
@@ -49,6 +52,26 @@ pub enum Error {
     /// The API server.
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
+    /// The API server's list does not end.
+    #[error("the list of {0} does not end: a page names itself as the next one, or there are more than {MAX_PAGES} pages")]
+    Endless(String),
+    /// The cluster did not answer in time.
+    #[error("the sweep took longer than {0} seconds")]
+    TooSlow(u64),
+}
+
+/// Runs the sweep of each cluster beside the others, each for no longer than `limit`, and returns why some failed. One cluster that is slow or
+/// away delays no other.
+pub async fn each_within<'a>(
+    clusters: &'a [String],
+    limit: Duration,
+    sweep: impl AsyncFn(&'a str) -> Result<(), Error>,
+) -> Vec<(&'a str, Error)> {
+    let within = async |name: &'a str| {
+        let swept = tokio::time::timeout(limit, sweep(name)).await;
+        swept.unwrap_or_else(|_| Err(Error::TooSlow(limit.as_secs()))).err().map(|error| (name, error))
+    };
+    join_all(clusters.iter().map(|name| within(name))).await.into_iter().flatten().collect()
 }
 
 /// What a sweep saw and did.
@@ -119,7 +142,7 @@ async fn hint_each<K: Object, C: Cluster, Q: Queues>(
     mut wants_look: impl FnMut(&K) -> bool,
 ) -> Result<usize, Error> {
     let (mut sent, mut failed, mut from) = (0, None, None);
-    loop {
+    for _ in 0..MAX_PAGES {
         let Page { objects, next } = cluster.page::<K>(None, None, from.as_deref()).await?;
         let due = objects.iter().filter(|object| wants_look(object));
         let hints: Vec<_> = due.map(|object| Hint::new(key(name, object))).collect();
@@ -130,8 +153,12 @@ async fn hint_each<K: Object, C: Cluster, Q: Queues>(
         if next.is_none() {
             return failed.map_or(Ok(sent), Err);
         }
+        if next == from {
+            break;
+        }
         from = next;
     }
+    Err(Error::Endless(K::plural(&()).into_owned()))
 }
 
 /// Whether a Workspace needs no look: it is ready as it is now, or going.
@@ -406,6 +433,24 @@ mod tests {
             seen.iter()
                 .all(|(updates, workspaces, swept)| swept.is_none_or(|hints| hints == updates + workspaces && hints == 14))
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hanging_cluster_takes_no_sweep_from_the_others() {
+        let names = ["a", "hangs", "b", "fails"].map(String::from);
+        let swept = std::cell::RefCell::new(Vec::new());
+        let failed = each_within(&names, Duration::from_mins(4), async |name| {
+            match name {
+                "hangs" => std::future::pending().await,
+                "fails" => return Err(Error::Endless("stacks".into())),
+                name => swept.borrow_mut().push(name.to_owned()),
+            }
+            Ok(())
+        });
+        let failed: Vec<_> = failed.await.into_iter().map(|(name, error)| format!("{name}: {error}")).collect();
+        assert_eq!(swept.into_inner(), ["a", "b"]);
+        assert_eq!(failed[0], "hangs: the sweep took longer than 240 seconds");
+        assert!(failed[1].starts_with("fails: the list of stacks does not end"), "{failed:?}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The Lambda function that hints what is due. See the library.
 
+use std::time::{Duration, SystemTime};
+
 use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs};
 use driftless_core::Retention;
 use driftless_kubernetes::{Clusters, Watch};
@@ -10,7 +12,10 @@ use driftless_telemetry::{
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
-use sweeper::{Settings, Swept, attend, collect, sweep};
+use sweeper::{Settings, Swept, attend, collect, each_within, sweep};
+
+/// Kept free at the end of an invocation.
+const MARGIN: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -31,39 +36,30 @@ async fn main() -> Result<(), Error> {
     let runs = Some(env::required("RUNS_QUEUE_URL")?);
     let queues = Sqs::new(&aws, QueueUrls { hints, sources, runs, ..QueueUrls::default() });
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
-    run(service_fn(async |_tick: LambdaEvent<Value>| -> Result<(), Error> {
-        let mut failed = None;
-        // The time of this tick, however long the clusters before take.
+    run(service_fn(async |event: LambdaEvent<Value>| -> Result<(), Error> {
+        // The time of this tick, however long the clusters take.
         let tick = now();
-        for name in &names {
+        // Of all clusters, and first: a cluster that hangs takes the rest of the time.
+        let attended = attend(&tasks, &queues, settings, tick).await;
+        let sweep_one = async |name: &str| {
             let begun = now();
-            let swept = async {
-                let cluster = clusters.get(name, now()).await?;
-                let swept = sweep(name, &cluster, &queues, settings, tick).await?;
-                Ok((swept, collect(name, &objects, &queues, settings, tick).await?))
-            };
-            let swept: Result<_, sweeper::Error> = swept.await;
-            match swept {
-                Ok((swept, collections)) => {
-                    tracing::info!(cluster = name, hints = swept.hints, collections, "swept");
-                    tell(name, swept, begun, now());
-                }
-                // One cluster that is away keeps no other from its sweep.
-                Err(error) => {
-                    tracing::error!(cluster = name, %error, "the sweep failed");
-                    failed = Some(error);
-                }
-            }
+            let cluster = clusters.get(name, now()).await?;
+            let swept = sweep(name, &cluster, &queues, settings, tick).await?;
+            let collections = collect(name, &objects, &queues, settings, tick).await?;
+            tracing::info!(cluster = name, hints = swept.hints, collections, "swept");
+            tell(name, swept, begun, now());
+            Ok(())
+        };
+        let failed = each_within(&names, limit(&event), sweep_one).await;
+        for (name, error) in &failed {
+            tracing::error!(cluster = name, %error, "the sweep failed");
+            metrics::count_one(Metric::TransientFailures, "sweeper", name, name, now());
         }
-        // Tasks are of all clusters.
-        match attend(&tasks, &queues, settings, tick).await {
-            Ok(hints) => tracing::info!(hints, "attended tasks"),
-            Err(error) => {
-                tracing::error!(%error, "live tasks are not attended");
-                failed = Some(error);
-            }
+        if let Err(error) = &attended {
+            tracing::error!(%error, "live tasks are not attended");
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        attended?;
+        failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error.into()))
     }))
     .await
 }
@@ -77,6 +73,13 @@ fn tell(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
         (Metric::SweepDuration, now.duration_since(begun).as_secs_f64().max(0.0)),
     ];
     metrics::emit(&values, &[("cluster", cluster)], now);
+}
+
+/// What is left of the function's time, but for what it takes to say how it ended.
+#[expect(clippy::disallowed_methods, reason = "Lambda tells the deadline in wall time")]
+fn limit(event: &LambdaEvent<Value>) -> Duration {
+    let left = event.context.deadline().duration_since(SystemTime::now()).unwrap_or_default();
+    left.saturating_sub(MARGIN)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
