@@ -6,7 +6,7 @@ use std::io::BufReader;
 use driftless_api::{Artifact, KINDS, Source};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, ObjectKey, keys};
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, InvalidDigest, unpack};
 use jiff::Timestamp;
 
@@ -21,9 +21,23 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     key: &ObjectKey,
+    is_resting: impl Fn(&str) -> bool,
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
-    let Some((stated, artifact)) = offered(ports, key).await? else { return Ok(None) };
+    let (group, kind) = (key.group().to_owned(), key.kind.clone());
+    let (stated, artifact) = match offered(ports, key).await {
+        Ok(Some(offered)) => offered,
+        Ok(None) if is_used(settings, key) => return Ok(None),
+        // An Update that a user made may name any kind. No state of the source is known, so the answer has no subject.
+        Ok(None) => return Ok(Some((String::new(), Err(Refusal::Kind { group, kind })))),
+        Err(Error::Kubernetes(KubernetesError::Permanent { message, .. })) => {
+            return Ok(Some((String::new(), Err(Refusal::Unreadable { group, kind, message }))));
+        }
+        Err(error) => return Err(error),
+    };
+    if is_resting(&stated) {
+        return Ok(None);
+    }
     let stored = store(ports, settings, key, &stated, &artifact, now).await?;
     // What is not there, or is something else by now, was superseded: the object may say so already.
     if matches!(stored, Err(Refusal::Gone | Refusal::Mismatch(_)))
@@ -137,13 +151,18 @@ fn digest(stated: &str) -> Result<Digest, InvalidDigest> {
     }
 }
 
+/// Whether it is a kind of Flux's, or one that the installation lists.
+fn is_used(settings: &Settings, key: &ObjectKey) -> bool {
+    let (group, kind) = (key.group(), &key.kind);
+    let of_flux = |(api_version, known): &(&str, &str)| api_version.starts_with(&format!("{group}/")) && known == kind;
+    KINDS.iter().any(of_flux) || settings.source_kinds.contains(&format!("{group}/{kind}"))
+}
+
 /// Where the artifact is to be had: at a host that the installation allows, at a path that is this object's own.
 fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Place, Refusal> {
     let ObjectKey { kind, namespace, name, .. } = key;
-    let group = key.group();
-    let of_flux = |(api_version, known): &(&str, &str)| api_version.starts_with(&format!("{group}/")) && known == kind;
-    if !KINDS.iter().any(of_flux) && !settings.source_kinds.contains(&format!("{group}/{kind}")) {
-        return Err(Refusal::Kind { group: group.into(), kind: kind.clone() });
+    if !is_used(settings, key) {
+        return Err(Refusal::Kind { group: key.group().into(), kind: kind.clone() });
     }
     let wrong = |field, value: &str, why: String| Refusal::Artifact { field, value: value.to_owned(), why };
     let Artifact { path, url, .. } = artifact;

@@ -3,6 +3,7 @@
 use std::{
     io::{Error, ErrorKind},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    str::FromStr,
 };
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -15,10 +16,87 @@ pub struct Guard {
     pub allow_loopback: bool,
 }
 
-/// Why an address must not be connected to, if it must not. Addresses of private networks may: clusters and git servers are there.
+/// The hosts of private networks that a tenant may name: a function in a private network would else be a way to scan it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrivateHosts {
+    names: Vec<String>,
+    /// An address in the form of IPv6, and how many of its bits count.
+    networks: Vec<(u128, u32)>,
+}
+
+impl FromStr for PrivateHosts {
+    type Err = String;
+
+    /// Reads names, addresses and CIDR blocks, separated by commas.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut hosts = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (address, bits) = part.split_once('/').map_or((part, None), |(address, bits)| (address, Some(bits)));
+            match (address.parse::<IpAddr>(), bits) {
+                (Ok(address), bits) => {
+                    let most = if address.is_ipv4() { 32 } else { 128 };
+                    let bits = bits.map_or(Some(most), |bits| bits.parse().ok().filter(|bits| *bits <= most));
+                    let bits = bits.ok_or_else(|| format!("{part:?} is not a CIDR block; write one such as 10.1.0.0/16"))?;
+                    hosts.networks.push((bits_of(address), bits + 128 - most));
+                }
+                (Err(_), None) => hosts.names.push(part.trim_end_matches('.').to_ascii_lowercase()),
+                (Err(_), Some(_)) => {
+                    return Err(format!("{part:?} is neither a host nor a CIDR block; write one such as 10.1.0.0/16"));
+                }
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+impl PrivateHosts {
+    /// Whether the host that has this address may be connected to: it is not private, or it is listed.
+    #[must_use]
+    pub fn allow(&self, host: &str, address: IpAddr) -> bool {
+        let is_listed = |(network, bits): &(u128, u32)| (bits_of(address) ^ network).checked_shr(128 - bits).unwrap_or(0) == 0;
+        !is_private(address)
+            || self.names.iter().any(|name| host.trim_end_matches('.').eq_ignore_ascii_case(name))
+            || self.networks.iter().any(is_listed)
+    }
+}
+
+/// An IPv4 address is that in the form of IPv6.
+fn bits_of(address: IpAddr) -> u128 {
+    match canonical(address) {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Whether an address is of a private network.
+#[must_use]
+pub fn is_private(address: IpAddr) -> bool {
+    match canonical(address) {
+        // The second is the shared address space of providers, where AWS and clusters have private addresses too.
+        IpAddr::V4(address) => {
+            address.is_private() || matches!(address.octets(), [100, 64..=127, ..] | [198, 18..=19, ..] | [192, 0, 0, _])
+        }
+        IpAddr::V6(address) => matches!(address.segments(), [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..]),
+    }
+}
+
+/// An IPv4 address in another form: mapped or compatible, or behind a translator: NAT64 or 6to4.
+fn canonical(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(wrapped) = address else { return address };
+    match wrapped.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => address,
+        [0, 0, 0, 0, 0, 0xffff | 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+        _ => address,
+    }
+}
+
+/// Why an address must not be connected to whatever an installation allows, if it must not.
 #[must_use]
 pub fn refused(address: IpAddr, allow_loopback: bool) -> Option<&'static str> {
-    match address {
+    match canonical(address) {
         IpAddr::V4(address) => refused_v4(address, allow_loopback),
         IpAddr::V6(address) => refused_v6(address, allow_loopback),
     }
@@ -40,11 +118,6 @@ fn refused_v6(address: Ipv6Addr, allow_loopback: bool) -> Option<&'static str> {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0] => Some("an unspecified address"),
         [0, 0, 0, 0, 0, 0, 0, 1] => (!allow_loopback).then_some("a loopback address"),
-        // An IPv4 address in another form: mapped or compatible, or behind a translator: NAT64 or 6to4.
-        [0, 0, 0, 0, 0, 0xffff | 0, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-            refused_v4(Ipv4Addr::new(a, b, c, d), allow_loopback)
-        }
         [0xfe80..=0xfebf, ..] => Some("a link-local address"),
         [0xfd00, 0xec2, ..] => Some("an address of the metadata service"),
         [0xff00..=0xffff, ..] => Some("a multicast address"),
@@ -116,6 +189,36 @@ mod tests {
             assert_eq!(refused(address.parse().unwrap(), true), None, "{address}");
         }
         assert!(refused("169.254.169.254".parse().unwrap(), true).is_some());
+    }
+
+    #[test]
+    fn private_address_is_allowed_only_where_it_is_listed() {
+        let allowed =
+            |list: &str, host: &str, address: &str| list.parse::<PrivateHosts>().unwrap().allow(host, address.parse().unwrap());
+        for address in [
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "100.64.0.7",
+            "::ffff:10.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "2002:a00:1::1",
+            "fd12:3456::1",
+            "fec0::1",
+        ] {
+            assert!(!allowed("", "git.example.com", address), "{address}");
+            assert!(allowed("other.example.com, Git.Example.Com.", "git.example.com", address), "{address}");
+            assert!(allowed("10.0.0.0/8,172.16.0.0/12,192.168.1.1,100.64.0.0/10,fc00::/7,fec0::/10", "x", address), "{address}");
+        }
+        for address in ["140.82.121.4", "2606:50c0::1", "172.32.0.1", "100.128.0.1"] {
+            assert!(allowed("", "github.com", address), "{address}");
+        }
+        assert!(!allowed("10.1.0.0/16", "x", "10.2.0.1") && allowed("10.1.0.0/16", "x", "10.1.255.1"));
+        assert!(!allowed("10.1.2.3", "x", "10.1.2.4") && !allowed("git.example.com", "evil.git.example.com", "10.1.2.4"));
+        for list in ["10.0.0.0/33", "10.0.0.0/x", "git.example.com/8", "10.0.0/8"] {
+            assert!(list.parse::<PrivateHosts>().unwrap_err().contains(list), "{list}");
+        }
     }
 
     #[tokio::test]

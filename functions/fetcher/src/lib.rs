@@ -17,12 +17,13 @@ use driftless_aws::{Objects, Queues};
 use driftless_contract::{
     FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, from_json, keys, to_json,
 };
-use driftless_core::{Retention, WatchNamespaces};
+use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
 use driftless_kubernetes::{Cluster, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 
+pub use guard::PrivateHosts;
 pub use transport::{Artifacts, Download, Place, Transport};
 
 /// What the fetcher works with, for one cluster.
@@ -104,6 +105,16 @@ pub enum Refusal {
         /// The kind.
         kind: String,
     },
+    /// Not a kind that can be read.
+    #[error("{message}{}", kind_remedy(.group, .kind))]
+    Unreadable {
+        /// The API group.
+        group: String,
+        /// The kind.
+        kind: String,
+        /// The API server's.
+        message: String,
+    },
     /// The digest that the source states is none.
     #[error("status.artifact.digest: {0}")]
     Digest(#[from] InvalidDigest),
@@ -153,6 +164,7 @@ impl Refusal {
         match self {
             Self::Artifact { .. }
             | Self::Kind { .. }
+            | Self::Unreadable { .. }
             | Self::Digest(_)
             | Self::TooLarge { .. }
             | Self::Content(_)
@@ -190,17 +202,20 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
 /// none. What git came to is told, as no object says it.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
-/// Answers a request and tells those that wait. For a cause that passes it is left unanswered: who still wants it asks again, and a message that failed would hold up all others of its source.
+/// Answers a request that was sent at that time and tells those that wait. For a cause that passes it is left unanswered: who still wants it
+/// asks again, and a message that failed would hold up all others of its group.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     request: &FetchRequest,
-    now: Timestamp,
+    sent: Timestamp,
+    clock: impl Fn() -> Timestamp,
 ) -> Result<(), Error> {
+    let now = clock();
     if request.hops >= MAX_HOPS {
         metrics::count_one(Metric::HopsExhausted, "fetcher", &request.source.cluster, &request.source, now);
     }
-    answer(ports, settings, request, now).await.or_else(|error| failed(request, error, now))
+    answer(ports, settings, request, sent, clock).await.or_else(|error| failed(request, error, now))
 }
 
 /// Leaves a request unanswered for a cause that passes, such as a cluster that cannot be reached; any other is the error.
@@ -217,9 +232,10 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     request: &FetchRequest,
-    now: Timestamp,
+    sent: Timestamp,
+    clock: impl Fn() -> Timestamp,
 ) -> Result<(), Error> {
-    let source = &request.source;
+    let (source, now) = (&request.source, clock());
     if request.collect {
         // It is asked for again tomorrow, and a message that failed would keep the source from being fetched until then.
         if let Err(error) = collect::collect(ports, settings, source, now).await {
@@ -227,16 +243,33 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         }
         return Ok(());
     }
+    if let Some(why) = invalid_object("source", &source.api_version, &source.kind, &source.name) {
+        // Whoever names it says so. A key made of it could be too long, or another source's.
+        tracing::warn!(namespace = source.namespace, why, "not fetched");
+        return Ok(());
+    }
+    let before = outcome_before(ports, source).await?;
+    if before.as_ref().is_some_and(|before| is_answered(sent, before.at)) {
+        tracing::info!(%source, "not fetched: the last answer is younger than the request");
+        return Ok(());
+    }
     // It may be another operator's since it was asked for.
     let watch = Watch { namespaces: settings.namespaces, system_namespace: &settings.system_namespace };
     if !watch.is_ours(ports.cluster, &source.namespace).await? {
         return Ok(());
     }
+    let is_resting = |subject: &str| {
+        let rests = before.as_ref().is_some_and(|before| before.subject == subject && now < before.rests_until());
+        if rests {
+            tracing::info!(%source, "not fetched: the last fetch was slow, and the source rests");
+        }
+        rests
+    };
     let answer = match (source.group(), source.kind.as_str()) {
         ("pulumi.com", "Program") => program::fetch(ports, settings, source, now).await?,
-        ("pulumi.com", "Stack") => git::fetch(ports, settings, source, now).await?,
-        ("auto.pulumi.com", "Workspace") => workspace::fetch(ports, settings, source, now).await?,
-        _ => flux::fetch(ports, settings, source, now).await?,
+        ("pulumi.com", "Stack") => git::fetch(ports, settings, source, is_resting, now).await?,
+        ("auto.pulumi.com", "Workspace") => workspace::fetch(ports, settings, source, is_resting, now).await?,
+        _ => flux::fetch(ports, settings, source, is_resting, now).await?,
     };
     // Nothing to fetch: whoever names the source says what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };
@@ -245,22 +278,15 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         Err(refusal) => (None, Some(FetchFailure { terminal: refusal.is_terminal(), message: refusal.to_string() })),
     };
     tracing::info!(%source, subject, failure = failure.as_ref().map(|failure| &failure.message), "fetched");
-    let failures = if failure.is_some() { 1 + failures_before(ports, source, &subject).await? } else { 0 };
-    let outcome = FetchOutcome { version: VERSION, subject, at: now, artifact, failures, failure };
+    let failures_before = before.filter(|before| before.subject == subject).map_or(0, |before| before.failures);
+    let failures = if failure.is_some() { 1 + failures_before } else { 0 };
+    let took_seconds = clock().duration_since(now).as_secs().try_into().unwrap_or_default();
+    let outcome = FetchOutcome { version: VERSION, subject, at: now, took_seconds, artifact, failures, failure };
     ports.objects.put(&keys::fetch(source), to_json(&outcome).into_bytes()).await?;
     if request.hops < MAX_HOPS {
         ports.queues.hint(&Hint { hops: request.hops + 1, ..Hint::new(source.clone()) }, 0).await?;
     }
     Ok(())
-}
-
-/// How often fetching this very thing failed in a row.
-async fn failures_before<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
-    ports: &Ports<'_, C, O, Q, A>,
-    source: &ObjectKey,
-    subject: &str,
-) -> Result<u32, Error> {
-    Ok(outcome_before(ports, source).await?.filter(|before| before.subject == subject).map_or(0, |before| before.failures))
 }
 
 /// How the last fetch of a source ended. One that cannot be read is none: it is written anew.

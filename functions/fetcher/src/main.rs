@@ -1,7 +1,7 @@
 //! The Lambda function that fetches sources. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch_sent};
 use driftless_contract::{FetchRequest, from_json};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
@@ -33,6 +33,7 @@ async fn main() -> Result<(), Error> {
         },
         git: git::Settings {
             allow_local: env::parsed("GIT_ALLOW_LOCAL")?,
+            private_hosts: env::optional("GIT_PRIVATE_HOSTS").unwrap_or_default().parse()?,
             github_api_url: env::required("GITHUB_API_URL")?,
             known_hosts: env::optional("GIT_KNOWN_HOSTS").unwrap_or_default(),
             ca_certificates: env::optional("GIT_CA_CERTIFICATES").unwrap_or_default(),
@@ -46,19 +47,21 @@ async fn main() -> Result<(), Error> {
     };
     let objects = Bucket::new(&aws, settings.bucket.clone());
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
-    let fetch = async |request: FetchRequest| -> Result<(), fetcher::Error> {
+    let fetch = async |(request, sent): (FetchRequest, Timestamp)| -> Result<(), fetcher::Error> {
         let cluster = match clusters.get(&request.source.cluster, now()).await {
             Ok(cluster) => cluster,
             Err(error) => return failed(&request, error.into(), now()),
         };
         let artifacts = direct.clone().unwrap_or_else(|| Transport::proxy(cluster.kube().clone()));
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
-        Box::pin(handle(&ports, &settings, &request, now())).await
+        Box::pin(handle(&ports, &settings, &request, sent, now)).await
     };
-    let parse = |body: &str| from_json("fetch request", body.as_bytes());
-    let absorb = |kept: &mut FetchRequest, other: &FetchRequest| kept.source == other.source && kept.collect == other.collect;
+    let parse =
+        |body: &str, sent: Option<Timestamp>| Ok((from_json("fetch request", body.as_bytes())?, sent.unwrap_or_else(now)));
+    // A batch has one message.
+    let absorb = |_: &mut _, _: &_| false;
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch(event.payload, event.context.deadline(), parse, absorb, &fetch).await)
+        Ok(batch_sent(event.payload, event.context.deadline(), parse, absorb, &fetch).await)
     }))
     .await
 }

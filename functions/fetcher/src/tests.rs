@@ -1,6 +1,9 @@
 //! The fetcher over ports in memory.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+};
 
 use driftless_contract::{FetchedArtifact, ObjectKey};
 use driftless_source::Digest;
@@ -25,6 +28,7 @@ pub(crate) fn settings() -> Settings {
         limits: Limits::default(),
         git: git::Settings {
             allow_local: false,
+            private_hosts: PrivateHosts::default(),
             github_api_url: String::new(),
             known_hosts: String::new(),
             ca_certificates: String::new(),
@@ -136,7 +140,7 @@ fn is_there(world: &World, source: &ObjectKey, digest: &str) -> bool {
 fn ask_of(world: &World, served: &Served<'_>, source: &ObjectKey, collect: bool) -> Option<Result<(), Error>> {
     let ports = Ports { cluster: world, objects: world, queues: world, artifacts: served };
     let request = FetchRequest { version: VERSION, source: source.clone(), collect, hops: 0 };
-    world.drive(handle(&ports, &settings(), &request, world.now()))
+    world.drive(handle(&ports, &settings(), &request, world.now(), || world.now()))
 }
 
 fn nothing_served() -> Served<'static> {
@@ -228,7 +232,8 @@ fn what_git_offers_a_stack_is_what_the_fetcher_wrote_down() {
     }
     let artifact = Some(FetchedArtifact { revision: "r".into(), digest: "sha256:a".into() });
     let subject = "fingerprint".into();
-    let outcome = FetchOutcome { version: VERSION, subject, at: world.now(), artifact, failures: 0, failure: None };
+    let outcome =
+        FetchOutcome { version: VERSION, subject, at: world.now(), took_seconds: 0, artifact, failures: 0, failure: None };
     put(&world, &keys::fetch(&git), to_json(&outcome).into_bytes());
     world.advance(DAY * 40);
     collect_of(&world, &git).unwrap().unwrap();
@@ -402,7 +407,8 @@ fn a_workspace_keeps_what_it_names_and_nothing_when_it_is_gone() {
     insert_workspace(&world, "f", "sha256:a");
     let artifact = Some(FetchedArtifact { revision: "r".into(), digest: "sha256:a".into() });
     let subject = "fingerprint".into();
-    let outcome = FetchOutcome { version: VERSION, subject, at: world.now(), artifact, failures: 0, failure: None };
+    let outcome =
+        FetchOutcome { version: VERSION, subject, at: world.now(), took_seconds: 0, artifact, failures: 0, failure: None };
     put(&world, &keys::fetch(&workspace()), to_json(&outcome).into_bytes());
     insert_update(&world, "team", "sha256:b", false);
     store(&world, &workspace(), "sha256:d");
@@ -432,4 +438,67 @@ fn a_program_of_another_operators_namespace_keeps_its_status() {
     world.label_namespace("team", "true");
     ask_of(&world, &nothing_served(), &program, false).unwrap().unwrap();
     assert!(world.object(&program).unwrap()["status"]["artifact"]["url"].as_str().unwrap().starts_with("s3://bucket/"));
+}
+
+/// Answers a request that was sent so long ago, with a fetch that takes so long.
+fn ask_by(world: &World, sent_ago: SignedDuration, takes: SignedDuration) {
+    let served = nothing_served();
+    let ports = Ports { cluster: world, objects: world, queues: world, artifacts: &served };
+    let request = FetchRequest { version: VERSION, source: repository(), collect: false, hops: 0 };
+    let sent = world.now() - sent_ago;
+    // The clock is read at the beginning, at the beginning of the answer, and at its end.
+    let reads = Cell::new(0);
+    let clock = || {
+        reads.set(reads.get() + 1);
+        if reads.get() < 3 { world.now() } else { world.now() + takes }
+    };
+    world.drive(handle(&ports, &settings(), &request, sent, clock)).unwrap().unwrap();
+}
+
+#[test]
+fn request_that_is_older_than_the_last_answer_is_dropped() {
+    let world = quiet();
+    let digest = offer(&world, &archive("one"), "one.tar.gz");
+    store(&world, &repository(), &digest);
+    let second = SignedDuration::from_secs(1);
+    ask_by(&world, SignedDuration::ZERO, SignedDuration::ZERO);
+    let first = outcome(&world, &repository());
+    world.advance(SignedDuration::from_mins(1));
+    ask_by(&world, second * 70, SignedDuration::ZERO);
+    assert_eq!(outcome(&world, &repository()), first);
+    ask_by(&world, second * 50, SignedDuration::ZERO);
+    assert!(outcome(&world, &repository()).at > first.at);
+}
+
+#[test]
+fn slow_source_rests_until_it_offers_something_else() {
+    let world = quiet();
+    let digest = offer(&world, &archive("one"), "one.tar.gz");
+    store(&world, &repository(), &digest);
+    ask_by(&world, SignedDuration::ZERO, SignedDuration::from_secs(60));
+    let slow = outcome(&world, &repository());
+    assert_eq!((slow.took_seconds, slow.rests_until()), (60, world.now() + SignedDuration::from_mins(10)));
+    world.advance(SignedDuration::from_mins(9));
+    ask_by(&world, SignedDuration::ZERO, SignedDuration::ZERO);
+    assert_eq!(outcome(&world, &repository()), slow);
+    let other = offer(&world, &archive("two"), "two.tar.gz");
+    store(&world, &repository(), &other);
+    ask_by(&world, SignedDuration::ZERO, SignedDuration::ZERO);
+    assert_eq!(outcome(&world, &repository()).subject, other);
+}
+
+#[test]
+fn source_of_a_kind_that_is_not_used_is_answered_and_a_malformed_one_is_left() {
+    let world = quiet();
+    let served = nothing_served();
+    let gadget = key("nobody.example.com/v1", "Gadget", "g");
+    ask_of(&world, &served, &gadget, false).unwrap().unwrap();
+    let FetchOutcome { subject, failure, .. } = outcome(&world, &gadget);
+    let failure = failure.unwrap();
+    assert!(subject.is_empty() && failure.terminal && failure.message.contains("nobody.example.com/Gadget"), "{failure:?}");
+    let before = world.objects().len();
+    for wrong in [key("x/v1", &"k".repeat(2000), "g"), key("x/v1", "Stack", "s"), key("x/v1", "Gadget", "../g")] {
+        ask_of(&world, &served, &wrong, false).unwrap().unwrap();
+    }
+    assert_eq!(world.objects().len(), before);
 }

@@ -13,11 +13,15 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
     key: &ObjectKey,
+    is_resting: impl Fn(&str) -> bool,
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
     let Some(workspace) = ports.cluster.get::<Workspace>(&key.namespace, &key.name).await? else { return Ok(None) };
     let Ok(Some(source)) = workspace.own_source() else { return Ok(None) };
     let subject = source.fingerprint();
+    if is_resting(&subject) {
+        return Ok(None);
+    }
     let result = match source {
         OwnSource::Git { url, reference, auth, .. } => {
             git::fetch_of_workspace(ports, settings, key, (url, reference, auth), &subject, now).await?

@@ -16,6 +16,9 @@ pub(crate) const UNAVAILABLE: &str = "SourceUnavailable";
 /// A tree that was asked for so long ago is asked for again: whoever asks gets one that is kept for as long as this at least.
 const RECENT: SignedDuration = SignedDuration::from_hours(12);
 
+/// For so long a source that cannot be used is not asked for again.
+const REFUSED: SignedDuration = SignedDuration::from_mins(10);
+
 /// What is known of a source.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
@@ -53,6 +56,21 @@ pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
         ports.queues.fetch(&request, &deduplication).await?;
     }
     Ok(source)
+}
+
+/// Why a source that an Update names cannot be used, if the fetcher said so of this digest or of any. It is asked again after a while: the
+/// installation may have come to serve and allow its kind.
+pub(crate) async fn refused<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    source: &ObjectKey,
+    digest: &str,
+    now: Timestamp,
+) -> Result<Option<String>, Error> {
+    let document = ports.objects.get(&keys::fetch(source)).await?;
+    let outcome: Option<FetchOutcome> = document.map(|document| from_json("fetch outcome", &document)).transpose()?;
+    let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
+    let outcome = outcome.filter(|outcome| now.duration_since(outcome.at) < REFUSED);
+    Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
 }
 
 /// What is known, and whether to ask for it now.
@@ -93,6 +111,7 @@ mod tests {
             version: VERSION,
             subject: String::new(),
             at,
+            took_seconds: 0,
             artifact: failure.is_none().then_some(artifact),
             failures: u32::from(failure.is_some()),
             failure: failure.map(|terminal| Failed { message: "no".into(), terminal }),

@@ -9,7 +9,7 @@ use driftless_contract::{
     Config, ConfigValue, Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
     ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
-use driftless_core::TaskShape;
+use driftless_core::{TaskShape, invalid_digest, invalid_object};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::{SignedDuration, Timestamp};
@@ -304,8 +304,16 @@ async fn source<C, O: Objects, Q: Queues, T>(
     };
     let object =
         ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
+    if let Some(wrong) = invalid_object("spec.driftless.tree.source", &object.api_version, &object.kind, &object.name)
+        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest))
+    {
+        return Err(Stop::invalid(wrong));
+    }
     let folder = keys::tree(&object, digest);
     let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
+        if let Some(refused) = source::refused(ports, &object, digest, now).await? {
+            return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
+        }
         // The Updates of one source ask within moments of each other; a later try has to get through.
         let deduplication = keys::hash(&["launcher", &folder, &(now.as_second() / 60).to_string()]);
         let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };

@@ -9,7 +9,7 @@ use driftless_contract::{
 };
 use driftless_core::{
     FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef,
-    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, is_synced, paths,
+    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, invalid_digest, is_synced, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Manifest};
@@ -188,6 +188,13 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
         },
         SourceRef::Git(git) => git_state(git, outcome(ports, key, &git.fingerprint).await?),
     };
+    let state = match state {
+        // The status of a source may be anybody's word, and a digest becomes part of a key.
+        SourceState::Artifact { digest, .. } if let Some(why) = invalid_digest("status.artifact.digest", &digest) => {
+            SourceState::Unfit { why }
+        }
+        state => state,
+    };
     let subject = match (&state, reference) {
         (SourceState::Artifact { revision, digest, .. }, _) => {
             // A run that ended is about to change what the Stack says of itself.
@@ -204,7 +211,9 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
         (SourceState::Unknown { subject }, _) => subject,
         (SourceState::NotFound | SourceState::NoArtifact { .. } | SourceState::Unfit { .. }, _) => return Ok((state, ABSENT)),
     };
-    let failure = outcome(ports, key, subject).await?.and_then(|FetchOutcome { at, failures, failure, .. }| {
+    let failure = outcome(ports, key, subject).await?.and_then(|outcome| {
+        let at = outcome.rests_until();
+        let FetchOutcome { failures, failure, .. } = outcome;
         let failure = failure?;
         // What is wrong with a branch may be mended by a commit that nobody tells of.
         let terminal = failure.terminal && !matches!(reference, SourceRef::Git(git) if !git.branch.is_empty());
@@ -226,11 +235,10 @@ pub(crate) async fn outcome<C: Cluster, O: Objects, Q: Queues>(
 
 /// What is known of a git repository is what the fetcher wrote down when it asked for it as the spec says now.
 fn git_state(git: &GitSource, outcome: Option<FetchOutcome>) -> SourceState {
-    match outcome {
-        Some(FetchOutcome { at, artifact: Some(FetchedArtifact { revision, digest }), .. }) => {
-            SourceState::Artifact { revision, digest, polled: (!git.branch.is_empty()).then_some(at) }
-        }
-        _ => SourceState::Unknown { subject: if git.branch.is_empty() { &git.commit } else { &git.branch }.clone() },
+    let polled = outcome.as_ref().filter(|_| !git.branch.is_empty()).map(FetchOutcome::rests_until);
+    match outcome.and_then(|outcome| outcome.artifact) {
+        Some(FetchedArtifact { revision, digest }) => SourceState::Artifact { revision, digest, polled },
+        None => SourceState::Unknown { subject: if git.branch.is_empty() { &git.commit } else { &git.branch }.clone() },
     }
 }
 

@@ -310,7 +310,7 @@ fn a_replayed_push_asks_for_nothing() {
     let fetched = |commit: &str| {
         let artifact = Some(FetchedArtifact { revision: commit.into(), digest: "sha256:00".into() });
         let (version, subject, at) = (VERSION, git.fingerprint.clone(), world.now());
-        let outcome = FetchOutcome { version, subject, at, artifact, failures: 0, failure: None };
+        let outcome = FetchOutcome { version, subject, at, took_seconds: 0, artifact, failures: 0, failure: None };
         world.drive(Objects::put(&world, &keys::fetch(&source), to_json(&outcome).into_bytes())).unwrap().unwrap();
     };
     let asked = vec![source.to_string()];

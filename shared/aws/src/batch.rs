@@ -6,6 +6,7 @@ use std::{
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use driftless_contract::InvalidMessage;
+use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 /// Kept free at the end of an invocation for the answer.
@@ -20,6 +21,17 @@ pub async fn batch<M, E: fmt::Display>(
     event: SqsEvent,
     deadline: SystemTime,
     parse: impl Fn(&str) -> Result<M, InvalidMessage>,
+    absorb: impl Fn(&mut M, &M) -> bool,
+    handle: impl AsyncFn(M) -> Result<(), E>,
+) -> SqsBatchResponse {
+    batch_sent(event, deadline, |body, _| parse(body), absorb, handle).await
+}
+
+/// The same for messages of which the time matters at which they were sent.
+pub async fn batch_sent<M, E: fmt::Display>(
+    event: SqsEvent,
+    deadline: SystemTime,
+    parse: impl Fn(&str, Option<Timestamp>) -> Result<M, InvalidMessage>,
     absorb: impl Fn(&mut M, &M) -> bool,
     handle: impl AsyncFn(M) -> Result<(), E>,
 ) -> SqsBatchResponse {
@@ -43,13 +55,13 @@ pub async fn batch<M, E: fmt::Display>(
 /// The messages in the order of their first records, each with all its records. What cannot be read has failed.
 fn distinct<M>(
     event: SqsEvent,
-    parse: impl Fn(&str) -> Result<M, InvalidMessage>,
+    parse: impl Fn(&str, Option<Timestamp>) -> Result<M, InvalidMessage>,
     absorb: impl Fn(&mut M, &M) -> bool,
     answer: &mut Answer,
 ) -> Vec<(M, Vec<SqsMessage>)> {
     let mut messages: Vec<(M, Vec<SqsMessage>)> = Vec::new();
     for record in event.records {
-        match parse(record.body.as_deref().unwrap_or_default()) {
+        match parse(record.body.as_deref().unwrap_or_default(), sent(&record)) {
             Ok(message) => match messages.iter_mut().find_map(|(kept, records)| absorb(kept, &message).then_some(records)) {
                 Some(records) => records.push(record),
                 None => messages.push((message, vec![record])),
@@ -82,8 +94,13 @@ impl Answer {
     }
 }
 
+/// The FIFO group: messages of standard queues have a group too, which says whose they are and orders nothing.
 fn group(record: &SqsMessage) -> Option<&String> {
-    record.attributes.get("MessageGroupId")
+    record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
+}
+
+fn sent(record: &SqsMessage) -> Option<Timestamp> {
+    Timestamp::from_millisecond(record.attributes.get("SentTimestamp")?.parse().ok()?).ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a clock adapter: Lambda tells the deadline in wall time")]
@@ -115,7 +132,7 @@ mod tests {
     /// Records `0`, `1`, … of (FIFO group, body).
     fn event(records: &[(Option<&str>, String)]) -> SqsEvent {
         let record = |(id, (group, body)): (usize, &(Option<&str>, String))| {
-            let attributes = group.map_or_else(|| json!({}), |group| json!({ "MessageGroupId": group }));
+            let attributes = group.map_or_else(|| json!({}), |group| json!({ "MessageGroupId": group, "SequenceNumber": "1" }));
             json!({ "messageId": id.to_string(), "body": body, "attributes": attributes })
         };
         serde_json::from_value(json!({ "Records": records.iter().enumerate().map(record).collect::<Vec<_>>() })).unwrap()
@@ -186,6 +203,17 @@ mod tests {
         let (handled, failed) = run(event(&records), async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
         assert_eq!(handled, ["a", "b", "d"]);
         assert_eq!(failed, ["0", "2"]);
+    }
+
+    #[tokio::test]
+    async fn failure_on_a_standard_queue_fails_no_other_message_of_its_namespace() {
+        let mut event = event(&[(Some("g"), to_json(&hint("a", 0))), (Some("g"), to_json(&hint("b", 0)))]);
+        for record in &mut event.records {
+            record.attributes.remove("SequenceNumber");
+        }
+        let (handled, failed) = run(event, async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
+        assert_eq!(handled, ["a", "b"]);
+        assert_eq!(failed, ["0"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ mod tasks;
 use std::{fs::File, future::Future};
 
 pub use account::Account;
-pub use batch::batch;
+pub use batch::{batch, batch_sent};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint};
 use driftless_core::TaskShape;
 use jiff::Timestamp;

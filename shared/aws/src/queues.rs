@@ -1,6 +1,6 @@
 use aws_config::SdkConfig;
 use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint, keys, to_json};
+use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 
 use crate::{Error, Queues, Result, sdk::failure};
 
@@ -34,8 +34,9 @@ impl Sqs {
         Self { client: Client::new(config), urls }
     }
 
-    async fn send(&self, queue: &str, url: &str, body: String, delay_seconds: u16) -> Result<()> {
+    async fn send(&self, queue: &str, url: &str, group: String, body: String, delay_seconds: u16) -> Result<()> {
         let request = self.client.send_message().queue_url(url).message_body(body).delay_seconds(delay_seconds.into());
+        let request = request.message_group_id(group);
         request.send().await.map(drop).map_err(|error| failure(format!("sqs:SendMessage {queue}"), &error))
     }
 }
@@ -43,13 +44,14 @@ impl Sqs {
 impl Queues for Sqs {
     async fn hint(&self, hint: &Hint, delay_seconds: u16) -> Result<()> {
         let url = configured(self.urls.hints.as_ref(), "HINTS_QUEUE_URL")?;
-        self.send("hints", url, to_json(hint), delay_seconds).await
+        self.send("hints", url, tenant(&hint.object), to_json(hint), delay_seconds).await
     }
 
     async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
         let call = "sqs:SendMessageBatch hints";
         let entries = hints.iter().enumerate().map(|(position, hint)| {
             let entry = SendMessageBatchRequestEntry::builder().id(position.to_string()).message_body(to_json(hint));
+            let entry = entry.message_group_id(tenant(&hint.object));
             entry.build().map_err(|error| Error::Permanent { call: call.into(), message: error.to_string() })
         });
         let entries = entries.collect::<Result<Vec<_>>>()?;
@@ -61,28 +63,62 @@ impl Queues for Sqs {
 
     async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> Result<()> {
         let url = configured(self.urls.launches.as_ref(), "LAUNCHES_QUEUE_URL")?;
-        self.send("launches", url, to_json(hint), delay_seconds).await
+        self.send("launches", url, tenant(&hint.update), to_json(hint), delay_seconds).await
     }
 
     async fn run(&self, hint: &RunHint, delay_seconds: u16) -> Result<()> {
         let url = configured(self.urls.runs.as_ref(), "RUNS_QUEUE_URL")?;
-        self.send("runs", url, to_json(hint), delay_seconds).await
+        self.send("runs", url, tenant(&hint.update), to_json(hint), delay_seconds).await
     }
 
     async fn task(&self, hint: &TaskHint) -> Result<()> {
         let url = configured(self.urls.runs.as_ref(), "RUNS_QUEUE_URL")?;
-        self.send("runs", url, to_json(hint), 0).await
+        // Its cluster and namespace are not known.
+        self.send("runs", url, "tasks".into(), to_json(hint), 0).await
     }
 
     async fn fetch(&self, request: &FetchRequest, deduplication: &str) -> Result<()> {
         let url = configured(self.urls.sources.as_ref(), "SOURCES_QUEUE_URL")?;
-        let group = keys::hash(&[&keys::fetch(&request.source)]);
+        let group = group(&request.source);
         let send = self.client.send_message().queue_url(url).message_body(to_json(request));
         let send = send.message_group_id(group).message_deduplication_id(keys::hash(&[deduplication]));
         send.send().await.map(drop).map_err(|error| failure("sqs:SendMessage sources", &error))
     }
 }
 
+/// The group of a message on a standard queue, by which SQS keeps the messages of one namespace from delaying those of others.
+fn tenant(object: &ObjectKey) -> String {
+    keys::hash(&[&object.cluster, &object.namespace])
+}
+
+/// The group of a source, of which one message at a time is delivered. A namespace has two, so that its sources, however many and slow, take
+/// two fetchers at most.
+fn group(source: &ObjectKey) -> String {
+    let half = if keys::hash(&[&keys::fetch(source)]).as_bytes().first().is_some_and(|digit| digit % 2 == 0) { "0" } else { "1" };
+    keys::hash(&[&source.cluster, &source.namespace, half])
+}
+
 fn configured<'a>(url: Option<&'a String>, variable: &str) -> Result<&'a String> {
     url.ok_or_else(|| Error::Permanent { call: "sqs:SendMessage".into(), message: format!("{variable} is not set") })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn sources_of_a_namespace_share_two_groups_and_those_of_others_have_their_own() {
+        let source = |namespace: &str, kind: &str, name: &str| {
+            let [cluster, api_version, kind, namespace, name] = ["c", "", kind, namespace, name].map(String::from);
+            ObjectKey { cluster, api_version, kind, namespace, name }
+        };
+        let groups = |namespace| (0..50).map(|n| group(&source(namespace, "Stack", &format!("s{n}")))).collect::<BTreeSet<_>>();
+        assert_eq!((groups("a").len(), groups("b").len()), (2, 2));
+        assert!(groups("a").is_disjoint(&groups("b")));
+        assert_eq!(group(&source("a", "GitRepository", "s")), group(&source("a", "gitrepository", "s")), "a collection's name");
+        assert_eq!(tenant(&source("a", "Stack", "s")), tenant(&source("a", "Update", "u")));
+        assert_ne!(tenant(&source("a", "Stack", "s")), tenant(&source("b", "Stack", "s")));
+    }
 }

@@ -1,10 +1,11 @@
-use jiff::Timestamp;
+use driftless_core::rest;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ObjectKey;
 
 /// The message of the `sources.fifo` queue: a tree is wanted, or some of a source's may be deleted. Either way the fetcher reads the
-/// facts again. The two never overlap for one source, as it has one group in the queue.
+/// facts again. The two never overlap for one source, as all messages of a source have one group in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchRequest {
@@ -31,8 +32,11 @@ pub struct FetchOutcome {
     /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git and a Workspace the
     /// fingerprint of the fields that say what to fetch.
     pub subject: String,
-    /// When it ended.
+    /// When the source was read.
     pub at: Timestamp,
+    /// How long the fetch took, in seconds.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub took_seconds: u32,
     /// What the source offers, where no object says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<FetchedArtifact>,
@@ -42,6 +46,21 @@ pub struct FetchOutcome {
     /// Why there is no tree; absent after success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<FetchFailure>,
+}
+
+impl FetchOutcome {
+    /// Until when the source is not fetched again; when it was read, unless that was slow.
+    #[must_use]
+    pub fn rests_until(&self) -> Timestamp {
+        let took = SignedDuration::from_secs(self.took_seconds.into());
+        let rest = rest(took);
+        if rest.is_zero() { self.at } else { self.at.checked_add(took + rest).unwrap_or(self.at) }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(seconds: &u32) -> bool {
+    *seconds == 0
 }
 
 /// What a Stack's git repository, or a Workspace's source, had at the last look.

@@ -6,6 +6,12 @@ use crate::Stack;
 /// outputs Secret (`<update>-stack-outputs`) want more room.
 const MAX_STACK_PART: usize = 180;
 
+/// The most bytes of a digest that a tenant states. That of a SHA-512 has 135.
+const MAX_DIGEST: usize = 160;
+
+/// The kinds whose trees are kept under their own names, with their group.
+const OWN_KINDS: [(&str, &str); 3] = [("stack", "pulumi.com"), ("program", "pulumi.com"), ("workspace", "auto.pulumi.com")];
+
 /// Stands for the predecessor of the first.
 const FIRST: &str = "first";
 
@@ -28,6 +34,45 @@ fn name(stack: &Stack, after: &[&str]) -> String {
     format!("{cut}-{}", &hash(&parts)[..12])
 }
 
+/// What is wrong with a reference to a source, with the field `at`: it is checked before a part of it becomes part of a key or a path.
+/// `None` if an object can be called that.
+#[must_use]
+pub fn invalid_object(at: &str, api_version: &str, kind: &str, name: &str) -> Option<String> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let is_version = (group.is_empty() && !api_version.contains('/') || is_name(group, 253)) && is_name(version, 63);
+    let wrong = |field: &str, value: &str, remedy: &str| format!("{at}.{field} is {}; {remedy}", shortened(value));
+    if !is_version {
+        return Some(wrong("apiVersion", api_version, "write GROUP/VERSION, such as source.toolkit.fluxcd.io/v1"));
+    }
+    if !is_name(kind, 63) || kind.contains('.') {
+        return Some(wrong("kind", kind, "write a kind of at most 63 letters, digits and \"-\", such as GitRepository"));
+    }
+    if let Some((_, own)) = OWN_KINDS.iter().find(|(own, _)| kind.eq_ignore_ascii_case(own)).filter(|(_, own)| *own != group) {
+        return Some(wrong("apiVersion", api_version, &format!("a {kind} is of the group {own}")));
+    }
+    (!is_name(name, 253)).then(|| wrong("name", name, "write a name of at most 253 letters, digits, \"-\" and \".\""))
+}
+
+/// The same of the digest of a source.
+#[must_use]
+pub fn invalid_digest(at: &str, digest: &str) -> Option<String> {
+    let is_digest = !digest.is_empty() && digest.len() <= MAX_DIGEST;
+    let is_digest = is_digest && digest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-_+.=".contains(&byte));
+    (!is_digest).then(|| format!("{at} is {}; write ALGORITHM:HEX of at most {MAX_DIGEST} characters", shortened(digest)))
+}
+
+fn is_name(text: &str, most: usize) -> bool {
+    text.len() <= most
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
+}
+
+/// A tenant's value in quotes, cut so that it fits into any condition.
+fn shortened(value: &str) -> String {
+    let cut: String = value.chars().take(60).collect();
+    if cut.len() < value.len() { format!("{cut:?}… ({} bytes)", value.len()) } else { format!("{cut:?}") }
+}
+
 /// The first 40 hex digits of the SHA-256 of the parts, each ended by a NUL so that no two lists of parts are the same bytes.
 #[must_use]
 pub fn hash(parts: &[&str]) -> String {
@@ -39,4 +84,50 @@ pub fn hash(parts: &[&str]) -> String {
     let mut hex = base16ct::lower::encode_string(&hasher.finalize());
     hex.truncate(40);
     hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_reference_that_no_object_has_is_refused_by_its_field() {
+        let check = |api_version: &str, kind: &str, name: &str| invalid_object("at", api_version, kind, name);
+        for (api_version, kind) in [
+            ("source.toolkit.fluxcd.io/v1", "GitRepository"),
+            ("v1", "ConfigMap"),
+            ("pulumi.com/v1", "Stack"),
+            ("auto.pulumi.com/v1alpha1", "Workspace"),
+        ] {
+            assert_eq!(check(api_version, kind, "shop.1-a"), None);
+        }
+        let long = "k".repeat(1000);
+        for (api_version, kind, name, field) in [
+            ("", "Kind", "n", "apiVersion"),
+            ("/v1", "Kind", "n", "apiVersion"),
+            ("g/v1/x", "Kind", "n", "apiVersion"),
+            ("g/v1", "", "n", "kind"),
+            ("g/v1", "Ki/nd", "n", "kind"),
+            ("g/v1", &long, "n", "kind"),
+            ("g/v1", "stack", "n", "apiVersion"),
+            ("pulumi.com/v1", "Workspace", "n", "apiVersion"),
+            ("g/v1", "Kind", "", "name"),
+            ("g/v1", "Kind", "../n", "name"),
+            ("g/v1", "Kind", &long, "name"),
+        ] {
+            let words = check(api_version, kind, name).unwrap();
+            assert!(words.starts_with(&format!("at.{field} is ")) && words.len() < 250, "{words}");
+        }
+    }
+
+    #[test]
+    fn digest_that_cannot_be_part_of_a_key_is_refused() {
+        for digest in [format!("sha512:{}", "0".repeat(128)), "sha1:0f".into(), "0f".into()] {
+            assert_eq!(invalid_digest("at", &digest), None);
+        }
+        for digest in [String::new(), "sha256:../x".into(), "a b".into(), "ö".into(), "0".repeat(1025)] {
+            let words = invalid_digest("at", &digest).unwrap();
+            assert!(words.starts_with("at is ") && words.len() < 250, "{words}");
+        }
+    }
 }

@@ -11,6 +11,25 @@ const MAX_FETCH_RETRY_SECONDS: i64 = 600;
 /// A run that is wanted starts from what git had this many seconds ago at most; else it is asked again first.
 const FRESH_SECONDS: i64 = 30;
 
+/// A fetch that takes so long is slow: its source rests
+const SLOW: SignedDuration = SignedDuration::from_secs(10);
+/// for this many times the fetch's duration, so that one source takes a tenth of one fetcher at most.
+const REST_FACTOR: i32 = 9;
+/// How far the clocks of SQS and of a function may differ.
+const SKEW: SignedDuration = SignedDuration::from_secs(2);
+
+/// How long after its end a fetch that took so long is not repeated.
+#[must_use]
+pub fn rest(took: SignedDuration) -> SignedDuration {
+    if took < SLOW { SignedDuration::ZERO } else { took.saturating_mul(REST_FACTOR) }
+}
+
+/// Whether the fetch that began at `fetched` answers a request: it read the source after the request was sent.
+#[must_use]
+pub fn is_answered(sent: Timestamp, fetched: Timestamp) -> bool {
+    fetched.duration_since(sent) > SKEW
+}
+
 /// What a source gives to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {
@@ -135,4 +154,24 @@ pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> 
         Project::There => return None,
     };
     Some(Readiness::stalled(reason::SOURCE_UNAVAILABLE, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_source_takes_a_tenth_of_one_fetcher() {
+        for (took, resting) in [(0, 0), (9, 0), (10, 90), (90, 810)] {
+            assert_eq!(rest(SignedDuration::from_secs(took)), SignedDuration::from_secs(resting));
+        }
+    }
+
+    #[test]
+    fn request_is_answered_by_a_fetch_that_began_after_it() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (sent, fetched, answered) in [(100, 99, false), (100, 100, false), (100, 102, false), (100, 103, true)] {
+            assert_eq!(is_answered(at(sent), at(fetched)), answered);
+        }
+    }
 }

@@ -389,6 +389,7 @@ impl Machine {
                     limits: driftless_source::Limits::default(),
                     git: fetcher::git::Settings {
                         allow_local: false,
+                        private_hosts: fetcher::PrivateHosts::default(),
                         github_api_url: String::new(),
                         known_hosts: String::new(),
                         ca_certificates: String::new(),
@@ -397,7 +398,7 @@ impl Machine {
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
-                    let fetched = fetcher::handle(&ports, &settings, &request, now).await;
+                    let fetched = fetcher::handle(&ports, &settings, &request, now, || now).await;
                     fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }

@@ -20,7 +20,7 @@ use crate::aws::{self, Aws, Eks, Settings};
 /// The key that the webhook of this world shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// Instances of a function that run side by side, at most.
-pub const INSTANCES: usize = 2;
+pub const INSTANCES: usize = 3;
 /// For tests: the machine is small, and limits are there to be reached.
 pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) };
 /// Above what any healthy run of a test needs.

@@ -11,6 +11,7 @@ mod doctor;
 mod drift;
 mod events;
 mod failures;
+mod fairness;
 mod git;
 mod guides;
 mod hostile;

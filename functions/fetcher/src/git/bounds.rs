@@ -24,6 +24,7 @@ struct State {
     limit: u64,
     received: AtomicU64,
     interrupt: AtomicBool,
+    hidden: AtomicBool,
     stopped_by: Mutex<Option<GitError>>,
 }
 
@@ -37,6 +38,7 @@ impl Bounds {
             limit,
             received: AtomicU64::new(0),
             interrupt: AtomicBool::new(false),
+            hidden: AtomicBool::new(false),
             stopped_by: Mutex::new(None),
         }))
     }
@@ -70,6 +72,16 @@ impl Bounds {
     /// Why the fetch stopped, if it was us who stopped it, else `otherwise`.
     pub(super) fn reason(&self, otherwise: GitError) -> GitError {
         self.0.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(otherwise)
+    }
+
+    /// How the server cannot be reached is not told: it is in a private network.
+    pub(super) fn hide(&self) {
+        self.0.hidden.store(true, Ordering::Relaxed);
+    }
+
+    /// See [`Self::hide`].
+    pub(super) fn is_hidden(&self) -> bool {
+        self.0.hidden.load(Ordering::Relaxed)
     }
 
     /// Set when the time is over, for work that waits for nothing.

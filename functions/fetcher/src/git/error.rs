@@ -55,6 +55,8 @@ pub enum GitError {
     Reference { field: &'static str, value: String, why: &'static str },
     #[error("the host {host:?} is {what}, which is never connected to; name another host")]
     Local { host: String, what: &'static str, is_address: bool },
+    #[error("{}", self.words(&Fields::STACK))]
+    Private { host: String, is_address: bool },
     #[error(
         "gitAuth config must specify exactly one of 'personalAccessToken', 'sshPrivateKey', 'basicAuth', or 'githubApp': \
          spec.gitAuth is empty"
@@ -116,6 +118,8 @@ pub enum GitError {
     TooLarge { limit: u64 },
     #[error("fetching took longer than {seconds} seconds")]
     TooSlow { seconds: u64 },
+    #[error("the git server is unreachable")]
+    Hidden,
     #[error("{who} cannot be reached: {why}")]
     Unreachable { who: &'static str, why: String },
     #[error("{}", self.words(&Fields::STACK))]
@@ -143,6 +147,10 @@ impl GitError {
             Self::UrlWithLogin { what, ssh } => {
                 format!("{url}: it has {what} in it: take that out and use {}", if *ssh { key } else { auth })
             }
+            Self::Private { host, .. } => format!(
+                "host {host:?} resolves to a private address, which this installation does not allow; name another host, or have the \
+                 installation list it in GitPrivateHosts ({url})"
+            ),
             Self::Scheme(scheme) => format!("{url}: invalid URL scheme: {scheme}; use https, http or ssh"),
             Self::Unfit { scheme, source_name, remedy } => {
                 format!("{url} is {scheme}: {source_name} is no credential for it; {remedy}")
@@ -171,6 +179,16 @@ impl GitError {
         }
     }
 
+    /// The same without what a scan of a network would learn: whether something listens there, and what it is.
+    #[must_use]
+    pub fn hidden(self) -> Self {
+        match self {
+            Self::Unreachable { .. } | Self::Status { .. } | Self::TooSlow { .. } | Self::Protocol { .. } => Self::Hidden,
+            Self::OfName(error) => error.hidden(),
+            error => error,
+        }
+    }
+
     /// The same spec will be refused again, whatever happens elsewhere.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
@@ -188,7 +206,7 @@ impl GitError {
             | Self::TooLarge { .. }
             | Self::Content(_) => true,
             // A name may come to lead elsewhere; an address does not.
-            Self::Local { is_address, .. } => *is_address,
+            Self::Local { is_address, .. } | Self::Private { is_address, .. } => *is_address,
             _ => false,
         }
     }

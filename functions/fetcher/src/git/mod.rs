@@ -39,7 +39,9 @@ use self::{
     session::Session,
     ssh::Server,
 };
-use crate::{Answer, Error, Ports, Refusal, collect::is_stored, outcome_before, store, transport::Artifacts};
+use crate::{
+    Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
+};
 
 /// The function's own time limit is two minutes, and the tree has to be stored yet.
 const TIME: Duration = Duration::from_secs(90);
@@ -50,6 +52,8 @@ pub struct Settings {
     /// Repositories may be on this machine: loopback addresses, `file://` and paths; credentials may go over plain http. Metadata
     /// and link-local addresses are out of reach nonetheless. For machines of one's own: every Stack can name every path then.
     pub allow_local: bool,
+    /// The hosts of private networks that a Stack or a Workspace may name.
+    pub private_hosts: PrivateHosts,
     /// Where the GitHub API is, such as `https://api.github.com`, or `https://HOST/api/v3` for a GitHub Enterprise Server.
     pub github_api_url: String,
     /// Lines as in OpenSSH's `known_hosts`, for SSH servers that a Secret's own `known_hosts` does not name.
@@ -94,6 +98,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &crate::Settings,
     key: &ObjectKey,
+    is_resting: impl Fn(&str) -> bool,
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
     let Some(stack) = ports.cluster.get::<Stack>(&key.namespace, &key.name).await? else { return Ok(None) };
@@ -102,7 +107,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         SourceRef::Git(source) => Some(source),
         SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
     });
-    let Some(source) = git else { return Ok(None) };
+    let Some(source) = git.filter(|source| !is_resting(&source.fingerprint)) else { return Ok(None) };
     let wanted = Wanted::parse(&source.branch, &source.commit);
     let named = Named::Stack(&stack);
     let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, now };
@@ -160,16 +165,30 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         }
         let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let bounds = Bounds::new(git.max_pack_bytes, TIME);
-        let transport = bounds.within(transport(place, credentials, git, self.named.fields(), &bounds, self.now)).await??;
-        let (limits, of_talk) = (self.settings.limits, bounds.clone());
-        // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
-        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
-        let found = bounds.within(talk).await?.map_err(|_| GitError::Protocol { to: "a request" })??;
+        let found = self.found(place, credentials, wanted, known, &bounds).await;
+        let found = found.map_err(|error| if bounds.is_hidden() { error.hidden() } else { error })?;
         match (found, stored) {
             (Some(found), _) => self.store(found).await,
             (None, Some(stored)) => Ok(stored),
             (None, None) => Err(GitError::Pack.into()),
         }
+    }
+
+    /// What the server has; `None` if that is known.
+    async fn found(
+        &self,
+        place: Place,
+        credentials: Credentials,
+        wanted: Wanted,
+        known: Option<ObjectId>,
+        bounds: &Bounds,
+    ) -> Result<Option<Found>, GitError> {
+        let git = &self.settings.git;
+        let transport = bounds.within(transport(place, credentials, git, self.named.fields(), bounds, self.now)).await??;
+        let (limits, of_talk) = (self.settings.limits, bounds.clone());
+        // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
+        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
+        bounds.within(talk).await?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
 
     /// What the last look came to, if it was for the same spec and its tree is there yet.
@@ -223,7 +242,7 @@ async fn transport(
             let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
                 return Err(GitError::Url("it has no host"));
             };
-            let client = net::client(net::addresses(host, port, settings.allow_local).await?, &settings.ca_certificates)?;
+            let client = net::client(net::addresses_for_tenant(host, port, settings, bounds).await?, &settings.ca_certificates)?;
             let web = Web::new(client, bounds.clone(), login);
             let url = gix_url::parse(url.as_str()).map_err(|_| GitError::Url("it is not a URL"))?;
             Ok(Box::new(HttpTransport::new_http(web, url, Protocol::V2, false)))
@@ -238,7 +257,7 @@ async fn transport(
                 return Err(GitError::Unfit { scheme: "an ssh URL", source_name, remedy });
             };
             key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);
-            let addresses = net::addresses(&host, port, settings.allow_local).await?;
+            let addresses = net::addresses_for_tenant(&host, port, settings, bounds).await?;
             ssh::connect(&Server { user, host, port, path, addresses }, &key, bounds).await
         }
         Place::Local(path) => match file::connect(path, Protocol::V2, false) {

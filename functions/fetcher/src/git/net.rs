@@ -10,12 +10,34 @@ use std::{
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-use super::GitError;
-use crate::{guard::refused, transport};
+use super::{GitError, Settings, bounds::Bounds};
+use crate::{
+    guard::{is_private, refused},
+    transport,
+};
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long a server may be silent within an answer: it may count objects for a while before it sends any.
 const SILENT_TIME: Duration = Duration::from_mins(1);
+
+/// The addresses of a host that a tenant names, as far as they may be dialled. Of a private one no more is told than that it is unreachable.
+pub(super) async fn addresses_for_tenant(
+    host: &str,
+    port: u16,
+    settings: &Settings,
+    bounds: &Bounds,
+) -> Result<Vec<SocketAddr>, GitError> {
+    let host = host.trim_matches(['[', ']']);
+    let mut addresses = addresses(host, port, settings.allow_local).await?;
+    addresses.retain(|address| settings.private_hosts.allow(host, address.ip()));
+    if addresses.is_empty() {
+        return Err(GitError::Private { host: host.into(), is_address: host.parse::<IpAddr>().is_ok() });
+    }
+    if addresses.iter().any(|address| is_private(address.ip())) {
+        bounds.hide();
+    }
+    Ok(addresses)
+}
 
 /// The addresses of a host that may be dialled.
 pub(super) async fn addresses(host: &str, port: u16, allow_local: bool) -> Result<Vec<SocketAddr>, GitError> {
@@ -78,6 +100,29 @@ pub(super) fn words(error: reqwest::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn private_host_is_refused_unless_it_is_listed_and_tells_no_more_than_that() {
+        let settings = |list: &str| Settings { private_hosts: list.parse().unwrap(), ..crate::tests::settings().git };
+        let bounds = Bounds::new(1, Duration::from_secs(1));
+        let error = addresses_for_tenant("10.1.2.3", 443, &settings("10.2.0.0/16"), &bounds).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "host \"10.1.2.3\" resolves to a private address, which this installation does not allow; name another host, or have the \
+             installation list it in GitPrivateHosts (spec.projectRepo)"
+        );
+        assert!(!bounds.is_hidden());
+        assert!(addresses_for_tenant("10.1.2.3", 443, &settings("10.1.0.0/16"), &bounds).await.is_ok());
+        assert!(bounds.is_hidden());
+        for error in [
+            GitError::Status { who: "the git server", status: 500 },
+            GitError::TooSlow { seconds: 90 },
+            GitError::Protocol { to: "a request" },
+            GitError::Unreachable { who: "the git server", why: "connection refused".into() },
+        ] {
+            assert_eq!(error.hidden().to_string(), "the git server is unreachable");
+        }
+    }
 
     #[tokio::test]
     async fn an_address_is_refused_for_good_and_a_name_for_as_long_as_it_leads_there() {

@@ -37,6 +37,11 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
     let tree = json!({ "driftless": { "tree": { "digest": "sha256:1", "source": { "kind": "GitRepository", "name": "g", "apiVersion": "x/v1" } } } });
+    let tree_of = |kind: &str, digest: &str| {
+        let source = json!({ "kind": kind, "name": "g", "apiVersion": "x/v1" });
+        json!({ "driftless": { "tree": { "digest": digest, "source": source } } })
+    };
+    let long = "a".repeat(2000);
     let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
     for (of, spec, more, reason, words) in [
         (None, json!({}), json!({}), "WorkspaceNotFound", "Workspace \"w\" is not there"),
@@ -52,6 +57,10 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
         (Some(local), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
         (Some(json!({})), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
         (Some(tree), json!({}), json!({}), "TreeNotFound", "it was asked for again"),
+        (Some(tree_of("Kind", &long)), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.digest is \"aaaa"),
+        (Some(tree_of("Kind", "../x")), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.digest is \"../x\""),
+        (Some(tree_of(&long, "sha256:1")), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.source.kind is \"aaaa"),
+        (Some(tree_of("Stack", "sha256:1")), json!({}), json!({}), "SpecInvalid", "a Stack is of the group pulumi.com"),
         (Some(sizes), json!({}), json!({}), "ServiceAccountNotFound", "ServiceAccount \"gone\" is not there"),
     ] {
         let world = quiet();
@@ -73,6 +82,33 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
     }
 }
 
+#[test]
+fn source_that_the_fetcher_refuses_for_good_is_an_invalid_spec_for_a_while() {
+    let source = json!({ "kind": "Gadget", "name": "g", "apiVersion": "x/v1" });
+    let tree = json!({ "driftless": { "tree": { "digest": "sha256:1", "source": source } } });
+    for (subject, terminal, minutes, reason) in [
+        ("", true, 0, "SpecInvalid"),
+        ("sha256:1", true, 9, "SpecInvalid"),
+        ("sha256:2", true, 0, "TreeNotFound"),
+        ("", false, 0, "TreeNotFound"),
+        ("", true, 10, "TreeNotFound"),
+    ] {
+        let world = quiet();
+        workspace(&world, &tree);
+        by_hand(&world, "u", &json!({}));
+        let at = world.now() - SignedDuration::from_mins(minutes);
+        let failure = Some(FetchFailure { terminal, message: "the cluster does not serve Gadget".into() });
+        let outcome =
+            FetchOutcome { version: VERSION, subject: subject.into(), at, took_seconds: 0, artifact: None, failures: 1, failure };
+        let source = ObjectKey { api_version: "x/v1".into(), ..key("Gadget", "n", "g") };
+        world.drive(world.put(&keys::fetch(&source), to_json(&outcome).into_bytes())).unwrap().unwrap();
+        looked(&world, &hint("u"));
+        let (found, said) = waits(&world, "u");
+        assert_eq!(found, reason, "{said}");
+        assert_eq!(said.contains("does not serve Gadget"), reason == "SpecInvalid", "{said}");
+    }
+}
+
 /// What the fetcher came to for the Workspace.
 fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
     let workspace = key("Workspace", "n", "w");
@@ -86,7 +122,7 @@ fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
     }
     let failure = result.err().map(|message| FetchFailure { message: message.into(), terminal: false });
     let (failures, at, subject) = (u32::from(failure.is_some()), world.now(), subject.into());
-    let outcome = FetchOutcome { version: VERSION, subject, at, artifact, failures, failure };
+    let outcome = FetchOutcome { version: VERSION, subject, at, took_seconds: 0, artifact, failures, failure };
     world.drive(world.put(&keys::fetch(&workspace), to_json(&outcome).into_bytes())).unwrap().unwrap();
 }
 

@@ -445,7 +445,7 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
     if queue.visibility() < function.timeout {
         return Err(Error::new(id, format!("messages of {} show again before its time limit is over", queue.name)));
     }
-    if !(1..=10).contains(&raw.batch_size) || !(2..=1000).contains(&raw.scaling_config.maximum_concurrency) {
+    if !(1..=10).contains(&raw.batch_size) || !(2..=1000).contains(&raw.scaling_config.maximum_concurrency.0) {
         return Err(Error::new(id, "a batch has 1 to 10 messages here, and a mapping a concurrency of 2 to 1000"));
     }
     for action in ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes"] {
@@ -456,7 +456,7 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
             ));
         }
     }
-    let concurrency = raw.scaling_config.maximum_concurrency;
+    let concurrency = raw.scaling_config.maximum_concurrency.0;
     Ok(Mapping {
         queue: raw.event_source_arn,
         batch_size: raw.batch_size,

@@ -28,7 +28,7 @@ shape!(Environment { variables: BTreeMap<String, String> });
 shape!(Logging { log_group: String });
 shape!(Url { target_function_arn: String, auth_type: AuthType });
 shape!(Mapping { function_name: String, event_source_arn: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
-shape!(Scaling { maximum_concurrency: usize });
+shape!(Scaling { maximum_concurrency: Count });
 shape!(Permission {
     function_name: String, action: String, principal: String, source_arn: Option<String>, function_url_auth_type: Option<AuthType>,
     invoked_via_function_url: Option<bool>,
