@@ -76,7 +76,7 @@ pub fn is_private(address: IpAddr) -> bool {
         IpAddr::V4(address) => {
             address.is_private() || matches!(address.octets(), [100, 64..=127, ..] | [198, 18..=19, ..] | [192, 0, 0, _])
         }
-        IpAddr::V6(address) => matches!(address.segments(), [0xfc00..=0xfdff, ..] | [0xfec0..=0xfeff, ..]),
+        IpAddr::V6(address) => matches!(address.segments(), [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..]),
     }
 }
 

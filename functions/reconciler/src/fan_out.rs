@@ -46,19 +46,24 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
 /// The objects of a kind in all namespaces, a page at a time: all of them may be more than the function's memory holds.
 struct Pages<'a, C> {
     cluster: &'a C,
-    /// The token of the next page; `None` after the last one.
-    from: Option<Option<String>>,
+    /// The token of the next page.
+    from: Option<String>,
+    is_last: bool,
 }
 
 impl<'a, C: Cluster> Pages<'a, C> {
     fn new(cluster: &'a C) -> Self {
-        Self { cluster, from: Some(None) }
+        Self { cluster, from: None, is_last: false }
     }
 
     async fn next<K: Object>(&mut self) -> Result<Option<Vec<K>>, Error> {
-        let Some(from) = self.from.take() else { return Ok(None) };
-        let Page { objects, next } = self.cluster.page(None, None, from.as_deref()).await?;
-        self.from = next.filter(|next| Some(next) != from.as_ref()).map(Some);
+        if self.is_last {
+            return Ok(None);
+        }
+        let Page { objects, next } = self.cluster.page(None, None, self.from.as_deref()).await?;
+        // A page that names itself as the next one would never end the list.
+        self.is_last = next.is_none() || next == self.from;
+        self.from = next;
         Ok(Some(objects))
     }
 }

@@ -69,7 +69,7 @@ pub async fn each_within<'a>(
 ) -> Vec<(&'a str, Error)> {
     let within = async |name: &'a str| {
         let swept = tokio::time::timeout(limit, sweep(name)).await;
-        swept.unwrap_or_else(|_| Err(Error::TooSlow(limit.as_secs()))).err().map(|error| (name, error))
+        swept.unwrap_or(Err(Error::TooSlow(limit.as_secs()))).err().map(|error| (name, error))
     };
     join_all(clusters.iter().map(|name| within(name))).await.into_iter().flatten().collect()
 }

@@ -398,7 +398,7 @@ impl Machine {
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
-                    let fetched = fetcher::handle(&ports, &settings, &request, now, || now).await;
+                    let fetched = Box::pin(fetcher::handle(&ports, &settings, &request, now, || now)).await;
                     fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }

@@ -145,7 +145,7 @@ impl Site {
     async fn answer(&self, key: &ObjectKey) -> FetchOutcome {
         let ports = Ports { cluster: &self.world, objects: &self.world, queues: &self.world, artifacts: &NoArtifacts };
         let request = FetchRequest { version: VERSION, source: key.clone(), hops: 0, collect: false };
-        handle(&ports, &self.settings, &request, self.world.now(), || self.world.now()).await.unwrap();
+        Box::pin(handle(&ports, &self.settings, &request, self.world.now(), || self.world.now())).await.unwrap();
         from_json("fetch outcome", &self.world.objects()[&keys::fetch(key)]).unwrap()
     }
 
