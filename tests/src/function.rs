@@ -107,6 +107,13 @@ pub async fn serve(router: Router) -> Result<(String, JoinHandle<()>)> {
     Ok((address, served))
 }
 
+/// Serves Secrets Manager with one text for every secret; what a function needs to find it, and the task that serves.
+pub async fn secrets_manager(text: &str) -> Result<((&'static str, String), JoinHandle<()>)> {
+    let answer = serde_json::json!({ "SecretString": text }).to_string();
+    let (address, served) = serve(Router::new().route("/", post(async move || answer))).await?;
+    Ok((("AWS_ENDPOINT_URL", format!("http://{address}")), served))
+}
+
 fn router(api: Api) -> Router {
     let next = async |State(api): State<Api>| {
         let Some(event) = api.events.lock().await.recv().await else { return std::future::pending().await };
@@ -174,7 +181,7 @@ const ENV: [(&str, &str); 51] = [
     ("TOKEN_SECONDS", "3600"),
     ("LOG_GROUP", "g"),
     ("SEAL_KEY", "k"),
-    ("WEBHOOK_KEYS", "{\"c\":\"k\"}"),
+    ("WEBHOOK_KEYS_SECRET", "driftless/webhook-keys"),
     ("CLUSTERS", ","),
     ("SWEEP_SECONDS", "60"),
     ("LOOK_PERIOD_SECONDS", "600"),

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 use aws_lc_rs::hmac;
-use driftless_tests::function::Function;
+use driftless_tests::function::{Function, secrets_manager};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -29,7 +29,8 @@ async fn functions_for_arm64_ask_for_no_newer_glibc_than_lambda_has_and_one_answ
     (event["rawPath"], event["body"], event["isBase64Encoded"]) = ("/c".into(), body.into(), false.into());
     let mut emulator = Command::new(root().join("target/tools/qemu-aarch64"));
     emulator.arg("-L").arg(root().join("target/tools/aarch64")).arg(root().join("target/lambda-arm64/webhook/bootstrap"));
-    let (_, answer) = Function::start(emulator, &[]).await?.invoke(event.to_string()).await?;
+    let (endpoint, _served) = secrets_manager(r#"{"c":{"flux":"k"}}"#).await?;
+    let (_, answer) = Function::start(emulator, &[endpoint]).await?.invoke(event.to_string()).await?;
     let answer: Value = serde_json::from_slice(&answer)?;
     assert_eq!((&answer["statusCode"], &answer["body"]), (&json!(200), &json!("ignored")), "{answer}");
     Ok(())

@@ -27,7 +27,6 @@ mod scripts;
 const ACCOUNT: &str = "123456789012";
 const REGION: &str = "us-east-1";
 const STACK: &str = "driftless";
-const KEYS: &str = "keys";
 const ARTIFACTS: &str = "artifacts";
 /// So many commands run at once.
 const COMMANDS: usize = 4;
@@ -85,7 +84,6 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
         endpoint: aws.endpoint.clone(),
         function_url: "http://hook/".into(),
         parameters: parameters.clone().into(),
-        secrets: [("driftless/webhook-keys".to_owned(), KEYS.to_owned())].into(),
     };
     let template = Template::read(&project.join("infra/template.yaml"), &settings)?;
     aws.deploy(&project.join("infra/template.yaml"), &template, &parameters).await?;
@@ -189,8 +187,6 @@ impl<'a> Aws<'a> {
             fs::create_dir_all(&folder)?;
             fs::write(folder.join("bootstrap"), id)?;
         }
-        let secret = ["secretsmanager", "create-secret", "--name", "driftless/webhook-keys", "--secret-string", KEYS];
-        self.run(&secret).await?;
         self.run(&["s3api", "create-bucket", "--bucket", ARTIFACTS]).await?;
         let packaged = stage.join("packaged.yaml");
         let (copy, packaged) = (copy.to_string_lossy(), packaged.to_string_lossy());
@@ -207,8 +203,7 @@ impl<'a> Aws<'a> {
 
     /// Everything that is there. What AWS names and numbers itself comes out as the reader of the template names it.
     async fn look(&self, template: &Template) -> Result<Found> {
-        // It leaves references to secrets as they are.
-        let mut names = BTreeMap::from([("{{resolve:secretsmanager:driftless/webhook-keys}}".to_owned(), KEYS.to_owned())]);
+        let mut names = BTreeMap::new();
         let stack: Value =
             serde_json::from_str(&self.run(&["cloudformation", "list-stack-resources", "--stack-name", STACK]).await?)?;
         for summary in stack["StackResourceSummaries"].as_array().context("resources")? {

@@ -123,8 +123,12 @@ fn text(config: &Config) -> String {
 
 /// Imports the Pulumi ESC environments, if there are any.
 pub(crate) fn environments(spec: &RunSpec) -> Option<Call> {
-    let start = ["config", "env", "add", "--yes"].into_iter().map(str::to_owned);
-    (!spec.environments.is_empty()).then(|| Call::new(start.chain(spec.environments.iter().cloned()), Some(&spec.stack)))
+    (!spec.environments.is_empty()).then(|| {
+        let mut call = Call::new(["config", "env", "add", "--yes"], Some(&spec.stack));
+        call.arguments.push("--".into());
+        call.arguments.extend(spec.environments.iter().cloned());
+        call
+    })
 }
 
 /// The operation. What an operation has no flag for is left out, as PKO does.
@@ -345,6 +349,21 @@ mod tests {
                 (&*format!("config set --raw --plaintext {end} -- long"), &*long),
             ]
         );
+    }
+
+    #[test]
+    fn a_value_that_looks_like_an_option_stays_a_value() {
+        let mut spec = spec(Operation::Destroy);
+        spec.stack = "--remove".into();
+        spec.targets = vec!["--exclude-protected".into()];
+        spec.environments = vec!["--stack=other".into(), "acme/prod".into()];
+        let key = "--path".to_owned();
+        spec.config = vec![Config { key, path: false, value: ConfigValue::String("x".into()), secret: true }];
+        let arguments = |call: &Call| call.arguments.join(" ");
+        let stack = "--non-interactive --stack=--remove";
+        assert_eq!(arguments(&environments(&spec).unwrap()), format!("config env add --yes {stack} -- --stack=other acme/prod"));
+        assert_eq!(arguments(&config(&spec)[0]), format!("config set --raw --secret {stack} -- --path"));
+        assert!(operation_line(&spec).contains(" --target=--exclude-protected "));
     }
 
     #[test]

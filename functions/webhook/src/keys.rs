@@ -1,55 +1,91 @@
 use std::{collections::HashMap, str::FromStr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use driftless_aws::Keyring;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
 use sha2::Sha256;
+use tokio::sync::Mutex;
+
+use crate::sender::Sender;
 
 /// How old, or how far in the future, a signature with a time in it may be, as Standard Webhooks advises.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
-/// The key of each cluster: `WEBHOOK_KEYS`, a JSON object from the cluster's name to the `token` of its Provider's Secret, which is also
-/// what git hosts are given. All comparisons take the same time whatever differs.
-#[derive(Debug)]
-pub struct Keys(HashMap<String, SecretString>);
+/// How long keys are used before the secret is read again.
+const KEPT: SignedDuration = SignedDuration::from_mins(5);
 
-/// The keys cannot be used. Says nothing of what was given.
+/// The keys of each cluster, each with the kind of sender that may use it. A JSON object from the cluster's name to an object from
+/// senders to keys, such as `{"prod":{"flux":"…","github/team-a":"…"}}`. The part of a sender before the slash is its path at the
+/// webhook. One string in place of the object is a key for all senders. All comparisons take the same time whatever differs.
+#[derive(Debug)]
+pub struct Keys(HashMap<String, Vec<(Option<Sender>, SecretString)>>);
+
+/// The keys cannot be used. Repeats nothing of the text.
 #[derive(Debug, thiserror::Error)]
-#[error("not a JSON object of cluster names and keys, none of them empty")]
+#[error(
+    "not a JSON object of clusters and keys: each cluster has an object of senders (flux, github, gitlab or gitea, with /NAME \
+     behind it where there are several) and keys that are not empty"
+)]
 pub struct InvalidKeys;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    ForAll(SecretString),
+    BySender(HashMap<String, SecretString>),
+}
 
 impl FromStr for Keys {
     type Err = InvalidKeys;
 
     fn from_str(json: &str) -> Result<Self, InvalidKeys> {
-        let keys: HashMap<String, SecretString> = serde_json::from_str(json).map_err(|_| InvalidKeys)?;
-        if keys.values().any(|key| key.expose_secret().is_empty()) {
-            return Err(InvalidKeys);
+        let clusters: HashMap<String, Entry> = serde_json::from_str(json).map_err(|_| InvalidKeys)?;
+        let mut keys = HashMap::new();
+        for (cluster, entry) in clusters {
+            let entries = match entry {
+                Entry::ForAll(key) => vec![(None, key)],
+                Entry::BySender(senders) => {
+                    let senders = senders.into_iter().map(|(name, key)| Some((Some(Sender::of_key(&name)?), key)));
+                    senders.collect::<Option<_>>().ok_or(InvalidKeys)?
+                }
+            };
+            if entries.iter().any(|(_, key)| key.expose_secret().is_empty()) {
+                return Err(InvalidKeys);
+            }
+            keys.insert(cluster, entries);
         }
         Ok(Self(keys))
     }
 }
 
 impl Keys {
-    /// Whether `signature`, in hex, is this cluster's over `body`.
-    pub(crate) fn signed(&self, cluster: &str, body: &[u8], signature: &[u8]) -> bool {
-        let signature = base16ct::mixed::decode_vec(signature).ok();
-        signature.zip(self.mac(cluster)).is_some_and(|(signature, mac)| mac.chain_update(body).verify_slice(&signature).is_ok())
+    /// Whether `signature`, in hex, was made over `body` with a key of this cluster and sender.
+    pub(crate) fn signed(&self, cluster: &str, sender: Sender, body: &[u8], signature: &[u8]) -> bool {
+        let signature = base16ct::mixed::decode_vec(signature).unwrap_or_default();
+        self.any(cluster, sender, |key| {
+            mac(key.as_bytes()).is_some_and(|mac| mac.chain_update(body).verify_slice(&signature).is_ok())
+        })
     }
 
-    /// Whether `token` is this cluster's key itself. Their digests are compared, so that the time tells nothing of the key.
-    pub(crate) fn is(&self, cluster: &str, token: &[u8]) -> bool {
-        let key = self.0.get(cluster).zip(self.mac(cluster));
-        let expected = key.map(|(key, mac)| mac.chain_update(key.expose_secret()).finalize().into_bytes());
-        expected.zip(self.mac(cluster)).is_some_and(|(expected, mac)| mac.chain_update(token).verify_slice(&expected).is_ok())
+    /// Whether `token` is a key of this cluster and sender. Digests are compared, so that the time depends on no key.
+    pub(crate) fn is(&self, cluster: &str, sender: Sender, token: &[u8]) -> bool {
+        self.any(cluster, sender, |key| {
+            let macs = mac(key.as_bytes()).zip(mac(key.as_bytes()));
+            macs.is_some_and(|(expected, given)| {
+                given.chain_update(token).verify_slice(&expected.chain_update(key).finalize().into_bytes()).is_ok()
+            })
+        })
     }
 
-    /// Whether one of `signatures` (`v1,<base64>`, separated by spaces) is this cluster's over id, time (Unix seconds) and body, and the
-    /// time is [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key has to be `whsec_<base64>`.
+    /// Whether one of `signatures` (`v1,<base64>`, separated by spaces) was made over id, time (Unix seconds) and body with a key of
+    /// this cluster and sender, and the time is [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key has to be
+    /// `whsec_<base64>`.
     pub(crate) fn signed_lately(
         &self,
-        cluster: &str,
+        (cluster, sender): (&str, Sender),
         id: &[u8],
         time: &[u8],
         body: &[u8],
@@ -58,17 +94,64 @@ impl Keys {
     ) -> bool {
         let seconds = str::from_utf8(time).ok().and_then(|time| time.parse().ok());
         let signed_at = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
-        let key = self.0.get(cluster).and_then(|key| BASE64_STANDARD.decode(key.expose_secret().strip_prefix("whsec_")?).ok());
-        let Some(mac) = key.and_then(|key| Hmac::<Sha256>::new_from_slice(&key).ok()) else { return false };
-        let mac = [id, b".", time, b".", body].into_iter().fold(mac, Hmac::chain_update);
-        signed_at.is_some_and(|at| now.duration_since(at).abs() <= TOLERANCE)
-            && signatures.split(|byte| *byte == b' ').any(|signature| {
+        let proven = self.any(cluster, sender, |key| {
+            let key = key.strip_prefix("whsec_").and_then(|key| BASE64_STANDARD.decode(key).ok());
+            let Some(mac) = key.and_then(|key| mac(&key)) else { return false };
+            let mac = [id, b".", time, b".", body].into_iter().fold(mac, Hmac::chain_update);
+            signatures.split(|byte| *byte == b' ').any(|signature| {
                 let signature = signature.strip_prefix(b"v1,").and_then(|base64| BASE64_STANDARD.decode(base64).ok());
                 signature.is_some_and(|signature| mac.clone().verify_slice(&signature).is_ok())
             })
+        });
+        proven && signed_at.is_some_and(|at| now.duration_since(at).abs() <= TOLERANCE)
     }
 
-    fn mac(&self, cluster: &str) -> Option<Hmac<Sha256>> {
-        self.0.get(cluster).and_then(|key| Hmac::new_from_slice(key.expose_secret().as_bytes()).ok())
+    /// Tries every key of the sender, also after one that proves it.
+    fn any(&self, cluster: &str, sender: Sender, proves: impl Fn(&str) -> bool) -> bool {
+        let keys = self.0.get(cluster).into_iter().flatten();
+        let keys = keys.filter(|(owner, _)| owner.is_none_or(|owner| owner == sender));
+        keys.filter(|(_, key)| proves(key.expose_secret())).count() > 0
     }
+}
+
+fn mac(key: &[u8]) -> Option<Hmac<Sha256>> {
+    Hmac::new_from_slice(key).ok()
+}
+
+/// The keys in a Secrets Manager secret. They are read at the start and again every five minutes, so that a key that was added or
+/// taken out counts without a deployment.
+pub struct KeySecret<K> {
+    keyring: K,
+    secret: String,
+    read: Mutex<(Keys, Timestamp)>,
+}
+
+impl<K: Keyring> KeySecret<K> {
+    /// Reads the secret, a name or an ARN.
+    pub async fn open(keyring: K, secret: String, now: Timestamp) -> driftless_aws::Result<Self> {
+        let keys = read(&keyring, &secret).await?;
+        Ok(Self { keyring, secret, read: Mutex::new((keys, now)) })
+    }
+
+    /// Reads the secret again if that is due, and passes the keys to `with`. Keys that were read before go on to be used where the
+    /// secret cannot be read or is not usable: a mistake in it must not refuse every sender.
+    pub async fn with<T>(&self, now: Timestamp, with: impl AsyncFnOnce(&Keys) -> T) -> T {
+        let mut kept = self.read.lock().await;
+        if now.duration_since(kept.1) >= KEPT {
+            match read(&self.keyring, &self.secret).await {
+                Ok(keys) => kept.0 = keys,
+                Err(error) => tracing::error!(%error, "keys not read again; those read before are used"),
+            }
+            kept.1 = now;
+        }
+        with(&kept.0).await
+    }
+}
+
+async fn read(keyring: &impl Keyring, secret: &str) -> driftless_aws::Result<Keys> {
+    let text = keyring.secret(secret).await?;
+    text.expose_secret().parse().map_err(|error: InvalidKeys| driftless_aws::Error::Permanent {
+        call: format!("read the webhook's keys from the secret {secret}"),
+        message: error.to_string(),
+    })
 }

@@ -3,12 +3,13 @@
 //! `POST /<cluster>` is for Flux: a source that has a new artifact, a Kustomization or a `HelmRelease` that applied objects.
 //! `POST /<cluster>/github`, `/gitlab` and `/gitea` are for pushes to the repositories that Stacks name themselves.
 //!
-//! Who sends is verified over the bytes as they came, with that cluster's key, before anything is parsed. Most senders sign no time:
-//! a replayed notification is one hint more, which is harmless.
+//! The proof is verified over the bytes as they came, with the keys of that cluster and sender, before anything is parsed. Most senders
+//! sign no time: a replayed notification is one hint more, which is harmless.
 
 mod event;
 mod keys;
 mod push;
+mod refusals;
 mod sender;
 
 use std::borrow::Cow;
@@ -17,10 +18,10 @@ use aws_lambda_events::lambda_function_urls::{LambdaFunctionUrlRequest, LambdaFu
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use driftless_aws::Queues;
 use driftless_contract::Hint;
-use driftless_telemetry::metrics::{self, Metric};
 use http::StatusCode;
 use jiff::Timestamp;
-pub use keys::{InvalidKeys, Keys};
+pub use keys::{InvalidKeys, KeySecret, Keys};
+pub use refusals::Refusals;
 
 use crate::sender::Sender;
 
@@ -30,6 +31,7 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// Answers one request. Flux tries again after 429 and 5xx only, for as long as its Provider's timeout; git hosts do not, or not soon.
 pub async fn answer(
     keys: &Keys,
+    refusals: &Refusals,
     queues: &impl Queues,
     request: LambdaFunctionUrlRequest,
     now: Timestamp,
@@ -38,6 +40,7 @@ pub async fn answer(
         Ok(hints) => send(queues, &hints).await,
         Err(refusal) => refusal,
     };
+    refusals.after(status, now);
     let mut response = LambdaFunctionUrlResponse::default();
     response.status_code = status.as_u16().into();
     response.body = Some(words.into());
@@ -51,10 +54,7 @@ fn hints(keys: &Keys, request: &LambdaFunctionUrlRequest, now: Timestamp) -> Res
     let body = body(request)?;
     let (cluster, sender) = Sender::of_path(request.raw_path.as_deref().unwrap_or_default());
     if !sender.is_authentic(keys, cluster, &request.headers, &body, now) {
-        // Whether the cluster or the signature was wrong is nobody's business, but the operator's.
-        tracing::warn!(cluster, ?sender, "a notification without a good signature was refused");
-        // Not by cluster: its name is anybody's word here.
-        metrics::emit(&[(Metric::SignaturesRefused, 1.0)], &[("function", "webhook")], now);
+        // The caller is not told which of the two was wrong.
         return Err((StatusCode::UNAUTHORIZED, "unknown cluster or bad signature"));
     }
     let hints = sender.hints(cluster, &request.headers, &body);

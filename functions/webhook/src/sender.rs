@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{Keys, event::Event, push::Push};
 
-/// Who posts. Each has a path of its own, and its own way to prove who it is.
+/// A kind of sender. Each has a path of its own, keys of its own, and its own way to prove who it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Flux,
@@ -25,14 +25,25 @@ impl Sender {
         }
     }
 
-    /// Whether whoever sent this knows the cluster's key. Of several proofs the strongest counts: a bad one is not made good by another.
+    /// The sender that may use a key of this name: `github`, or `github/<anything>`.
+    pub(crate) fn of_key(name: &str) -> Option<Self> {
+        match name.split_once('/').map_or(name, |(kind, _)| kind) {
+            "flux" => Some(Self::Flux),
+            "github" => Some(Self::GitHub),
+            "gitlab" => Some(Self::GitLab),
+            "gitea" => Some(Self::Gitea),
+            _ => None,
+        }
+    }
+
+    /// Whether whoever sent this knows a key of the cluster for this sender. Of several proofs the strongest counts: a bad one is not made good by another.
     pub(crate) fn is_authentic(self, keys: &Keys, cluster: &str, headers: &HeaderMap, body: &[u8], now: Timestamp) -> bool {
         let header = |name| headers.get(name).map_or(&[][..], |value: &http::HeaderValue| value.as_bytes());
-        let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| keys.signed(cluster, body, hex));
+        let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| keys.signed(cluster, self, body, hex));
         match self {
             Self::Flux if headers.contains_key("x-signature") => signed("x-signature"),
             Self::Flux => {
-                let known = header("authorization").strip_prefix(b"Bearer ").is_some_and(|token| keys.is(cluster, token));
+                let known = header("authorization").strip_prefix(b"Bearer ").is_some_and(|token| keys.is(cluster, self, token));
                 if known {
                     tracing::warn!(cluster, "the body of a notification is not signed: give its Provider the type generic-hmac");
                 }
@@ -41,13 +52,13 @@ impl Sender {
             Self::GitHub => signed("x-hub-signature-256"),
             Self::GitLab if headers.contains_key("webhook-signature") => {
                 let [id, time, signatures] = ["webhook-id", "webhook-timestamp", "webhook-signature"].map(header);
-                keys.signed_lately(cluster, id, time, body, signatures, now)
+                keys.signed_lately((cluster, self), id, time, body, signatures, now)
             }
-            Self::GitLab => keys.is(cluster, header("x-gitlab-token")),
+            Self::GitLab => keys.is(cluster, self, header("x-gitlab-token")),
             Self::Gitea if headers.contains_key("x-forgejo-signature") => {
-                keys.signed(cluster, body, header("x-forgejo-signature"))
+                keys.signed(cluster, self, body, header("x-forgejo-signature"))
             }
-            Self::Gitea => keys.signed(cluster, body, header("x-gitea-signature")),
+            Self::Gitea => keys.signed(cluster, self, body, header("x-gitea-signature")),
         }
     }
 

@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use driftless_aws::Keyring;
 use driftless_contract::{Hint, ObjectKey};
 use driftless_testkit::{Faults, Message, World, emf};
+use secrecy::SecretString;
 use serde_json::json;
 
 use super::*;
@@ -59,7 +61,8 @@ fn post_to(world: &World, request: LambdaFunctionUrlRequest) -> (i64, Vec<Hint>)
 fn post_at(world: &World, request: LambdaFunctionUrlRequest, seconds: i64) -> (i64, Vec<Hint>) {
     let keys = KEYS.parse().unwrap();
     let now = Timestamp::from_second(seconds).unwrap();
-    let (response, lines) = emf::written(|| world.drive(answer(&keys, world, request, now)).unwrap());
+    let refusals = Refusals::default();
+    let (response, lines) = emf::written(|| world.drive(answer(&keys, &refusals, world, request, now)).unwrap());
     assert!(lines.iter().all(|line| line["SignaturesRefused"] == 1.0));
     assert_eq!(lines.len(), usize::from(response.status_code == 401));
     let hints = world.sent().into_iter().map(|message| match message {
@@ -384,12 +387,13 @@ fn the_vector_of_standard_webhooks_is_verified() {
     let signature = b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
     let now = Timestamp::from_second(1_614_265_330).unwrap();
     let body = br#"{"test": 2432232314}"#;
-    assert!(keys.signed_lately("signed", b"msg_p5jXN8AQM9LWM0D4loKWxJek", b"1614265330", body, signature, now));
+    assert!(keys.signed_lately(("signed", Sender::GitLab), b"msg_p5jXN8AQM9LWM0D4loKWxJek", b"1614265330", body, signature, now));
 }
 
 #[test]
 fn the_samples_of_requests_have_the_bodies_and_the_proofs_of_their_senders() {
-    let keys: Keys = r#"{"world":"a-key-for-one-machine-only"}"#.parse().unwrap();
+    let keys = r#"{"world":{"flux":"a-key-for-one-machine-only","github":"a-key-for-git-hosts-only"}}"#;
+    let keys: Keys = keys.parse().unwrap();
     for (sample, posted, status) in [
         (include_str!("../../../events/webhook/flux.json"), GIT, 202),
         (include_str!("../../../events/webhook/base64.json"), OCI, 202),
@@ -399,7 +403,7 @@ fn the_samples_of_requests_have_the_bodies_and_the_proofs_of_their_senders() {
         let request: LambdaFunctionUrlRequest = serde_json::from_str(sample).unwrap();
         assert_eq!(body(&request).unwrap(), posted.as_bytes());
         let (world, now) = (World::new(0, Faults::NONE), Timestamp::from_second(NOW).unwrap());
-        assert_eq!(world.drive(answer(&keys, &world, request, now)).unwrap().status_code, status);
+        assert_eq!(world.drive(answer(&keys, &Refusals::default(), &world, request, now)).unwrap().status_code, status);
     }
 }
 
@@ -418,7 +422,114 @@ fn a_body_that_is_too_long_is_not_looked_at() {
 fn keys_are_never_shown() {
     let keys: Keys = r#"{"prod":"canary"}"#.parse().unwrap();
     assert!(!format!("{keys:?}").contains("canary"));
-    for broken in [r#"{"prod":"canary"#, r#"{"prod":["canary"]}"#, r#"{"canary":""}"#] {
+    for broken in [
+        r#"{"prod":"canary"#,
+        r#"{"prod":["canary"]}"#,
+        r#"{"canary":""}"#,
+        r#"{"prod":{"canary":"k"}}"#,
+        r#"{"prod":{"flux":""}}"#,
+        r#"{"prod":{"flux":["canary"]}}"#,
+        r#"{"prod":{"/github":"canary"}}"#,
+    ] {
         assert!(!broken.parse::<Keys>().unwrap_err().to_string().contains("canary"));
     }
+}
+
+/// Returns the status of the answer with other keys.
+fn status_with(keys: &str, path: &str, body: &str, headers: &[Header]) -> i64 {
+    let (world, now) = (World::new(0, Faults::NONE), Timestamp::from_second(NOW).unwrap());
+    let request = request_with(path, body, headers);
+    world.drive(answer(&keys.parse().unwrap(), &Refusals::default(), &world, request, now)).unwrap().status_code
+}
+
+#[test]
+fn the_key_of_one_sender_proves_no_other() {
+    let key = "driftless-test-key";
+    let owners = ["github", "gitlab", "gitea", "gitea"];
+    for ((path, body, headers), owner) in pushes().into_iter().zip(owners) {
+        for sender in ["flux", "github", "gitlab", "gitea", "github/team-a", "gitlab/team-a", "gitea/x/y"] {
+            let keys = json!({ "prod-eu": { sender: key, "flux/other": "another" } }).to_string();
+            let expected = if sender.split('/').next() == Some(owner) { 202 } else { 401 };
+            assert_eq!(status_with(&keys, path, body, &headers), expected, "{sender} at {path}");
+        }
+    }
+    for (sender, expected) in [("flux", 202), ("flux/eu", 202), ("github", 401), ("gitlab", 401)] {
+        let keys = json!({ "prod-eu": { sender: key } }).to_string();
+        assert_eq!(status_with(&keys, "/prod-eu", GIT, &[("x-signature", GIT_SIGNATURE)]), expected, "{sender}");
+        let bearer = ("authorization", "Bearer driftless-test-key");
+        assert_eq!(status_with(&keys, "/prod-eu", GIT, &[bearer]), expected, "{sender} as bearer");
+    }
+}
+
+#[test]
+fn each_of_several_keys_of_one_sender_proves_it() {
+    let (path, body, headers) = pushes()[0];
+    for order in [["github/a", "github/b"], ["github/b", "github/a"]] {
+        let keys = json!({ "prod-eu": { order[0]: "driftless-test-key", order[1]: "another" } }).to_string();
+        assert_eq!(status_with(&keys, path, body, &headers), 202);
+    }
+    let without = json!({ "prod-eu": { "github/a": "one", "github/b": "another" }, "other": "driftless-test-key" }).to_string();
+    assert_eq!(status_with(&without, path, body, &headers), 401);
+}
+
+#[test]
+fn refused_calls_are_reported_once_a_minute_with_their_number() {
+    let (world, keys, refusals) = (World::new(0, Faults::NONE), KEYS.parse().unwrap(), Refusals::default());
+    let reported = |seconds: i64, signature: &str| {
+        let now = Timestamp::from_second(NOW + seconds).unwrap();
+        let call = answer(&keys, &refusals, &world, request("/prod-eu", GIT, signature), now);
+        let (_, lines) = emf::written(|| world.drive(call).unwrap());
+        lines.iter().map(|line| line["SignaturesRefused"].as_f64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(reported(0, "forged"), [1.0]);
+    for second in 1..60 {
+        assert_eq!(reported(second, "forged"), [0.0; 0], "{second}");
+    }
+    assert_eq!(reported(60, "forged"), [60.0]);
+    assert_eq!(reported(90, "forged"), [0.0; 0]);
+    assert_eq!(reported(119, GIT_SIGNATURE), [0.0; 0]);
+    assert_eq!(reported(120, GIT_SIGNATURE), [1.0], "a good call reports what was refused before it");
+    assert_eq!(reported(300, GIT_SIGNATURE), [0.0; 0]);
+}
+
+/// A secret whose text changes, and how often it was read.
+#[derive(Default)]
+struct Secret(std::cell::RefCell<(Option<&'static str>, usize)>);
+
+impl Keyring for &Secret {
+    async fn secret(&self, id: &str) -> driftless_aws::Result<SecretString> {
+        assert_eq!(id, "s");
+        let mut read = self.0.borrow_mut();
+        read.1 += 1;
+        let throttled = || driftless_aws::Error::Transient { call: "read".into(), message: "throttled".into() };
+        read.0.map(Into::into).ok_or_else(throttled)
+    }
+
+    async fn eks_token(&self, _: &str, _: Option<&str>, _: Timestamp) -> driftless_aws::Result<SecretString> {
+        unreachable!("the webhook has no cluster")
+    }
+}
+
+#[test]
+fn keys_are_read_again_after_five_minutes_and_kept_if_that_fails() {
+    let (world, secret) = (World::new(0, Faults::NONE), Secret::default());
+    let at = |minutes: i64| Timestamp::from_second(NOW + 60 * minutes).unwrap();
+    let open = || world.drive(KeySecret::open(&secret, "s".into(), at(0))).unwrap();
+    assert!(open().is_err_and(|error| error.is_transient()));
+    secret.0.borrow_mut().0 = Some("canary");
+    assert!(open().is_err_and(|error| !error.is_transient() && !error.to_string().contains("canary")));
+    *secret.0.borrow_mut() = (Some(r#"{"c":{"gitlab":"old"}}"#), 0);
+    let keys = open().unwrap();
+    let is = |minutes: i64, token: &str| {
+        let is = async |keys: &Keys| keys.is("c", Sender::GitLab, token.as_bytes());
+        world.drive(keys.with(at(minutes), is)).unwrap()
+    };
+    secret.0.borrow_mut().0 = Some(r#"{"c":{"gitlab":"new"}}"#);
+    assert!(is(4, "old") && !is(4, "new"));
+    assert!(is(5, "new") && !is(5, "old"));
+    for unusable in [None, Some("canary")] {
+        secret.0.borrow_mut().0 = unusable;
+        assert!(is(10, "new") && is(15, "new"));
+    }
+    assert_eq!(secret.0.borrow().1, 4, "one read at the start, and one every five minutes");
 }

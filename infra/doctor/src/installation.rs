@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -34,13 +35,37 @@ pub struct Installation {
 
 /// Secrets that are compared and not shown.
 #[derive(Default)]
-pub struct Keys(BTreeMap<String, String>);
+pub struct Keys(BTreeMap<String, Senders>);
+
+/// The keys of one cluster.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub enum Senders {
+    /// One key for all senders, as before there were several.
+    All(String),
+    /// The key of each sender.
+    Each(BTreeMap<String, String>),
+}
+
+impl Senders {
+    /// The keys that Flux may use.
+    fn of_flux(&self) -> Vec<&str> {
+        let keys: Vec<_> = match self {
+            Self::All(key) => vec![key],
+            Self::Each(keys) => {
+                let of_flux = |name: &str| name.split('/').next() == Some("flux");
+                keys.iter().filter(|(name, _)| of_flux(name)).map(|(_, key)| key).collect()
+            }
+        };
+        keys.into_iter().map(String::as_str).filter(|key| !key.is_empty()).collect()
+    }
+}
 
 impl Keys {
-    /// Whether that is the cluster's key.
+    /// Whether that is a key of the cluster's Flux.
     #[must_use]
     pub fn is(&self, cluster: &str, key: &str) -> bool {
-        self.0.get(cluster).is_some_and(|own| own == key)
+        self.0.get(cluster).is_some_and(|senders| senders.of_flux().contains(&key))
     }
 }
 
@@ -372,7 +397,7 @@ pub fn webhook(url: &str, status: Result<&str, &String>) -> Finding {
 
 fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
     let read = |parameter: &str| {
-        // The keys' may have a version behind its name.
+        // Until release 0.1 the keys' had a version behind its name.
         let name = parameters.get(parameter)?.split(':').next().unwrap_or_default().to_owned();
         let arguments = ["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"];
         Some((aws.json(&arguments).map(|value| value.as_str().unwrap_or_default().to_owned()), name))
@@ -387,7 +412,7 @@ fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Install
     if let Some((text, name)) = read("WebhookKeysSecret") {
         let keys =
             text.and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
-        findings.push(webhook_keys(&name, keys.as_ref(), &found.clusters));
+        findings.extend(webhook_keys(&name, keys.as_ref(), &found.clusters));
         found.keys = Keys(keys.unwrap_or_default());
     }
     findings
@@ -467,20 +492,35 @@ fn user_of(secret: &str, cluster: &str, user: &Value) -> (Finding, Option<Access
     }
 }
 
-/// Each cluster has a key.
+/// The Flux of each cluster has a key, and shares it with no other sender.
 #[must_use]
-pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, String>, &String>, clusters: &[String]) -> Finding {
+pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, Senders>, &String>, clusters: &[String]) -> Vec<Finding> {
     let keys = match keys {
         Ok(keys) => keys,
         Err(why) => {
-            return Finding::fail(format!("secret {secret}: the webhook's keys cannot be used"), why.as_str(), "make deploy");
+            let what = format!("secret {secret}: the webhook's keys cannot be used");
+            return vec![Finding::fail(what, why.as_str(), "make deploy")];
         }
     };
-    let without: Vec<_> =
-        clusters.iter().filter(|name| keys.get(*name).is_none_or(String::is_empty)).map(String::as_str).collect();
-    if without.is_empty() {
-        return Finding::ok(format!("secret {secret}: a key for each cluster"));
-    }
-    let what = format!("secret {secret}: no key for {}", without.join(", "));
-    Finding::fail(what, "notifications of these clusters are refused", "make deploy makes one")
+    let those = |which: &dyn Fn(Option<&Senders>) -> bool| {
+        let chosen: Vec<_> = clusters.iter().filter(|name| which(keys.get(*name))).map(String::as_str).collect();
+        Some(chosen.join(", ")).filter(|names| !names.is_empty())
+    };
+    let mut findings = Vec::new();
+    findings.push(match those(&|senders| senders.is_none_or(|senders| senders.of_flux().is_empty())) {
+        None => Finding::ok(format!("secret {secret}: a key for each cluster")),
+        Some(names) => Finding::fail(
+            format!("secret {secret}: no key for {names}"),
+            "notifications of these clusters are refused",
+            "make deploy makes one",
+        ),
+    });
+    findings.extend(those(&|senders| matches!(senders, Some(Senders::All(key)) if !key.is_empty())).map(|names| {
+        Finding::warn(
+            format!("secret {secret}: one key for all senders of {names}"),
+            "whoever is given it, such as a git host, can send what Flux sends",
+            "give each sender a key of its own (docs/notifications.md)",
+        )
+    }));
+    findings
 }

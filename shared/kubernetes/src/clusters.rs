@@ -54,6 +54,13 @@ impl<K: Keyring> Clusters<K> {
         };
         let text = self.keyring.secret(&self.secret).await.map_err(unavailable)?;
         let entry = Entry::read(text.expose_secret(), cluster).map_err(unusable)?;
+        if entry.cluster.insecure_skip_tls_verify == Some(true) {
+            tracing::warn!(
+                cluster,
+                "the kubeconfig has insecure-skip-tls-verify: whoever is on the way to the API server can act as it; set \
+                 certificate-authority-data instead"
+            );
+        }
         let token = match &entry.eks {
             Some(eks) => Some(self.keyring.eks_token(&eks.cluster, eks.region.as_deref(), now).await.map_err(unavailable)?),
             None => None,

@@ -79,8 +79,12 @@ fn unknown(name: &str, contexts: &[NamedContext]) -> String {
     format!("there is no cluster {name:?}: the contexts of the kubeconfig are {}", known.join(", "))
 }
 
-/// Refuses what needs a file, a plugin or a proxy.
+/// Refuses what needs a file, a plugin or a proxy, and what would send credentials in clear text.
 fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
+    let server: Option<http::Uri> = cluster.server.as_deref().and_then(|server| server.parse().ok());
+    if server.is_some_and(|server| server.scheme_str() == Some("http") && !is_this_machine(&server)) {
+        return Err("server begins with http://, which would send the user's credentials in clear text: use https://".into());
+    }
     let files = [
         ("certificate-authority", &cluster.certificate_authority, cluster.certificate_authority_data.is_some()),
         ("client-certificate", &user.client_certificate, user.client_certificate_data.is_some()),
@@ -102,6 +106,12 @@ fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
         }
         None => Ok(()),
     }
+}
+
+/// What is sent to a loopback address leaves no machine, and so needs no TLS.
+fn is_this_machine(server: &http::Uri) -> bool {
+    let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+    host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Of which EKS cluster the token would be that the program makes. `env`, such as the profile of whoever wrote it, means nothing here.
@@ -217,7 +227,8 @@ mod tests {
             (json!({ "server": "https://c" }), json!({ "client-certificate-data": "YQ==", "client-key-data": "YQ==" })),
             (json!({ "server": "https://c" }), json!({ "username": "a", "password": "b" })),
             (json!({ "server": "https://c" }), json!({ "token": "t", "as": "driftless", "as-groups": ["a", "b"] })),
-            (json!({ "server": "http://c" }), json!({})),
+            (json!({ "server": "http://127.0.0.1:8001" }), json!({})),
+            (json!({ "server": "http://[::1]:8001" }), json!({})),
         ] {
             let entry = read(&cluster, &user).unwrap();
             assert!(entry.eks.is_none());
@@ -246,6 +257,14 @@ mod tests {
         ] {
             let error = read(&cluster, &user).unwrap_err();
             assert!(error.contains(words) && !error.contains("canary"), "{error}");
+        }
+    }
+
+    #[test]
+    fn clear_text_to_another_machine_is_refused() {
+        for server in ["http://c", "HTTP://c:6443", "http://10.0.0.1", "http://127.0.0.1.example", "http://localhost"] {
+            let error = read(&json!({ "server": server }), &json!({ "token": "canary" })).unwrap_err();
+            assert!(error.contains("use https://") && !error.contains("canary"), "{server}: {error}");
         }
     }
 

@@ -98,7 +98,6 @@ impl Aws {
                 endpoint: endpoint.clone(),
                 function_url: webhook_url.clone(),
                 parameters: settings.parameters.clone(),
-                secrets: settings.secrets.clone(),
             },
         )?;
         for (id, function) in &template.functions {

@@ -19,6 +19,8 @@ use crate::aws::{self, Aws, Eks, Settings};
 
 /// The key that the webhook of this world shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
+/// The key that it shares with git hosts.
+const WEBHOOK_KEY_OF_GIT: &str = "a-key-for-git-hosts-only";
 /// Instances of a function that run side by side, at most.
 pub const INSTANCES: usize = 3;
 /// For tests: the machine is small, and limits are there to be reached.
@@ -122,6 +124,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         ("WORLD_STATE", format!("file://{}", state.display())),
         ("WORLD_WEBHOOK_URL", format!("{}{}", aws.webhook_url, cluster::NAME)),
         ("WORLD_WEBHOOK_KEY", WEBHOOK_KEY.to_owned()),
+        ("WORLD_WEBHOOK_KEY_OF_GIT", WEBHOOK_KEY_OF_GIT.to_owned()),
         ("WORLD_LOGS", dirs.logs().display().to_string()),
         ("WORLD_PIDS", dirs.pids().display().to_string()),
         ("WORLD_TOOLS", dirs.tools().display().to_string()),
@@ -181,7 +184,12 @@ fn settings(
         ("GitCaCertificates", &private.authority),
         ("GitHubApiUrl", &private.api_url),
     ];
-    let keys = serde_json::json!({ cluster::NAME: WEBHOOK_KEY }).to_string();
+    // Flux's own, one that two git hosts have of their own, and one of another team.
+    let keys = serde_json::json!({ cluster::NAME: {
+        "flux": WEBHOOK_KEY, "github/team": WEBHOOK_KEY_OF_GIT, "github/other": "another-key", "gitlab": WEBHOOK_KEY_OF_GIT,
+        "gitea": WEBHOOK_KEY_OF_GIT,
+    } });
+    let keys = keys.to_string();
     Ok(Settings {
         template: project.join("infra/template.yaml"),
         parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),

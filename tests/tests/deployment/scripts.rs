@@ -38,6 +38,8 @@ const CERTIFICATES: [&str; 2] = ["ca.pem", "-----BEGIN CERTIFICATE-----\nYQ==\n-
 /// A part of every token in the kubeconfig, and the beginning of every key.
 const SECRETS: [&str; 2] = ["secret-token", "whsec_"];
 const NO_OUTPUTS: &str = "the stack driftless has no output ReconcilerRoleArn";
+/// The webhook's keys, by cluster and sender.
+type Keys = BTreeMap<String, BTreeMap<String, String>>;
 const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
 
 /// What the doctor says of moto that it does not say of AWS.
@@ -89,10 +91,11 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let topic = r#"{"Resources":{"Topic":{"Type":"AWS::SNS::Topic"}}}"#;
     eks.run(&["cloudformation", "create-stack", "--stack-name", "driftless-prod", "--template-body", topic]).await?;
 
-    let keys: BTreeMap<String, String> = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
+    let keys: Keys = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(keys.keys().collect::<Vec<_>>(), ["lab", "prod"]);
-    for key in keys.values() {
-        let key = key.strip_prefix("whsec_").context("a key as the webhook takes it")?;
+    for senders in keys.values() {
+        assert_eq!(senders.keys().collect::<Vec<_>>(), ["flux"]);
+        let key = senders["flux"].strip_prefix("whsec_").context("a key as the webhook takes it")?;
         assert_eq!(STANDARD.decode(key)?.len(), 32);
     }
 
@@ -127,7 +130,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
     assert!(!said.contains("warning: "), "{said}");
     tree.applied(&supervisor, "other", SOURCE[1]).await?;
-    let more: BTreeMap<String, String> = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
+    let more: Keys = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(more.keys().collect::<Vec<_>>(), ["lab", "other", "prod"]);
     assert!(keys.iter().all(|(cluster, key)| more[cluster] == *key), "the keys of clusters that were there stay");
 
@@ -496,9 +499,9 @@ impl<'a> Tree<'a> {
         let kubeconfig = cluster.admin_kubeconfig.to_string_lossy();
         let (code, said) = self.run(folder.join("webhook-secret"), &[("KUBECONFIG", &*kubeconfig)]).await?;
         ensure!(code == 0, "{said}");
-        let keys: BTreeMap<String, String> = serde_json::from_str(&secret(&self.aws, "webhook-keys").await?)?;
+        let keys: Keys = serde_json::from_str(&secret(&self.aws, "webhook-keys").await?)?;
         let made = Api::<Secret>::namespaced(admin, "flux-system").get("driftless").await?.data.context("data")?;
-        assert!(made["token"].0 == keys[context].as_bytes(), "it is the key of {context}");
+        assert!(made["token"].0 == keys[context]["flux"].as_bytes(), "it is the key of {context}");
 
         let path = folder.join("driftless.yaml").to_string_lossy().into_owned();
         ready::until("the file is applied", ready::START, async || {

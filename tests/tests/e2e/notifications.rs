@@ -91,14 +91,17 @@ async fn a_push_that_a_git_host_tells_of_is_run_once_and_a_forged_or_replayed_on
     team.apply_stack("app", source, "  resyncFrequencySeconds: 3600\n").await?;
     let mut last = team.ready_after("app", 1).await?;
 
-    let key = world.get("WORLD_WEBHOOK_KEY")?;
+    let (key, of_flux) = (world.get("WORLD_WEBHOOK_KEY_OF_GIT")?, world.get("WORLD_WEBHOOK_KEY")?);
     for (runs, (host, event, header)) in (1..).zip(HOSTS) {
         let before = commit(&last).context("a commit")?.to_owned();
         let id = repository.commit(host, &[("Pulumi.yaml", &project(host)?)]).await?;
         let (path, body) = (format!("/{host}"), push(host, url, &id)?);
 
-        let forged = proof(host, "another-key", &body);
-        assert_eq!(post(&world, &path, &[event, (header, &forged)], body.clone()).await?, 401, "{host}");
+        // Also with the key of another sender.
+        for forger in ["a-key-of-nobody", of_flux] {
+            let forged = proof(host, forger, &body);
+            assert_eq!(post(&world, &path, &[event, (header, &forged)], body.clone()).await?, 401, "{host}");
+        }
         looked(&team, "app").await?;
         let stack = team.ready_after("app", runs).await.context(host)?;
         assert_eq!(commit(&stack), Some(before.as_str()), "{host}: forged");

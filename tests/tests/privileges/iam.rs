@@ -122,9 +122,8 @@ fn template() -> Result<Template> {
     let parameters = raw["Parameters"].as_object().context("parameters")?;
     let without_default = parameters.iter().filter(|(_, declaration)| declaration["Default"].is_null());
     let parameters: BTreeMap<_, _> = without_default.map(|(name, _)| (name.clone(), "any".to_owned())).collect();
-    let secrets = [("driftless/webhook-keys".to_owned(), "{}".to_owned())].into();
     let [account, region, stack] = [ACCOUNT, REGION, STACK].map(str::to_owned);
-    Ok(Template::read(&path, &Settings { account, region, stack, parameters, secrets, ..Settings::default() })?)
+    Ok(Template::read(&path, &Settings { account, region, stack, parameters, ..Settings::default() })?)
 }
 
 /// The role, by its logical id, and the name of a session of it.

@@ -47,8 +47,6 @@ pub struct Settings {
     pub function_url: String,
     /// Parameters, lists with commas.
     pub parameters: BTreeMap<String, String>,
-    /// Secrets Manager's secrets by name. Never printed.
-    pub secrets: BTreeMap<String, String>,
 }
 
 /// A resource as it is written, with everything resolved.

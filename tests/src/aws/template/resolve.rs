@@ -110,7 +110,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// `${Id}`, `${Id.Attribute}` and `${!literal}`, then dynamic references.
+    /// `${Id}`, `${Id.Attribute}` and `${!literal}`. Dynamic references are refused.
     fn substitute(&self, place: &str, text: &str) -> Result<String, Error> {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -128,14 +128,10 @@ impl<'a> Resolver<'a> {
             rest = after;
         }
         out.push_str(rest);
-        match out.strip_prefix("{{resolve:secretsmanager:").and_then(|rest| rest.strip_suffix("}}")) {
-            Some(name) => {
-                let secret = self.settings.secrets.get(name);
-                secret.cloned().ok_or_else(|| Error::new(place, format!("there is no secret {name}")))
-            }
-            None if out.contains("{{resolve:") => Err(Error::new(place, "this dynamic reference is not known here")),
-            None => Ok(out),
+        if out.contains("{{resolve:") {
+            return Err(Error::new(place, "a dynamic reference: a secret would stand in what CloudFormation and Lambda show"));
         }
+        Ok(out)
     }
 
     fn reference(&self, place: &str, id: &str) -> Result<Value, Error> {

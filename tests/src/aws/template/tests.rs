@@ -22,7 +22,6 @@ fn settings() -> Settings {
         endpoint: "http://gate".into(),
         function_url: "http://hook/".into(),
         parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        secrets: [("driftless/webhook-keys".to_owned(), "{\"kind\":\"k\"}".to_owned())].into(),
     }
 }
 
@@ -66,7 +65,7 @@ fn the_template_comes_out_with_names_urls_and_arns() {
     assert_eq!(variable("TASK_ROLE_ID"), template.roles["TaskRole"].id);
     assert_eq!(variable("TASK_ROLE_ARN"), template.roles["TaskRole"].arn);
     assert_eq!(template.functions["Sweeper"].environment["CLUSTERS"], "kind,other");
-    assert_eq!(template.functions["Webhook"].environment["WEBHOOK_KEYS"], "{\"kind\":\"k\"}");
+    assert_eq!(template.functions["Webhook"].environment["WEBHOOK_KEYS_SECRET"], "driftless/webhook-keys");
     assert_eq!(template.queues["Hints"].arn, "arn:aws:sqs:eu-west-1:111122223333:d-hints");
     assert!(template.queues["Sources"].is_fifo() && !template.queues["Hints"].is_fifo());
     assert_eq!(template.rules["TaskStopped"].pattern["detail"]["clusterArn"][0], "arn:aws:ecs:eu-west-1:111122223333:cluster/d");
@@ -453,7 +452,6 @@ fn what_is_not_known_or_does_not_resolve_is_named() {
         ("SEARCH('{Driftless", "SEARCH('Driftless", "a search that is not known here"),
         ("{\"widgets\": [", "{\"widgets\": ", "its body: "),
         ("Fn::Join:", "Fn::Split:", "Fn::Split"),
-        ("${WebhookKeysSecret}", "no-such-secret", "there is no secret no-such-secret"),
         ("\"${AWS::StackName}-hints\"", "\"${Hints.Arn}-hints\"", "its name depends on itself"),
         ("MemorySize: 256", "MemorySize: much", "a property is not of its type"),
     ] {
@@ -598,9 +596,19 @@ fn a_wrong_wire_is_found_before_anything_starts() {
 }
 
 #[test]
+fn no_environment_of_a_function_has_a_secret_written_into_it() {
+    let of_cloudformation = "Fn::Sub: \"{{resolve:secretsmanager:${WebhookKeysSecret}}}\"";
+    let error = broken(
+        "WEBHOOK_KEYS_SECRET:\n            Ref: WebhookKeysSecret",
+        &format!("WEBHOOK_KEYS:\n            {of_cloudformation}"),
+    );
+    assert!(error.contains("a secret would stand in what CloudFormation and Lambda show"), "{error}");
+}
+
+#[test]
 fn no_secret_is_in_an_error() {
     let mut settings = settings();
-    settings.secrets.insert("driftless/webhook-keys".into(), "canary".repeat(1000));
+    settings.parameters.insert("GitCaCertificates".into(), "canary".repeat(1000));
     let error = Template::parse(TEMPLATE, Path::new("."), &settings).err().unwrap().to_string();
     assert!(error.contains("more than Lambda's 4096") && !error.contains("canary"), "{error}");
 }

@@ -199,6 +199,7 @@ async fn the_kubeconfig_is_for_those_whose_policy_names_its_secret() {
         )
     };
     assert_eq!(read("SweeperRole", "driftless/kubeconfig").await.unwrap(), KUBECONFIG);
+    assert_eq!(read("WebhookRole", "driftless/webhook-keys").await.unwrap(), r#"{"kind":"key"}"#);
     for (role, secret) in
         [("WebhookRole", "driftless/kubeconfig"), ("SweeperRole", "driftless/webhook-keys"), ("SweeperRole", "driftless/none")]
     {
