@@ -31,6 +31,11 @@ lint: lint-infra lint-files ## Format, clippy, licences and bans, templates, scr
 	@tests/tools/install cargo-deny
 	cargo deny --log-level error check bans licenses sources
 
+.PHONY: advisories
+advisories: ## Known vulnerabilities of the dependencies. Reads the network; CI runs it once a day.
+	@tests/tools/install cargo-deny
+	cargo deny --log-level error check advisories
+
 .PHONY: lint-infra
 lint-infra: ## The templates of AWS: cfn-lint, and checkov without a finding.
 	@tests/tools/install python checkov

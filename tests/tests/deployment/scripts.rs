@@ -464,6 +464,8 @@ impl<'a> Tree<'a> {
         assert!(!text.contains("${"), "a placeholder is left: {text}");
         let documents: Vec<Value> = text.split("\n---\n").map(serde_saphyr::from_str).collect::<Result<_, _>>()?;
         assert_eq!([&documents[0]["spec"]["url"], &documents[0]["spec"]["ref"]["tag"]], [SOURCE[0], tag]);
+        let commit = documents[0]["spec"]["ref"]["commit"].as_str().unwrap_or_default().len();
+        assert_eq!(commit, if tag == SOURCE[1] { 40 } else { 0 }, "the commit of a tag that is there");
         let patch = documents[1]["spec"]["patches"][0]["patch"].as_str().context("a patch")?;
         let values: Value = serde_saphyr::from_str(patch)?;
         let expected = json!({
