@@ -92,11 +92,23 @@ secret_value() {
 
 config() { kubectl --kubeconfig "$1" config "${@:2}"; }
 
+# The functions that call clusters.
+callers=(reconciler fetcher launcher recorder sweeper)
+
+# clusters_of KUBECONFIG: the clusters of its contexts, which are CLUSTER, or CLUSTER.FUNCTION for each of the functions.
+clusters_of() {
+  local name
+  config "$1" get-contexts -o name | while read -r name; do
+    for function in "${callers[@]}"; do name=${name%".$function"}; done
+    printf '%s\n' "$name"
+  done | awk '!seen[$0]++'
+}
+
 # eks_of KUBECONFIG CONTEXT: name and region of the EKS cluster, if its user is one that `aws eks update-kubeconfig` writes.
 eks_of() {
-  config "$1" view --minify --context "$2" -o json | python3 -c '
+  config "$1" view --minify --context "$2" -o json 2>/dev/null | python3 -c '
 import json, sys
-user = (json.load(sys.stdin).get("users") or [{}])[0].get("user") or {}
+user = (json.loads(sys.stdin.read() or "{}").get("users") or [{}])[0].get("user") or {}
 run = user.get("exec") or {}
 args = run.get("args") or []
 value = lambda name: next((args[i + 1] for i, arg in enumerate(args[:-1]) if arg == name), "-")

@@ -143,7 +143,7 @@ const ENV: [(&str, &str); 51] = [
     ("AWS_REGION", "us-east-1"),
     ("AWS_ACCESS_KEY_ID", "k"),
     ("AWS_SECRET_ACCESS_KEY", "s"),
-    ("KUBECONFIG_SECRET", "driftless/kubeconfig"),
+    ("KUBECONFIG_SECRET", "driftless/kubeconfig/f"),
     ("BUCKET", "b"),
     ("HINTS_QUEUE_URL", "http://127.0.0.1/h"),
     ("SOURCES_QUEUE_URL", "http://127.0.0.1/s"),

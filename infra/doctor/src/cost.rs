@@ -115,7 +115,7 @@ impl Load {
                     MINUTES * POLLS_PER_MINUTE * (STANDARD_MAPPINGS * price::SQS_CALL + price::SQS_FIFO_CALL),
                 ),
                 ("sweeps of nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
-                ("two secrets and a key", 2.0 * price::SECRET + price::KEY),
+                ("seven secrets and a key", 7.0 * price::SECRET + price::KEY),
                 ("alarms and dashboard", ALARM_METRICS * price::ALARM_METRIC + price::DASHBOARD),
                 ("metrics", METRICS * self.clusters * price::METRIC),
             ],

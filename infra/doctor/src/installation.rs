@@ -1,6 +1,6 @@
 //! What AWS says of an installation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -17,6 +17,9 @@ const FEW_VCPUS: f64 = 8.0;
 /// What is read of a function. Its environment has secrets and stays where it is.
 const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatus: LastUpdateStatus, \
     LastUpdateStatusReason: LastUpdateStatusReason, Architecture: Architectures[0], Clusters: Environment.Variables.CLUSTERS}";
+
+/// The functions that call clusters, each with a kubeconfig of its own.
+const CALLERS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
 /// What the rest of the checks need to know of it.
 #[derive(Debug, Default)]
@@ -113,6 +116,12 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
     }
     let arguments = ["service-quotas", "get-service-quota", "--service-code", "fargate", "--quota-code", FARGATE_VCPUS];
     findings.push(quota(&aws.json(&arguments)));
+    if let Some(groups) = parameters.get("SecurityGroups") {
+        let ids = groups.split(',').map(str::trim);
+        let arguments: Vec<_> = ["ec2", "describe-security-groups", "--group-ids"].into_iter().chain(ids).collect();
+        findings.extend(security_groups(&aws.json(&arguments)));
+    }
+    findings.extend(parameters.get("DefaultImage").map(|image| default_image(image)));
     if let Some(image) = parameters.get("RunnerImage") {
         findings.push(runner_image(image, look_up_image(image)));
     }
@@ -327,6 +336,43 @@ pub fn quota(answer: &Answer) -> Finding {
     }
 }
 
+/// The security groups of tasks let nothing in.
+#[must_use]
+pub fn security_groups(described: &Answer) -> Vec<Finding> {
+    let described = match described {
+        Ok(described) => described,
+        Err(why) => {
+            let what = "security groups of tasks: cannot be read";
+            return vec![Finding::warn(what, why, "see that they are there, and allow ec2:DescribeSecurityGroups")];
+        }
+    };
+    let groups = described["SecurityGroups"].as_array().into_iter().flatten();
+    let open = groups.filter(|group| group["IpPermissions"].as_array().is_some_and(|rules| !rules.is_empty()));
+    let findings: Vec<_> = open
+        .map(|group| {
+            Finding::warn(
+                format!("security group {} of tasks: has inbound rules", group["GroupId"].as_str().unwrap_or_default()),
+                "they let others reach tasks; a rule that names the group itself connects the tasks of all tenants",
+                "make deploy SECURITY_GROUPS=… with a group that has none",
+            )
+        })
+        .collect();
+    if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
+}
+
+/// The default image stays the same until somebody changes it.
+#[must_use]
+pub fn default_image(image: &str) -> Finding {
+    if image.contains("@sha256:") {
+        return Finding::ok(format!("default image {image}: pinned"));
+    }
+    Finding::warn(
+        format!("default image {image}: has no digest"),
+        "whoever can move its tag runs code with the Secrets of every Stack that names no image",
+        "make deploy PARAMETERS=DefaultImage=…@sha256:… (docs/images.md)",
+    )
+}
+
 /// Registry, region, repository and tag or digest of an image of ECR.
 #[must_use]
 pub fn ecr_image(image: &str) -> Option<(&str, &str, &str, String)> {
@@ -396,23 +442,27 @@ pub fn webhook(url: &str, status: Result<&str, &String>) -> Finding {
 }
 
 fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Installation) -> Vec<Finding> {
-    let read = |parameter: &str| {
-        // Until release 0.1 the keys' had a version behind its name.
-        let name = parameters.get(parameter)?.split(':').next().unwrap_or_default().to_owned();
-        let arguments = ["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"];
-        Some((aws.json(&arguments).map(|value| value.as_str().unwrap_or_default().to_owned()), name))
+    let read = |name: &str| {
+        let arguments = ["secretsmanager", "get-secret-value", "--secret-id", name, "--query", "SecretString"];
+        aws.json(&arguments).map(|value| value.as_str().unwrap_or_default().to_owned())
     };
     let mut findings = Vec::new();
-    if let Some((text, name)) = read("KubeconfigSecret") {
-        let parsed = text.and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is no YAML".to_owned()));
-        let (more, access) = kubeconfig(&name, &parsed, &found.clusters);
-        findings.extend(more);
-        found.access = access;
+    if let Some(name) = parameters.get("KubeconfigSecret") {
+        let mut kubeconfigs = Vec::new();
+        for function in CALLERS {
+            let name = format!("{name}/{function}");
+            let parsed = read(&name).and_then(|text| serde_saphyr::from_str(&text).map_err(|_| "it is no YAML".to_owned()));
+            let (more, access) = kubeconfig(&name, &parsed, &found.clusters);
+            findings.extend(more);
+            found.access.extend(access);
+            kubeconfigs.extend(parsed);
+        }
+        findings.extend(shared_credentials(name, &kubeconfigs, &found.clusters));
     }
-    if let Some((text, name)) = read("WebhookKeysSecret") {
-        let keys =
-            text.and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
-        findings.extend(webhook_keys(&name, keys.as_ref(), &found.clusters));
+    if let Some(name) = parameters.get("WebhookKeysSecret") {
+        let keys = read(name)
+            .and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
+        findings.extend(webhook_keys(name, keys.as_ref(), &found.clusters));
         found.keys = Keys(keys.unwrap_or_default());
     }
     findings
@@ -442,8 +492,9 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
             ));
             continue;
         };
-        let server = named("clusters", &context["cluster"]).is_some_and(|cluster| cluster["cluster"]["server"].is_string());
-        let Some(user) = named("users", &context["user"]).map(|user| user["user"].clone()).filter(|_| server) else {
+        let server = named("clusters", &context["cluster"]).map(|cluster| cluster["cluster"].clone());
+        let server = server.filter(|server| server["server"].is_string());
+        let Some((user, server)) = named("users", &context["user"]).map(|user| user["user"].clone()).zip(server) else {
             findings.push(Finding::fail(
                 format!("secret {secret}: the context {cluster} is not whole"),
                 "its cluster or its user is not in the kubeconfig, or the cluster has no server",
@@ -451,11 +502,57 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
             ));
             continue;
         };
+        findings.extend(encryption(secret, cluster, &server));
         let (finding, way) = user_of(secret, cluster, &user);
         findings.push(finding);
         access.extend(way.map(|way| (cluster.clone(), way)));
     }
     (findings, access)
+}
+
+/// What keeps credentials and Secrets from strangers on the way to an API server.
+fn encryption(secret: &str, cluster: &str, server: &Value) -> Option<Finding> {
+    let url = server["server"].as_str().unwrap_or_default();
+    if url.starts_with("http://") && !url.starts_with("http://127.") && !url.starts_with("http://[::1]") {
+        return Some(Finding::fail(
+            format!("secret {secret}: the server of {cluster} is not https"),
+            "the functions refuse it: their credentials would go in clear text",
+            "make deploy KUBECONFIG_FILE=… with an https server",
+        ));
+    }
+    (server["insecure-skip-tls-verify"] == true).then(|| {
+        Finding::warn(
+            format!("secret {secret}: cluster {cluster} has insecure-skip-tls-verify"),
+            "whoever is on the way to the API server can act as it",
+            "make deploy KUBECONFIG_FILE=… with certificate-authority-data in its place",
+        )
+    })
+}
+
+/// The clusters in which several functions have the same credential.
+#[must_use]
+pub fn shared_credentials(secret: &str, kubeconfigs: &[Value], clusters: &[String]) -> Option<Finding> {
+    let named = |kubeconfig: &Value, list: &str, name: &Value| {
+        kubeconfig[list].as_array().into_iter().flatten().find(|entry| entry["name"] == *name).cloned()
+    };
+    let is_shared = |cluster: &&String| {
+        let users = kubeconfigs.iter().filter_map(|kubeconfig| {
+            let context = named(kubeconfig, "contexts", &cluster.as_str().into())?;
+            let user = named(kubeconfig, "users", &context["context"]["user"])?["user"].take();
+            // An EKS cluster is told the function's own role.
+            user["exec"].is_null().then(|| [&user["token"], &user["client-certificate-data"]].map(ToString::to_string))
+        });
+        let users: Vec<_> = users.collect();
+        users.iter().collect::<BTreeSet<_>>().len() < users.len()
+    };
+    let shared: Vec<_> = clusters.iter().filter(is_shared).map(String::as_str).collect();
+    (!shared.is_empty()).then(|| {
+        Finding::warn(
+            format!("secrets {secret}/…: several functions have one credential for {}", shared.join(", ")),
+            "the fetcher, which reads what strangers serve, has the launcher's rights there",
+            "give each function its ServiceAccount (docs/clusters.md)",
+        )
+    })
 }
 
 fn user_of(secret: &str, cluster: &str, user: &Value) -> (Finding, Option<Access>) {

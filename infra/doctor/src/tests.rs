@@ -178,6 +178,57 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
 }
 
 #[test]
+fn clear_text_and_unverified_servers_are_told() {
+    let of = |server: Value| {
+        let kubeconfig = json!({
+            "clusters": [{ "name": "c", "cluster": server }],
+            "contexts": [{ "name": "a", "context": { "cluster": "c", "user": "u" } }],
+            "users": [{ "name": "u", "user": { "token": "t" } }],
+        });
+        installation::kubeconfig("s", &Ok(kubeconfig), &["a".to_owned()]).0.remove(0)
+    };
+    check([
+        (of(json!({ "server": "https://c" })), Level::Ok, "a user of its own"),
+        (of(json!({ "server": "http://127.0.0.1:1" })), Level::Ok, "a user of its own"),
+        (of(json!({ "server": "http://10.0.0.1" })), Level::Fail, "is not https"),
+        (of(json!({ "server": "https://c", "insecure-skip-tls-verify": true })), Level::Warn, "insecure-skip-tls-verify"),
+    ]);
+}
+
+#[test]
+fn functions_that_share_a_credential_are_told() {
+    let of = |user: Value| {
+        json!({
+            "contexts": [{ "name": "a", "context": { "cluster": "c", "user": "u" } }],
+            "users": [{ "name": "u", "user": user }],
+        })
+    };
+    let (one, other) = (of(json!({ "token": "canary" })), of(json!({ "token": "b" })));
+    let eks = of(json!({ "exec": { "command": "aws" } }));
+    let shared = |kubeconfigs: &[Value]| installation::shared_credentials("s", kubeconfigs, &["a".to_owned()]);
+    assert_eq!(shared(&[one.clone(), other.clone()]), None);
+    assert_eq!(shared(&[eks.clone(), eks]), None);
+    let finding = shared(&[one.clone(), other, one]).unwrap();
+    assert!(!finding.to_string().contains("canary"));
+    check([(finding, Level::Warn, "one credential for a")]);
+}
+
+#[test]
+fn inbound_rules_and_images_that_move_are_told() {
+    let groups = |rules: Value| {
+        let groups = json!([{ "GroupId": "sg-1", "IpPermissions": [] }, { "GroupId": "sg-2", "IpPermissions": rules }]);
+        installation::security_groups(&Ok(json!({ "SecurityGroups": groups }))).remove(0)
+    };
+    check([
+        (groups(json!([])), Level::Ok, "no inbound rules"),
+        (groups(json!([{ "IpProtocol": "-1", "UserIdGroupPairs": [{ "GroupId": "sg-2" }] }])), Level::Warn, "sg-2"),
+        (installation::security_groups(&no()).remove(0), Level::Warn, "ec2:DescribeSecurityGroups"),
+        (installation::default_image("pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
+        (installation::default_image("pulumi/pulumi:latest-nonroot"), Level::Warn, "no digest"),
+    ]);
+}
+
+#[test]
 fn each_cluster_has_a_key() {
     let keys =
         json!({ "a": { "flux/eu": "canary-93be", "github": "canary" }, "b": { "github": "canary" }, "d": "canary", "e": "" });

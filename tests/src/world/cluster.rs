@@ -1,6 +1,7 @@
 //! A Kubernetes cluster: real etcd, kube-apiserver with RBAC, and kube-controller-manager. It has no nodes.
 
 use std::{
+    collections::BTreeMap,
     fmt::Write as _,
     fs,
     net::Ipv4Addr,
@@ -164,17 +165,21 @@ impl Cluster {
         json!({ "exec": { "apiVersion": api_version, "command": "aws", "args": arguments } })
     }
 
-    /// The user that `docs/clusters.md` writes for a cluster that knows nothing of AWS.
-    pub async fn service_account_user(&self, project: &Path) -> Result<Value> {
+    /// The users that `docs/clusters.md` writes for a cluster that knows nothing of AWS, by function.
+    pub async fn service_account_users(&self, project: &Path) -> Result<BTreeMap<&'static str, Value>> {
         let admin = self.client(ADMIN).await?;
         apply(&admin, &project.join("infra/kubernetes/service-account/service-account.yaml")).await?;
         let accounts: Api<ServiceAccount> = Api::namespaced(admin, "driftless-system");
         let spec = TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() };
         let request = TokenRequest { spec, ..TokenRequest::default() };
-        let answer = accounts.create_token_request("driftless", &PostParams::default(), &request).await?;
-        let token = answer.status.context("a token")?.token;
-        let groups = FUNCTIONS.map(|function| format!("driftless:{function}"));
-        Ok(json!({ "token": token, "as": "driftless", "as-groups": groups }))
+        let mut users = BTreeMap::new();
+        for function in FUNCTIONS {
+            let account = format!("driftless-{function}");
+            let answer = accounts.create_token_request(&account, &PostParams::default(), &request).await?;
+            let (token, name) = (answer.status.context("a token")?.token, format!("driftless:{function}"));
+            users.insert(function, json!({ "token": token, "as": name, "as-groups": [name] }));
+        }
+        Ok(users)
     }
 
     /// A client that acts as `admin`, `flux` or `forwarder`.

@@ -93,11 +93,14 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         Moto::start(dirs, supervisor),
         image(dirs)
     )?;
-    let user = second.service_account_user(project).await?;
-    let entries = [cluster.entry(cluster.eks_user(aws::REGION)), second.entry(user)];
+    let mut kubeconfigs = BTreeMap::new();
+    for (function, user) in second.service_account_users(project).await? {
+        let entries = [cluster.entry(cluster.eks_user(aws::REGION)), second.entry(user)];
+        kubeconfigs.insert(format!("driftless/kubeconfig/{function}"), cluster::kubeconfig(&entries)?);
+    }
     let settings = Settings {
         eks: Some(Eks { cluster: cluster::NAME.into(), listener: authenticator }),
-        ..settings(project, cluster::kubeconfig(&entries)?, &private, &moto, image, limits)?
+        ..settings(project, kubeconfigs, &private, &moto, image, limits)?
     };
     let aws = Aws::start(Arc::clone(dirs), settings).await?;
     forwarder(dirs, supervisor, project, (cluster::NAME, &cluster), &aws, Some(&flux_events))?;
@@ -158,7 +161,7 @@ async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
 
 fn settings(
     project: &Path,
-    kubeconfig: String,
+    mut secrets: BTreeMap<String, String>,
     private: &PrivateGit,
     moto: &Moto,
     image: BTreeMap<String, String>,
@@ -189,11 +192,11 @@ fn settings(
         "flux": WEBHOOK_KEY, "github/team": WEBHOOK_KEY_OF_GIT, "github/other": "another-key", "gitlab": WEBHOOK_KEY_OF_GIT,
         "gitea": WEBHOOK_KEY_OF_GIT,
     } });
-    let keys = keys.to_string();
+    secrets.insert("driftless/webhook-keys".into(), keys.to_string());
     Ok(Settings {
         template: project.join("infra/template.yaml"),
         parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        secrets: [("driftless/webhook-keys".to_owned(), keys), ("driftless/kubeconfig".to_owned(), kubeconfig)].into(),
+        secrets,
         eks: None,
         runner: binary(project, "runner")?,
         image,

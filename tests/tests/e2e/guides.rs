@@ -11,6 +11,9 @@ use kube::config::Kubeconfig;
 
 use crate::world::{alone, shared};
 
+/// Those that call clusters.
+const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
+
 #[tokio::test]
 async fn getting_started_goes_from_an_empty_namespace_to_a_stack_that_follows_git() -> Result<()> {
     let (world, _turn) = shared().await?;
@@ -53,27 +56,34 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
     // The token's Secret is there at once, and its content a moment later.
     ready::until("the guide's kubeconfig", ready::START, async || {
         guide.run("Any other cluster", 0).await?;
-        let token = &Kubeconfig::read_from(folder.path().join("edge.yaml"))?.auth_infos[0];
-        ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token yet");
+        for function in FUNCTIONS {
+            let token = &Kubeconfig::read_from(folder.path().join(format!("edge.{function}.yaml")))?.auth_infos[0];
+            ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token of the {function} yet");
+        }
         Ok(())
     })
     .await?;
     guide.all_were_run()?;
     let all = Kubeconfig::read_from(folder.path().join("all.yaml"))?;
     let contexts: BTreeSet<_> = all.contexts.iter().map(|context| context.name.as_str()).collect();
-    assert_eq!(contexts, BTreeSet::from([cluster::NAME, "edge"]));
+    let edge = FUNCTIONS.map(|function| format!("edge.{function}"));
+    assert_eq!(contexts, edge.iter().map(String::as_str).chain([cluster::NAME]).collect());
     let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
-    for (question, answer) in
-        [("list stacks.pulumi.com", "yes"), ("delete leases.coordination.k8s.io", "no"), ("get secrets", "no")]
-    {
+    for (context, question, answer) in [
+        ("edge.reconciler", "list stacks.pulumi.com", "yes"),
+        ("edge.sweeper", "list stacks.pulumi.com", "yes"),
+        ("edge.recorder", "list stacks.pulumi.com", "no"),
+        ("edge.launcher", "delete leases.coordination.k8s.io", "no"),
+        ("edge.fetcher", "get secrets", "no"),
+    ] {
         let asked = tokio::process::Command::new(&kubectl)
             .args(["auth", "can-i", "--all-namespaces"])
             .args(question.split(' '))
-            .args(["--context", "edge"])
+            .args(["--context", context])
             .env("KUBECONFIG", folder.path().join("all.yaml"))
             .output()
             .await?;
-        assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), answer, "{question}: {asked:?}");
+        assert_eq!(String::from_utf8_lossy(&asked.stdout).trim(), answer, "{context}: {question}: {asked:?}");
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
         "tickets.rs: another task's folder, other keys than its own three, a result without a condition.",
     ),
     ("*", "s3:GetObject", "sealed/*", "compat/mod.rs: only the launcher reads sealed inputs."),
-    ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: only the five functions read the kubeconfig."),
+    ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: each function reads its own kubeconfig alone."),
 ];
 
 /// Sessions of tests that try what a role may do. What they may is no use of it.

@@ -35,10 +35,12 @@ const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 6] = [
+const REFUSED: [(&str, &str, &str, &str); 8] = [
     ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
+    ("fetcher", "coordination.k8s.io/leases", "list", "clusters.rs: its token reads no claims."),
+    ("driftless-fetcher", "*", "*", "clusters.rs: its token tries what it may do by itself and as the launcher."),
     ("recorder", "pulumi.com/stacks", "list", "clusters.rs: a session of a role with an access entry tries it."),
     ("reconciler", "/gitrepositories", "get", "compat: a sourceRef that names no group."),
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
@@ -116,7 +118,7 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
                         call["annotations"]["authorization.k8s.io/reason"]
                     ));
                 }
-            } else if !identity.is_several() {
+            } else {
                 used.extend(covering.iter().map(|grant| (grant.role.clone(), request.what(), request.verb.clone())));
             }
         }
@@ -215,19 +217,11 @@ impl Identity {
         Self { user: user["username"].as_str().unwrap_or_default().into(), groups: groups.collect() }
     }
 
-    fn parts(&self) -> impl Iterator<Item = &str> {
-        self.groups.iter().filter_map(|group| group.strip_prefix("driftless:"))
-    }
-
     /// The part of the system that this is; `None` for a stranger.
     fn part(&self, grants: &[Grant]) -> Option<&str> {
         let is_ours = || grants.iter().any(|grant| grant.is_of(self));
-        self.parts().next().or_else(|| is_ours().then(|| self.user.rsplit(':').next().unwrap_or_default()))
-    }
-
-    /// One identity that acts for several parts: which of them needs a right cannot be told by its calls.
-    fn is_several(&self) -> bool {
-        self.parts().count() > 1
+        let part = self.groups.iter().find_map(|group| group.strip_prefix("driftless:"));
+        part.or_else(|| is_ours().then(|| self.user.rsplit(':').next().unwrap_or_default()))
     }
 }
 

@@ -79,10 +79,17 @@ fn every_function_that_has_a_cluster_has_a_kubeconfig_and_the_webhook_has_none()
     let with: Vec<_> = template
         .functions
         .iter()
-        .filter(|(_, function)| function.environment.contains_key("KUBECONFIG_SECRET"))
-        .map(|(id, _)| id.as_str())
+        .filter_map(|(id, function)| Some((id.as_str(), function.environment.get("KUBECONFIG_SECRET")?)))
         .collect();
-    assert_eq!(with, ["Fetcher", "Launcher", "Reconciler", "Recorder", "Sweeper"]);
+    let ids: Vec<_> = with.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, ["Fetcher", "Launcher", "Reconciler", "Recorder", "Sweeper"]);
+    for (id, secret) in &with {
+        assert_eq!(**secret, format!("driftless/kubeconfig/{}", id.to_lowercase()));
+        let arn = format!("arn:aws:secretsmanager:eu-west-1:111122223333:secret:{secret}-abcdef");
+        let read = Demand::new("secretsmanager:GetSecretValue", arn);
+        let readers = template.functions.iter().filter(|(_, function)| template.allows(&function.role, &read));
+        assert_eq!(readers.map(|(reader, _)| reader.as_str()).collect::<Vec<_>>(), [*id], "each reads its own and no other");
+    }
 }
 
 #[test]

@@ -198,11 +198,14 @@ async fn the_kubeconfig_is_for_those_whose_policy_names_its_secret() {
              is not authorized to perform: secretsmanager:GetSecretValue on resource: "
         )
     };
-    assert_eq!(read("SweeperRole", "driftless/kubeconfig").await.unwrap(), KUBECONFIG);
+    assert_eq!(read("SweeperRole", "driftless/kubeconfig/sweeper").await.unwrap(), KUBECONFIG);
     assert_eq!(read("WebhookRole", "driftless/webhook-keys").await.unwrap(), r#"{"kind":"key"}"#);
-    for (role, secret) in
-        [("WebhookRole", "driftless/kubeconfig"), ("SweeperRole", "driftless/webhook-keys"), ("SweeperRole", "driftless/none")]
-    {
+    for (role, secret) in [
+        ("WebhookRole", "driftless/kubeconfig/sweeper"),
+        ("FetcherRole", "driftless/kubeconfig/sweeper"),
+        ("SweeperRole", "driftless/webhook-keys"),
+        ("SweeperRole", "driftless/none"),
+    ] {
         let error = read(role, secret).await.unwrap_err();
         assert!(error.starts_with(&refused(role, secret)), "{error}");
     }

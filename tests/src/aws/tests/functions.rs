@@ -11,7 +11,7 @@ async fn a_message_reaches_its_function_once_and_is_deleted() {
 
     let notes = world.notes("reconciler");
     let environment = &notes[0]["environment"];
-    assert_eq!(environment["KUBECONFIG_SECRET"], "driftless/kubeconfig");
+    assert_eq!(environment["KUBECONFIG_SECRET"], "driftless/kubeconfig/reconciler");
     assert_eq!(environment["AWS_ENDPOINT_URL"], world.aws.endpoint.as_str());
     assert_eq!(environment["HOME"], Value::Null, "nothing of this process's environment gets in");
     let record = &notes.iter().find_map(|note| note["event"]["Records"].get(0)).unwrap();

@@ -56,7 +56,7 @@ impl TestWorld {
         let moto = Moto::start(&dirs, &supervisor).await.unwrap();
         let parameters =
             [("ClusterNames", "kind"), ("Subnets", "subnet-1"), ("SecurityGroups", "sg-1"), ("RunnerImage", "runner:1")];
-        let secrets = [("driftless/webhook-keys", r#"{"kind":"key"}"#), ("driftless/kubeconfig", KUBECONFIG)];
+        let secrets = [("driftless/webhook-keys", r#"{"kind":"key"}"#), ("driftless/kubeconfig/sweeper", KUBECONFIG)];
         let settings = Settings {
             template: project.join("infra/template.yaml"),
             parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),

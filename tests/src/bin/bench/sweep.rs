@@ -69,7 +69,7 @@ pub async fn measure(project: &Path) -> Result<()> {
 async fn sizes(project: &Path, dirs: &Dirs, supervisor: &Supervisor) -> Result<()> {
     let etcd = start_etcd(dirs, supervisor).await?;
     let cluster = Cluster::start(dirs, supervisor, project, &etcd, None).await?;
-    let user = cluster.service_account_user(project).await?;
+    let user = cluster.service_account_users(project).await?.remove("sweeper").context("the sweeper")?;
     let kubeconfig = kubeconfig(&[cluster.entry(user)])?;
     let bench = Bench { admin: cluster.client("admin").await?, cluster, kubeconfig, audit_log: dirs.logs().join(AUDIT_LOG) };
     for namespace in 0..NAMESPACES {
@@ -185,7 +185,7 @@ impl Bench {
     /// How many requests of the sweeper the API server has answered.
     fn requests(&self) -> Result<usize> {
         let log = fs::read_to_string(&self.audit_log)?;
-        Ok(log.lines().filter(|line| line.contains("\"impersonatedUser\":{\"username\":\"driftless\"")).count())
+        Ok(log.lines().filter(|line| line.contains("\"impersonatedUser\":{\"username\":\"driftless:sweeper\"")).count())
     }
 }
 
