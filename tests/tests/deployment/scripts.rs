@@ -98,7 +98,6 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let keys: Keys = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(keys.keys().collect::<Vec<_>>(), ["lab", "prod"]);
     for senders in keys.values() {
-        assert_eq!(senders.keys().collect::<Vec<_>>(), ["flux"]);
         let key = senders["flux"].strip_prefix("whsec_").context("a key as the webhook takes it")?;
         assert_eq!(STANDARD.decode(key)?.len(), 32);
     }
