@@ -21,8 +21,8 @@ use crate::{
     world::{alone, nothing_was_given_up, shared},
 };
 
-/// More than one poll of a branch, and less than one fetch from a server that is silent.
-const USUAL: Duration = Duration::from_secs(100);
+/// A poll of a branch, a fetch and a run.
+const USUAL: Duration = Duration::from_mins(2);
 
 /// A git server that takes requests and never answers. Ends with the test's runtime.
 struct Silent {
