@@ -2,43 +2,60 @@
 
 use driftless_api::Update;
 use driftless_aws::Queues;
-use driftless_contract::{ObjectKey, Operation, RunHint, VERSION};
-use driftless_core::Applicant;
+use driftless_contract::{ObjectKey, Operation, RunHint, RunId, VERSION};
+use driftless_core::{Admissions, Applicant};
 use driftless_kubernetes::{Cluster, admissions};
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
-use crate::{Ports, Settings, Stop, spec::Prepared};
+use crate::{Ports, Settings, Stop, request::Request};
 
-/// Asks whether a run may go on. It is forgotten by the recorder when it is over.
+/// Takes a slot, or finds that the run has one. The recorder releases it when the run is over.
 pub(crate) async fn enter<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     update: &Update,
-    prepared: &Prepared,
+    run: &RunId,
+    request: &Request,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let run = &prepared.run;
-    let stack = update.stack(&settings.system_namespace).map(|stack| stack.namespace);
-    let applicant = Applicant {
-        namespace: run.update.namespace.clone(),
-        counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
-        name: run.update.name.clone(),
-        destroys: prepared.spec.operation == Operation::Destroy,
-        since: update.creation_timestamp().map_or(now, |created| created.0),
-        seen: now,
-    };
-    let (lease, mut all) = admissions::read(ports.cluster, &settings.system_namespace).await?;
-    let before = all.clone();
-    let admitted = all.admit(settings.limits, &run.uid, applicant);
+    let (lease, before, all) = ask(ports, settings, update, run, request, now).await?;
     if all != before {
         // Of two that change it at once one has to look again.
         admissions::write(ports.cluster, lease, &all).await?;
     }
-    let Err(words) = admitted else { return Ok(()) };
+    Ok(())
+}
+
+/// Whether there is a slot for a run: the list before and after it takes one, which is not written yet. A run that has to wait is in the
+/// queue afterwards.
+pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    run: &RunId,
+    request: &Request,
+    now: Timestamp,
+) -> Result<(Lease, Admissions, Admissions), Stop> {
+    let stack = request.stack.as_ref().map(|stack| stack.namespace.clone());
+    let applicant = Applicant {
+        namespace: run.update.namespace.clone(),
+        counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
+        name: run.update.name.clone(),
+        destroys: request.operation() == Some(Operation::Destroy),
+        since: update.creation_timestamp().map_or(now, |created| created.0),
+        seen: now,
+    };
+    let (lease, before) = admissions::read(ports.cluster, &settings.system_namespace).await?;
+    let mut all = before.clone();
+    let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok((lease, before, all)) };
+    if all != before {
+        admissions::write(ports.cluster, lease, &all).await?;
+    }
     let turn = usize::try_from(now.as_millisecond()).ok().and_then(|now| now.checked_rem(all.running.len()));
     if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
-        // Its run may be over, and nobody else may know of its place any more: each holder is looked at in time.
+        // Its run may be over, and nobody else may know of its slot any more: each holder is looked at in time.
         let ObjectKey { api_version, kind, .. } = &run.update;
         let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
         ports.queues.run(&RunHint { version: VERSION, update, uid: Some(uid.clone()), hops: 0 }, 0).await?;

@@ -338,8 +338,11 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         None => Request::of(settings, update, stack)?,
         Some(record) => match Request::recorded(record) {
             Some(request) => {
-                // Before anything large is read: hundreds of Updates may wait for one claim.
+                // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
                 claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
+                if settings.limits.any() {
+                    admission::ask(ports, settings, update, &record.run, &request, now).await?;
+                }
                 request
             }
             None => return Ok(give_up(ports, hint, update, folder, now).await?),
@@ -379,7 +382,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         // Neither is given back here, as another look at the same Update may go on with it. So the place comes first: one that waits for
         // a place holds nobody up at the stack, and one that waits for its claim takes up no place.
         claim::is_ours(ports, &settings.system_namespace, &record.run, is_check, now).await?;
-        admission::enter(ports, settings, update, &prepared, now).await?;
+        admission::enter(ports, settings, update, &record.run, &request, now).await?;
     }
     claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
     let task = match start(ports, &record, folder).await {

@@ -38,7 +38,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         if update.is_complete() {
             return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
         }
-        return match is_stored(ports.cluster, update).await {
+        return match is_stored(ports.cluster, update, None).await {
             Ok(stored) => Ok(stored.then(|| name(update))),
             Err(error) if error.is_transient() => Err(error.into()),
             Err(_) => Ok(None),
@@ -52,7 +52,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     let secret = secret(update, &result.outputs.unwrap_or_default());
     let bind = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
     let created = match ports.cluster.create(&secret).await {
-        Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update).await,
+        Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update, Some(&secret)).await,
         created => created.map(|_| true),
     };
     let why = match created {
@@ -67,10 +67,13 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     Ok(None)
 }
 
-/// Whether the outputs Secret of an Update is there. Another object may have its name: an earlier Update's, or whatever somebody made.
-async fn is_stored<C: Cluster>(cluster: &C, update: &Update) -> Result<bool, KubernetesError> {
+/// Whether the outputs Secret of an Update is there, with these contents where they are known. Another object may have its name: an earlier Update's, or one that
+/// somebody made with a forged owner.
+async fn is_stored<C: Cluster>(cluster: &C, update: &Update, secret: Option<&Secret>) -> Result<bool, KubernetesError> {
     let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(update)).await?;
-    Ok(found.is_some_and(|secret| secret.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())))
+    let is_ours = |found: &Secret| found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref());
+    let is_same = |found: &Secret| secret.is_none_or(|secret| found.immutable == secret.immutable && found.data == secret.data);
+    Ok(found.is_some_and(|found| is_ours(&found) && is_same(&found)))
 }
 
 fn name(update: &Update) -> String {
