@@ -23,7 +23,7 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     for breakage in Breakage::ALL {
-        let caught = (0..40).find_map(|seed| simulate(seed, Some(breakage), EVENTS).err());
+        let caught = (0..120).find_map(|seed| simulate(seed, Some(breakage), EVENTS).err());
         assert!(caught.is_some_and(|failure| !failure.trace.is_empty()), "{breakage:?}");
     }
 }
