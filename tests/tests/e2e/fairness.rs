@@ -10,6 +10,7 @@ use driftless_tests::{
     scenario::{Namespace, RUN, Source, commit, condition, is_ready},
     world::ready,
 };
+use kube::api::{DeleteParams, ListParams};
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
@@ -17,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    updates::{apply_update, ours, wait},
+    updates::{apply_update, gone, ours, updates, wait},
     world::{alone, nothing_was_given_up, shared},
 };
 
@@ -108,7 +109,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     };
     let flux = "source.toolkit.fluxcd.io/v1";
     let cases = [
-        ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "the cluster does not serve Gadget"),
+        ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "nobody.example.com/Gadget in SourceKinds"),
         // A kind that is served, and that no installation lets the fetcher read.
         ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "in SourceKinds and allow it to be read"),
         ("long-digest", spec(flux, "GitRepository", "app", &long), "spec.driftless.tree.digest is "),
@@ -139,4 +140,41 @@ async fn private_git_host_that_is_not_listed_is_not_connected_to() -> Result<()>
     let (_, _, message) = condition(&stack).context("a condition")?;
     ensure!(message.contains("GitPrivateHosts"), "{message}");
     team.clear().await
+}
+
+#[tokio::test]
+async fn hundred_waiting_updates_delay_no_run_of_another_namespace() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let (team, crowd) = (world.namespace("beside-a-crowd").await?, world.namespace("crowd").await?);
+    let hold = crowd.hold()?;
+    crowd.apply_program("app", &crowd.program("app.txt", "one", &hold.property())?).await?;
+    crowd.apply_stack("app", Source::Program("app"), "").await?;
+    crowd.running("app").await?;
+    let names: Vec<_> = (0..100).map(|number| format!("waiting-{number}")).collect();
+    for name in &names {
+        apply_update(&crowd, name, "{}", "{ workspaceName: app, stackName: dev, type: refresh }").await?;
+    }
+    ready::until("the hundred wait for their claim", RUN, async || {
+        let all = updates(&crowd).list(&ListParams::default()).await?.items;
+        let waiting = all.iter().filter(|update| ours(update).waiting_reason.as_deref() == Some("StackClaimed")).count();
+        ensure!(waiting == names.len(), "{waiting} of {}", names.len());
+        Ok(())
+    })
+    .await?;
+    // Every one of them is hinted at once.
+    world.control.trigger("Sweeper").await?;
+    let applied = Instant::now();
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    let took = applied.elapsed();
+    ensure!(took < USUAL, "the run was done after {took:?}");
+    updates(&crowd).delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    drop(hold);
+    for name in &names {
+        gone(&crowd, name).await?;
+    }
+    crowd.clear().await?;
+    team.clear().await?;
+    nothing_was_given_up(&world).await
 }
