@@ -10,7 +10,6 @@ use serde_with::skip_serializing_none;
 use crate::{ObjectReference, ProjectInfo, json};
 
 /// The `spec` of an Update: one run, at most once.
-#[expect(clippy::duplicated_attributes, reason = "each printer column has a type and a path")]
 #[skip_serializing_none]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(

@@ -56,6 +56,7 @@ impl World {
     }
 
     /// Starts a task that no function started.
+    #[must_use]
     pub fn start_task(&self, uid: &str) -> String {
         let mut state = self.state();
         let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());

@@ -417,7 +417,7 @@ impl Machine {
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                    let launched = launcher::handle(&ports, &settings, &hint, now).await;
+                    let launched = Box::pin(launcher::handle(&ports, &settings, &hint, now)).await;
                     launched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
             }

@@ -30,7 +30,7 @@ fn workspace(team: &Namespace<'_>, name: &str) -> Result<String> {
     ))
 }
 
-/// The sealed objects of a namespace, with their encrypted content's ETags.
+/// The sealed objects of a namespace, with their `ETag`s.
 async fn sealed(world: &Handle, namespace: &str) -> Result<Vec<(String, Option<String>)>> {
     let (s3, bucket) = (s3(world, None).await?, world.get("WORLD_BUCKET")?);
     let mut found = Vec::new();
