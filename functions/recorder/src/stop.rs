@@ -35,8 +35,8 @@ pub(crate) async fn stop_overdue<C, O: Objects, Q, T: Tasks>(
 pub(crate) async fn stop_orphan<T: Tasks>(tasks: &T, settings: &Settings, arn: &str, now: Timestamp) -> Result<(), Error> {
     let TaskState::Alive { created: Some(created), .. } = tasks.state(arn).await? else { return Ok(()) };
     if now.duration_since(created) > SignedDuration::from_secs(settings.start_seconds.into()) {
-        tracing::warn!(task = arn, "stopping a task that no run owns");
-        tasks.stop(arn, "no run owns it").await?;
+        tracing::warn!(task = arn, "stopping a task without a run");
+        tasks.stop(arn, "no run was given to it").await?;
     }
     Ok(())
 }

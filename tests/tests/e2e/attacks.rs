@@ -98,14 +98,7 @@ async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()>
     let owner = json!({ "apiVersion": "no.such/v1", "kind": "Stack", "name": "app", "uid": uid });
     patch(json!({ "metadata": { "ownerReferences": [owner] } })).await?;
     world.control.hold(&[]).await?;
-    ready::until("the task waits for its spec", RUN, async || {
-        let folders = keys(&world, "tasks/").await?;
-        ensure!(folders.iter().any(|key| key.ends_with("/in/run")) || !folders.is_empty(), "{folders:?}");
-        let run = updates(&attacker).get("run").await?;
-        ensure!(!world.control.status().await?.tasks.is_empty(), "{:?}", run.status);
-        Ok(())
-    })
-    .await?;
+    wait(&attacker, "run", "to miss its ServiceAccount", |update| ours(update).waiting_reason.is_some()).await?;
     attacker.apply(&account.to_string()).await?;
     let done = succeeded(&attacker, "run").await?;
     ensure!(!serde_json::to_string(&done)?.contains(PASSPHRASE), "{done:?}");
