@@ -134,7 +134,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 51] = [
+const ENV: [(&str, &str); 52] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -153,6 +153,7 @@ const ENV: [(&str, &str); 51] = [
     ("WATCH_NAMESPACES", "all"),
     ("ARTIFACT_SERVICES", "source-controller.flux-system"),
     ("MAX_ARCHIVE_BYTES", "268435456"),
+    ("MAX_TREE_BYTES_PER_NAMESPACE", "107374182400"),
     ("ARTIFACT_TRANSPORT", "direct"),
     ("UNPACK_MAX_BYTES", "268435456"),
     ("UNPACK_MAX_ENTRIES", "100000"),

@@ -71,23 +71,24 @@ async fn store<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         Ok(checked) => checked,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    store_from(ports, settings, &keys::tree(key, stated), &place, digest, now).await
+    store_from(ports, settings, key, stated, (&place, digest), now).await
 }
 
 /// Stores what is at a place, if it is not stored.
 async fn store_from<C, O: Objects, Q, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
-    folder: &str,
-    place: &Place,
-    digest: Digest,
+    key: &ObjectKey,
+    stated: &str,
+    (place, digest): (&Place, Digest),
     now: Timestamp,
 ) -> Result<Result<(), Refusal>, Error> {
-    if is_stored(ports.objects, folder, settings.retention, now).await? {
+    let folder = keys::tree(key, stated);
+    if is_stored(ports.objects, &folder, settings.retention, now).await? {
         return Ok(Ok(()));
     }
     match archive(ports.artifacts, settings, place, digest).await {
-        Ok((tree, mut spool)) => store::store(ports.objects, folder, &tree, &mut spool).await,
+        Ok((tree, mut spool)) => store::store(ports.objects, settings, key, &folder, &tree, &mut spool).await,
         Err(refusal) => Ok(Err(refusal)),
     }
 }
@@ -106,7 +107,7 @@ pub(crate) async fn fetch_of_workspace<C, O: Objects, Q, A: Artifacts>(
         Ok(checked) => checked,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let stored = store_from(ports, settings, &keys::tree(key, stated), &place, digest, now).await?;
+    let stored = store_from(ports, settings, key, stated, (&place, digest), now).await?;
     Ok(match stored {
         Ok(()) => Ok(Some(FetchedArtifact { revision: stated.to_owned(), digest: stated.to_owned() })),
         Err(Refusal::Gone) => Err(Refusal::Outdated { url: url.to_owned() }),

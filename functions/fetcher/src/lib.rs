@@ -56,6 +56,8 @@ pub struct Settings {
     pub source_kinds: Vec<String>,
     /// The largest archive, in bytes.
     pub max_archive_bytes: u64,
+    /// The most that the stored trees of a namespace may have together, in bytes.
+    pub max_tree_bytes: u64,
     /// What an archive may hold.
     pub limits: Limits,
     /// How git is talked to.
@@ -136,6 +138,19 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// The namespace has stored too much.
+    #[error(
+        "the namespace {namespace:?} stores {stored} bytes of sources, and {limit} are the most; delete Stacks and Updates that name old \
+         revisions, or have the installation raise MaxTreeBytesPerNamespace"
+    )]
+    Quota {
+        /// The namespace.
+        namespace: String,
+        /// What it stores.
+        stored: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// It could not be had.
     #[error("the artifact could not be fetched: {0}")]
     Unreachable(String),
@@ -171,7 +186,9 @@ impl Refusal {
             | Self::Program(_) => true,
             Self::Git { error, .. } => error.is_terminal(),
             // A proxy or a cache on the way may have garbled it.
-            Self::Mismatch(_) | Self::Gone | Self::Outdated { .. } | Self::Unreachable(_) | Self::Io(_) => false,
+            Self::Mismatch(_) | Self::Gone | Self::Outdated { .. } | Self::Unreachable(_) | Self::Io(_) | Self::Quota { .. } => {
+                false
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ async fn main() -> Result<(), Error> {
         services: env::list("ARTIFACT_SERVICES")?,
         source_kinds: env::optional_list("SOURCE_KINDS"),
         max_archive_bytes: env::parsed("MAX_ARCHIVE_BYTES")?,
+        max_tree_bytes: env::parsed("MAX_TREE_BYTES_PER_NAMESPACE")?,
         limits: Limits {
             bytes: env::parsed("UNPACK_MAX_BYTES")?,
             entries: env::parsed("UNPACK_MAX_ENTRIES")?,

@@ -44,7 +44,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let stored = if is_stored(ports.objects, &folder, settings.retention, now).await? {
         Ok(())
     } else {
-        store::store(ports.objects, &folder, &tree, &mut spool).await?
+        store::store(ports.objects, settings, key, &folder, &tree, &mut spool).await?
     };
     if stored.is_ok() {
         publish(ports, settings, program, &folder, &digest, content.len(), now).await?;

@@ -3,18 +3,28 @@
 use std::{fs::File, io};
 
 use driftless_aws::Objects;
+use driftless_contract::{ObjectKey, keys};
 use driftless_source::{Error as SourceError, Manifest, Tree};
 
-use crate::{Error, Refusal};
+use crate::{Error, Refusal, Settings};
 
-/// Stores a tree whose content is in `spool`; a second scratch file is needed if that is not in the order of the pack. Memory does not
-/// grow with the content.
+/// Stores a tree of `source` whose content is in `spool`, unless its namespace has no room for it; a second scratch file is needed if the
+/// content is not in the order of the pack. Memory does not grow with the content.
 pub(crate) async fn store<O: Objects>(
     objects: &O,
+    settings: &Settings,
+    source: &ObjectKey,
     folder: &str,
     tree: &Tree,
     spool: &mut File,
 ) -> Result<Result<(), Refusal>, Error> {
+    let manifest = Manifest::of(tree);
+    // Fetches at the same time may each find room: a namespace has few of them at once.
+    let stored = objects.size(&keys::trees_of_namespace(source)).await?;
+    let limit = settings.max_tree_bytes;
+    if stored.saturating_add(manifest.size) > limit {
+        return Ok(Err(Refusal::Quota { namespace: source.namespace.clone(), stored, limit }));
+    }
     let sorted = match (!tree.is_in_order()).then(|| sorted(tree, spool)).transpose() {
         Ok(sorted) => sorted,
         Err(error) => return Ok(Err(error.into())),
@@ -22,7 +32,7 @@ pub(crate) async fn store<O: Objects>(
     // The same tree makes the same bytes, so that whoever else stores it meanwhile does no harm.
     objects.put_file(&format!("{folder}pack"), sorted.as_ref().unwrap_or(spool)).await?;
     drop(sorted);
-    objects.put_new(&format!("{folder}manifest"), Manifest::of(tree).to_bytes()).await?;
+    objects.put_new(&format!("{folder}manifest"), manifest.to_bytes()).await?;
     Ok(Ok(()))
 }
 
@@ -42,14 +52,23 @@ pub(crate) fn refusal(error: SourceError) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use driftless_testkit::{Faults, World};
+    use driftless_testkit::{CLUSTER, Faults, World};
 
     use super::*;
+    use crate::tests::settings;
+
+    fn source() -> ObjectKey {
+        let [cluster, api_version, kind, namespace, name] =
+            [CLUSTER, "pulumi.com/v1", "Program", "team", "shop"].map(String::from);
+        ObjectKey { cluster, api_version, kind, namespace, name }
+    }
 
     fn stored(world: &World, files: &[(&str, &[u8])]) -> Option<bool> {
         let mut spool = tempfile::tempfile().unwrap();
         let tree = Tree::from_files(files.iter().copied(), &spool).unwrap();
-        world.drive(store(world, "t/", &tree, &mut spool)).map(|stored| stored.is_ok_and(|stored| stored.is_ok()))
+        world
+            .drive(store(world, &settings(), &source(), "t/", &tree, &mut spool))
+            .map(|stored| stored.is_ok_and(|stored| stored.is_ok()))
     }
 
     #[test]
@@ -65,7 +84,7 @@ mod tests {
     #[test]
     fn a_crash_or_a_lost_answer_leaves_no_manifest_without_its_pack_and_another_try_completes_it() {
         let files: &[(&str, &[u8])] = &[("b", b"2"), ("a", b"1")];
-        for calls in 0..2 {
+        for calls in 0..3 {
             let world = World::new(0, Faults::NONE);
             world.crash_before_call(calls);
             assert_eq!(stored(&world, files), None);
@@ -90,5 +109,22 @@ mod tests {
         world.drive(world.put("t/manifest", b"complete".to_vec())).unwrap().unwrap();
         assert_eq!(stored(&world, &[("a", b"1")]), Some(true));
         assert_eq!(world.objects()["t/manifest"], b"complete");
+    }
+
+    #[test]
+    fn namespace_stores_no_more_than_its_quota() {
+        let world = World::new(0, Faults::NONE);
+        let mut spool = tempfile::tempfile().unwrap();
+        let tree = Tree::from_files([("a", b"12345".as_slice())], &spool).unwrap();
+        let settings = Settings { max_tree_bytes: 10, ..settings() };
+        for (kept, namespace, refused) in [(5, "team", false), (6, "team", true), (6, "team-2", false)] {
+            world.drive(world.put(&format!("trees/{CLUSTER}/{namespace}/program.old/d/pack"), vec![0; kept])).unwrap().unwrap();
+            let stored = world.drive(store(&world, &settings, &source(), "t/", &tree, &mut spool)).unwrap().ok().unwrap();
+            let words = stored.err().map(|refusal| refusal.to_string());
+            let expected = "the namespace \"team\" stores 6 bytes of sources, and 10 are the most; delete Stacks and Updates that name old \
+                            revisions, or have the installation raise MaxTreeBytesPerNamespace";
+            assert_eq!(words.as_deref(), refused.then_some(expected), "{kept} {namespace}");
+            world.drive(Objects::delete(&world, &format!("trees/{CLUSTER}/team/program.old/d/pack"))).unwrap().unwrap();
+        }
     }
 }

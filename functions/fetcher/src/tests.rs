@@ -25,6 +25,7 @@ pub(crate) fn settings() -> Settings {
         services: vec!["source-controller.flux-system".into()],
         source_kinds: Vec::new(),
         max_archive_bytes: 1 << 20,
+        max_tree_bytes: 1 << 30,
         limits: Limits::default(),
         git: git::Settings {
             allow_local: false,

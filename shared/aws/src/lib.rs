@@ -68,6 +68,8 @@ pub trait Objects {
     /// The next objects, by key and when they were last written, whose keys begin with `prefix` and come after `after`, in order of
     /// the keys. Some hundreds at a time; none at the end.
     fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
+    /// The bytes of all objects whose keys begin with `prefix`. A call for every thousand of them.
+    fn size(&self, prefix: &str) -> impl Future<Output = Result<u64>>;
     /// Writes the object whether or not it is there.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
     /// Writes the object whether or not it is there, encrypted under the key of [`Bucket::sealing_with`]: whoever may not use that key

@@ -96,6 +96,17 @@ impl Objects for Bucket {
         objects.map(|(key, modified)| Ok((key, timestamp(call(), modified)?))).collect()
     }
 
+    async fn size(&self, prefix: &str) -> Result<u64> {
+        let mut pages = self.client.list_objects_v2().bucket(&self.name).prefix(prefix).into_paginator().send();
+        let mut bytes = 0_u64;
+        while let Some(page) = pages.next().await {
+            let page = page.map_err(|error| failure(format!("s3:ListObjectsV2 {prefix}"), &error))?;
+            let sizes = page.contents().iter().filter_map(|object| u64::try_from(object.size()?).ok());
+            bytes = bytes.saturating_add(sizes.sum());
+        }
+        Ok(bytes)
+    }
+
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
         let request = self.client.put_object().bucket(&self.name).key(key).body(content.into());
         request.send().await.map(drop).map_err(|error| failure(format!("s3:PutObject {key}"), &error))

@@ -29,6 +29,12 @@ pub fn trees_of_cluster(cluster: &str) -> String {
     format!("trees/{cluster}/")
 }
 
+/// The folder of all trees of a source's namespace, with a trailing slash.
+#[must_use]
+pub fn trees_of_namespace(source: &ObjectKey) -> String {
+    format!("{}{}/", trees_of_cluster(&source.cluster), source.namespace)
+}
+
 /// The folder of all trees of a source, with a trailing slash.
 #[must_use]
 pub fn trees(object: &ObjectKey) -> String {

@@ -55,6 +55,14 @@ impl Objects for World {
         list.await.ok_or_else(|| lost("s3:ListObjectsV2"))
     }
 
+    async fn size(&self, prefix: &str) -> Result<u64> {
+        let size = self.call(|state| {
+            let of_prefix = state.objects.iter().filter(|(key, _)| key.starts_with(prefix));
+            of_prefix.map(|(_, (content, _))| content.len() as u64).sum()
+        });
+        size.await.ok_or_else(|| lost("s3:ListObjectsV2"))
+    }
+
     async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
         self.call(|state| state.write(key, content)).await.ok_or_else(|| lost("s3:PutObject"))
     }

@@ -386,6 +386,7 @@ impl Machine {
                     services: vec![SERVICE.into()],
                     source_kinds: Vec::new(),
                     max_archive_bytes: 1 << 20,
+                    max_tree_bytes: 1 << 30,
                     limits: driftless_source::Limits::default(),
                     git: fetcher::git::Settings {
                         allow_local: false,

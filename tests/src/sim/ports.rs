@@ -184,6 +184,10 @@ impl Objects for Wire {
         self.call(|| format!("list {prefix}"), self.world.list_after(prefix, after)).await
     }
 
+    async fn size(&self, prefix: &str) -> driftless_aws::Result<u64> {
+        self.call(|| format!("size of {prefix}"), self.world.size(prefix)).await
+    }
+
     async fn put(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
         self.call(|| format!("put {key}"), self.world.put(key, content)).await
     }

@@ -205,7 +205,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         let artifact = FetchedArtifact { revision: commit.to_string(), digest: format!("sha1:{id}") };
         let folder = keys::tree(self.key, &artifact.digest);
         if !is_stored(self.ports.objects, &folder, self.settings.retention, self.now).await? {
-            store::store(self.ports.objects, &folder, &tree, &mut spool).await?.map_err(Stop::Refused)?;
+            store::store(self.ports.objects, self.settings, self.key, &folder, &tree, &mut spool)
+                .await?
+                .map_err(Stop::Refused)?;
         }
         Ok(artifact)
     }

@@ -54,6 +54,7 @@ impl Site {
             services: Vec::new(),
             source_kinds: Vec::new(),
             max_archive_bytes: 1 << 20,
+            max_tree_bytes: 1 << 30,
             limits: Limits::default(),
             git: git::Settings {
                 allow_local: true,
