@@ -18,12 +18,20 @@ fn no_seed_breaks_an_invariant() {
         "the unusual did not happen: {stats:?}"
     );
     assert!(stats.checks > 20, "drift was not looked for: {stats:?}");
+    assert!(stats.attacks > 500 && stats.rogues > 50, "nobody was attacked: {stats:?}");
 }
 
 #[test]
 fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     for breakage in Breakage::ALL {
-        let caught = (0..120).find_map(|seed| simulate(seed, Some(breakage), EVENTS).err());
+        let rule = match breakage {
+            Breakage::Secrets | Breakage::Seals => "S1",
+            Breakage::Stops => "S3",
+            Breakage::Fairness => "S9",
+            _ => "",
+        };
+        let broken = |seed| simulate(seed, Some(breakage), EVENTS).err().filter(|failure| failure.violation.starts_with(rule));
+        let caught = (0..120).find_map(broken);
         assert!(caught.is_some_and(|failure| !failure.trace.is_empty()), "{breakage:?}");
     }
 }

@@ -17,7 +17,8 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions or attempts.
+    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions, attempts, secrets, seals, fairness
+    /// or stops.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.
@@ -42,6 +43,10 @@ fn main() -> ExitCode {
     println!(
         "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop, {} lost their capacity; {} trees deleted",
         stats.operations, stats.by_hand, stats.checks, stats.failures, stats.stops, stats.reclaims, stats.collections
+    );
+    println!(
+        "{} writes of a hostile tenant, {} of its tasks ended only because they were stopped; the last change of the quiet Stack was run within {} s",
+        stats.attacks, stats.rogues, stats.quiet_delay
     );
     println!("{} namespaces terminated, {} operations for what was in them", stats.terminations, stats.elsewhere);
     let Some(first) = failures.first() else {

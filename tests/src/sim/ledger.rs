@@ -14,6 +14,16 @@
 //! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
 //!   destroyed when it goes is gone only when that was done, also with its namespace.
 //!
+//! Rules about the hostile tenant, named after the attacks that they rule out:
+//!
+//! - S1: functions write the quiet namespace's Secret to that namespace's tasks and sealed inputs only; only messages about the quiet
+//!   namespace lead to a write or a deletion of its sealed inputs and of the digest of its inputs.
+//! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the quiet one.
+//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`.
+//!
+//! The hostile tenant's own objects have to keep 1, 5 (an operation begins once), 6 and the claims of 8 only: the tenant forges their
+//! statuses and specs.
+//!
 //! Besides, `driftless_core::violations` sees the plan of every look.
 
 use std::{
@@ -24,11 +34,16 @@ use std::{
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
 use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
-use driftless_testkit::CLUSTER;
+use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use serde_json::Value;
 
-use super::{Stats, outside::project_of};
+use super::{
+    Stats,
+    hostile::{CANARY, HOSTILE, QUIET, STACK},
+    outside::{NAMESPACE, project_of},
+};
 use crate::scenario::SYSTEM;
 
 /// No look takes longer.
@@ -82,6 +97,10 @@ pub(super) struct Ledger {
     live: BTreeMap<String, String>,
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
+    /// The ids of the quiet namespace's tasks.
+    quiet_tasks: HashSet<String>,
+    /// The generation of the quiet Stack that has to run, and since when.
+    pub(super) wanted: Option<(i64, Timestamp)>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
     /// By the Stack's uid.
@@ -134,20 +153,65 @@ impl Ledger {
 
     /// A task is asked for.
     pub(super) fn see_launch(&mut self, launch: &Launch) {
-        let theirs = self.given_away.is_some_and(|since| self.now.duration_since(since) > LOOK);
+        let may_be_theirs = [NAMESPACE, SYSTEM].contains(&launch.run.update.namespace.as_str());
+        let theirs = may_be_theirs && self.given_away.is_some_and(|since| self.now.duration_since(since) > LOOK);
         self.check(!theirs, || format!("{} begins in a namespace that is another operator's", launch.run.update));
     }
 
     /// Whether the task was not seen before.
-    pub(super) fn see_task(&mut self, arn: &str) -> bool {
+    pub(super) fn see_task(&mut self, LiveTask { arn, run, .. }: &LiveTask) -> bool {
         let now = self.now;
+        if run.update.namespace == QUIET {
+            self.quiet_tasks.insert(keys::task_id(arn).into());
+        }
         let new = !self.tasks.contains_key(arn);
-        self.tasks.entry(arn.into()).or_insert(now);
+        self.tasks.entry(arn.clone()).or_insert(now);
         new
     }
 
     pub(super) fn outcome_written(&mut self, key: &str, before: Option<&[u8]>, after: Option<&[u8]>) {
         self.check(before.is_none() || before == after, || format!("5: {key} was written, and is written again"));
+    }
+
+    /// A function writes an object of the bucket. `subject` is the namespace that its message is about.
+    pub(super) fn object_written(&mut self, subject: &str, key: &str, content: &[u8]) {
+        self.check_owner(subject, key);
+        let task = key.strip_prefix("tasks/").and_then(|key| key.split('/').next()?.split(':').nth(1));
+        let own = self.is_kept_of_quiet(key) || task.is_some_and(|task| self.quiet_tasks.contains(task));
+        self.check(own || !String::from_utf8_lossy(content).contains(CANARY), || {
+            format!("S1: {key} has the Secret of the namespace {QUIET}")
+        });
+    }
+
+    /// An object of the cluster was written.
+    pub(super) fn cluster_written(&mut self, key: &ObjectKey, object: &Value) {
+        let reveals = key.kind != "Secret" && object.to_string().contains(CANARY);
+        self.check(!reveals, || format!("S1: {key} has the Secret of the namespace {QUIET}"));
+    }
+
+    /// Whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
+    fn is_kept_of_quiet(&self, key: &str) -> bool {
+        key.starts_with(&format!("sealed/{CLUSTER}/{QUIET}/"))
+            || self.stacks.get(STACK).is_some_and(|(uid, _)| key.ends_with(&format!("/{uid}")))
+    }
+
+    fn check_owner(&mut self, subject: &str, key: &str) {
+        let may = subject == QUIET || !self.is_kept_of_quiet(key);
+        self.check(may, || format!("S1: {key} is written or deleted for a message about the namespace {subject:?}"));
+    }
+
+    /// A function asks ECS to stop a task.
+    pub(super) fn task_stopped(&mut self, subject: &str, arn: &str) {
+        let attacked = subject == HOSTILE && self.quiet_tasks.contains(keys::task_id(arn));
+        self.check(!attacked, || {
+            format!("S3: {arn} of the namespace {QUIET} is stopped for a message about the namespace {subject}")
+        });
+    }
+
+    /// The quiet Stack was changed, and the change has to run.
+    pub(super) fn want(&mut self, stack: Option<&Value>) {
+        let generation = stack.and_then(|stack| stack["metadata"]["generation"].as_i64());
+        self.wanted = generation.map(|generation| (generation, self.now));
     }
 
     /// An Update is taken away by force: what its run did is not for its Stack to know.
@@ -161,6 +225,11 @@ impl Ledger {
     /// A runner begins its operation. `pack` is the content of its tree.
     pub(super) fn begin_operation(&mut self, update: Option<&Update>, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
         self.stats.operations += 1;
+        let is_hostile = spec.run.update.namespace == HOSTILE;
+        // Both tenants have a Pulumi stack of that name.
+        let pulumi_stack = if is_hostile { &spec.run.claim } else { pulumi_stack };
+        // The tenant may have changed its Update since the launch.
+        let update = update.filter(|_| !is_hostile);
         let (name, uid) = (spec.run.update.name.clone(), spec.run.uid.clone());
         self.tell(|| format!("runner: begins {:?} of {name} on {pulumi_stack}", spec.operation));
         self.check(!self.runs.contains_key(&uid), || format!("5: the operation of Update {name} begins twice"));
@@ -170,8 +239,17 @@ impl Ledger {
         self.stats.by_hand += u64::from(update.is_some() && stack.is_none());
         self.stats.elsewhere += u64::from(spec.run.update.namespace == SYSTEM);
         let known = update.filter(|_| !self.forgotten.contains(&uid));
-        self.check(known.is_some() || self.forgotten.contains(&uid), || format!("3: {name} begins and is not there"));
+        self.check(is_hostile || known.is_some() || self.forgotten.contains(&uid), || {
+            format!("3: {name} begins and is not there")
+        });
         let state = known.and_then(|update| self.state(update, spec, pack));
+        let runs = known.and_then(|update| update.spec.driftless.as_ref()?.stack_generation).filter(|_| !spec.preview_only);
+        if spec.run.update.namespace == QUIET
+            && let Some((_, since)) = self.wanted.take_if(|(generation, _)| runs.is_some_and(|runs| runs >= *generation))
+        {
+            let delay = u64::try_from(self.now.duration_since(since).as_secs()).unwrap_or_default();
+            self.stats.quiet_delay = self.stats.quiet_delay.max(delay);
+        }
         self.live.insert(pulumi_stack.into(), uid.clone());
         let (namespace, pulumi_stack, place) = (spec.run.update.namespace.clone(), pulumi_stack.into(), self.runs.len());
         let (operation, drift) = (spec.operation, spec.preview_only.then_some(0));
@@ -334,6 +412,7 @@ impl Ledger {
 
     /// A Stack is gone.
     pub(super) fn stack_gone(&mut self, name: &str) {
+        self.wanted.take_if(|_| name == STACK);
         let Some((stack, true)) = self.stacks.remove(name) else { return };
         let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
         // What an Update did that was taken away by force is not for its Stack to know.
@@ -345,10 +424,14 @@ impl Ledger {
     }
 
     /// An object of the bucket is about to be deleted.
-    pub(super) fn object_deleted(&mut self, key: &str, updates: impl FnOnce() -> Vec<Update>) {
+    pub(super) fn object_deleted(&mut self, subject: &str, key: &str, updates: impl FnOnce() -> Vec<Update>) {
+        self.check_owner(subject, key);
         let Some(folder) = key.strip_suffix("manifest").filter(|folder| folder.starts_with("trees/")) else { return };
         self.stats.collections += 1;
-        let names = |update: &Update| tree_of(update).is_some_and(|tree| tree == folder);
+        // The hostile tenant forges statuses; the trees of its own namespace go early then.
+        let names = |update: &Update| {
+            update.namespace().as_deref() != Some(HOSTILE) && tree_of(update).is_some_and(|tree| tree == folder)
+        };
         let named_by = updates().iter().find(|update| names(update)).map(kube::ResourceExt::name_any);
         self.check(named_by.is_none(), || format!("3: {folder} is deleted, and Update {named_by:?} names it"));
     }

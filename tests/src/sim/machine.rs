@@ -10,7 +10,7 @@ use std::{
 
 use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
-use driftless_contract::{Hint, RunLimits, RunMessage, keys};
+use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
 use driftless_core::{Limits, Retention, Stack as CoreStack, WatchNamespaces};
 use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Breakage, Dice, Failure, Odds, Stats,
+    hostile::{self, HOSTILE, QUIET},
     ledger::Ledger,
     outside::{self, Action, Outside, SERVICE},
     ports::Wire,
@@ -26,10 +27,12 @@ use super::{
 use crate::scenario::SYSTEM;
 
 /// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
-const SWEEP_SECONDS: i64 = 60;
+pub(super) const SWEEP_SECONDS: i64 = 60;
 /// A task that shows no progress is stopped after this.
 const START_SECONDS: u32 = 900;
-const LOOK_PERIOD_SECONDS: i64 = 600;
+pub(super) const LOOK_PERIOD_SECONDS: i64 = 600;
+/// The limit of a run. Runs that end by themselves take less.
+pub(super) const MAX_RUN_SECONDS: u32 = 900;
 /// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
 const COLLECT_SECONDS: i64 = 120;
 pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
@@ -53,6 +56,8 @@ const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
 const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 5 * SWEEP_SECONDS);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
+/// Namespaces with Stacks.
+const TENANTS: usize = 3;
 /// A machine that takes more turns runs in circles.
 const MAX_TURNS: u32 = 200_000;
 
@@ -99,7 +104,7 @@ pub(super) struct Machine {
     agenda: BTreeMap<(Timestamp, u32), Event>,
     planned: u32,
     pub(super) disturbed: bool,
-    disturbed_until: Timestamp,
+    pub(super) disturbed_until: Timestamp,
     pub(super) at_rest_since: Option<Timestamp>,
     /// What the Stacks wait for.
     pub(super) waits: Option<String>,
@@ -113,7 +118,8 @@ impl Machine {
         let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
         let world = World::new(seed, faults);
         let begin = world.now();
-        let (script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
+        let (mut script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
+        script.extend(hostile::script(&mut Dice::new(seed, 5), begin, disturbed_until));
         let limits = limits(&mut Dice::new(seed, 4), breakage);
         let mut machine = Self {
             seed,
@@ -169,6 +175,7 @@ impl Machine {
             return Ok(None);
         }
         // Nothing is to be done at this time.
+        self.check_bounds()?;
         let waits = self.waits_for();
         let rest = waits.is_none().then(|| *self.at_rest_since.get_or_insert(now));
         self.at_rest_since = rest;
@@ -256,11 +263,17 @@ impl Machine {
         for key in self.world.written() {
             self.changed = true;
             let object = self.world.object(&key);
+            if let Some(object) = &object {
+                self.ledger.borrow_mut().cluster_written(&key, object);
+            }
+            // The hostile tenant forges its objects.
+            let is_hostile = key.namespace == HOSTILE;
             if object.is_none() {
                 let at = self.world.now() + self.dice.seconds(30);
                 self.plan(at, Event::Garbage);
             }
             match (key.kind.as_str(), &object) {
+                ("Stack", _) if is_hostile => {}
                 ("Stack", None) => self.ledger.borrow_mut().stack_gone(&key.name),
                 ("Stack", Some(object)) => {
                     if let Ok(stack) = serde_json::from_value::<Stack>(object.clone()) {
@@ -272,7 +285,9 @@ impl Machine {
                         let manifest = |folder: &str| format!("{folder}manifest");
                         let modified = |folder: &str| self.calm.drive(self.calm.modified(&manifest(folder)));
                         let is_stored = |folder: &str| matches!(modified(folder), Some(Ok(Some(_))));
-                        self.ledger.borrow_mut().update_written(&update, is_stored);
+                        if !is_hostile {
+                            self.ledger.borrow_mut().update_written(&update, is_stored);
+                        }
                         if let (Some(uid), Some(_)) = (&update.metadata.uid, &update.metadata.deletion_timestamp) {
                             self.runners.iter_mut().for_each(|runner| runner.deleted(uid));
                         }
@@ -307,6 +322,9 @@ impl Machine {
     fn receive(&mut self) -> bool {
         let Some(message) = self.world.receive() else { return false };
         let odds = self.odds.get();
+        if self.breakage == Some(Breakage::Fairness) && subject(&message) == QUIET {
+            return true;
+        }
         // The recorder's own are spared: two losses in a row, of an end and of what makes up for it, are an operator's case.
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
         let (lost, late) = (self.dice.chance(odds.drop) && !spared, self.dice.chance(odds.delay));
@@ -338,7 +356,7 @@ impl Machine {
         self.plan(at, Event::Message(message));
     }
 
-    fn wire(&self, function: &str) -> Wire {
+    fn wire(&self, function: &str, subject: &str) -> Wire {
         let mut ledger = self.ledger.borrow_mut();
         ledger.stats.invocations += 1;
         Wire {
@@ -347,6 +365,7 @@ impl Machine {
             odds: Rc::clone(&self.odds),
             breakage: self.breakage,
             who: format!("{function} {}", ledger.stats.invocations),
+            subject: subject.into(),
         }
     }
 
@@ -369,7 +388,7 @@ impl Machine {
         match message.clone() {
             Message::Hint(hint) => {
                 self.check_plan(&hint.object);
-                let wire = self.wire("reconciler");
+                let wire = self.wire("reconciler", subject(&message));
                 self.begin(wire.who.clone(), Some(message), async move {
                     let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings: RECONCILER };
                     let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
@@ -377,7 +396,7 @@ impl Machine {
                 });
             }
             Message::Fetch(request) => {
-                let wire = self.wire("fetcher");
+                let wire = self.wire("fetcher", subject(&message));
                 let settings = fetcher::Settings {
                     bucket: "bucket".into(),
                     system_namespace: SYSTEM.into(),
@@ -404,7 +423,7 @@ impl Machine {
                 });
             }
             Message::Launch(hint) => {
-                let wire = self.wire("launcher");
+                let wire = self.wire("launcher", subject(&message));
                 let settings = launcher::Settings {
                     system_namespace: SYSTEM.into(),
                     namespaces: WatchNamespaces::All,
@@ -412,7 +431,7 @@ impl Machine {
                     default_image: "pulumi".into(),
                     spot: true,
                     limits: self.limits,
-                    run_limits: RunLimits::default(),
+                    run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },
                     token_seconds: 3600,
                     fresh_key: vec![7; 32].into(),
                 };
@@ -423,7 +442,7 @@ impl Machine {
                 });
             }
             Message::Run(about) => {
-                let wire = self.wire("recorder");
+                let wire = self.wire("recorder", subject(&message));
                 let settings = recorder::Settings {
                     system_namespace: SYSTEM.into(),
                     task_role_id: ROLE.into(),
@@ -446,7 +465,7 @@ impl Machine {
 
     fn sweep(&mut self) {
         let now = self.world.now();
-        let wire = self.wire("sweeper");
+        let wire = self.wire("sweeper", "");
         let settings = sweeper::Settings {
             watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
             tick_seconds: SWEEP_SECONDS,
@@ -502,8 +521,10 @@ impl Machine {
         }
         self.watch();
         for task in self.world.live_tasks() {
-            if self.ledger.borrow_mut().see_task(&task.arn) {
-                self.runners.push(Runner::new(task.arn.clone(), self.world.now(), &mut self.dice));
+            if self.ledger.borrow_mut().see_task(&task) {
+                // After the disturbance the tenant's tasks behave, or its queue of runs would take hours.
+                let is_hostile = self.disturbed && task.run.update.namespace == HOSTILE;
+                self.runners.push(Runner::new(&task, self.world.now(), is_hostile, &mut self.dice));
                 if task.spot && self.dice.chance(odds.kill) {
                     let at = self.world.now() + self.dice.seconds(180);
                     self.plan(at, Event::Reclaim(task.arn));
@@ -524,7 +545,20 @@ impl Machine {
     }
 }
 
-/// How many runs may go on at once: a third of the seeds have limits.
+/// The namespace that a message is about; empty if the message does not say.
+fn subject(message: &Message) -> &str {
+    let about: &ObjectKey = match message {
+        Message::Hint(hint) => &hint.object,
+        Message::Fetch(request) => &request.source,
+        Message::Launch(hint) => &hint.update,
+        Message::Run(RunMessage::Hint(hint)) => &hint.update,
+        Message::Run(_) => return "",
+    };
+    &about.namespace
+}
+
+/// How many runs may go on at once: a third of the seeds have limits. There are as many slots as namespaces: with fewer, the
+/// oldest Update goes first among namespaces with equally many runs, so that the wait depends on how many Updates the others made before.
 fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
     if breakage == Some(Breakage::Admissions) {
         return Limits { runs: Some(1), runs_per_namespace: None };
@@ -532,5 +566,5 @@ fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
     if dice.chance(667) {
         return Limits::default();
     }
-    Limits { runs: Some(1 + dice.index(2)), runs_per_namespace: Some(1 + dice.index(2)) }
+    Limits { runs: Some(TENANTS), runs_per_namespace: Some(1 + dice.index(TENANTS)) }
 }

@@ -7,9 +7,13 @@
 //! and delays, an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep goes
 //! on, and everything has to settle.
 //!
+//! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with all that the API server and IAM let a
+//! tenant write (`hostile.rs`).
+//!
 //! What is checked is listed in `ledger.rs`. A run is a function of its seed and nothing else (`rand_chacha`'s `ChaCha8Rng`, one stream per
 //! purpose), so that a failure is replayed by its seed.
 
+mod hostile;
 mod ledger;
 mod machine;
 mod outside;
@@ -49,11 +53,19 @@ pub enum Breakage {
     Admissions,
     /// Every launch asks ECS with the first client token, also after ECS refused it.
     Attempts,
+    /// The API server reads the Secret of the quiet namespace, whatever namespace is asked for.
+    Secrets,
+    /// The bucket keeps the sealed inputs of all Stacks in one object of the quiet namespace.
+    Seals,
+    /// Queues lose every message about the quiet namespace.
+    Fairness,
+    /// ECS accepts the recorder's requests to stop a task and does nothing.
+    Stops,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -62,6 +74,10 @@ impl Breakage {
         Self::Names,
         Self::Admissions,
         Self::Attempts,
+        Self::Secrets,
+        Self::Seals,
+        Self::Fairness,
+        Self::Stops,
     ];
 }
 
@@ -106,6 +122,12 @@ pub struct Stats {
     pub elsewhere: u64,
     /// Trees that were deleted.
     pub collections: u64,
+    /// Forged writes of the hostile tenant.
+    pub attacks: u64,
+    /// Tasks of the hostile tenant that end only if they are stopped.
+    pub rogues: u64,
+    /// The longest time, in seconds, from the last change of the quiet Stack to its run.
+    pub quiet_delay: u64,
     /// Virtual seconds.
     pub seconds: u64,
 }
@@ -126,6 +148,9 @@ impl AddAssign for Stats {
         self.terminations += other.terminations;
         self.elsewhere += other.elsewhere;
         self.collections += other.collections;
+        self.attacks += other.attacks;
+        self.rogues += other.rogues;
+        self.quiet_delay = self.quiet_delay.max(other.quiet_delay);
         self.seconds += other.seconds;
     }
 }

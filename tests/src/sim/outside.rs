@@ -14,7 +14,11 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{Dice, ledger::Ledger};
+use super::{
+    Dice,
+    hostile::{self, Attack, QUIET},
+    ledger::Ledger,
+};
 
 /// Where the Stacks are.
 pub(super) const NAMESPACE: &str = "team";
@@ -23,19 +27,22 @@ pub(super) const SERVICE: &str = "source-controller.flux-system";
 /// The disturbance lasts this long at least, and twice as long at most.
 const DISTURBANCE_SECONDS: u32 = 600;
 
+pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
 /// The Secret that every Stack refers to.
 const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
 const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
 /// The Stacks: name, Pulumi stack as their spec writes it, source, prerequisite, and the Pulumi stack that this means. `b` and `c`
-/// write the same one differently.
-const STACKS: [(&str, &str, Field, Option<&str>, &str); 4] = [
+/// write the same one differently. The last one is not in [`NAMESPACE`]: the quiet namespace and the hostile one each have a Stack like it.
+const STACKS: [(&str, &str, Field, Option<&str>, &str); 5] = [
     ("a", "dev", Field::Program, None, "p/dev"),
     ("b", "organization/dev", Field::Flux, None, "shop/dev"),
     ("c", "organization/shop/dev", Field::Flux, None, "shop/dev"),
     ("d", "prod", Field::Program, Some("a"), "p/prod"),
+    (hostile::STACK, "quiet", Field::Program, None, "p/quiet"),
 ];
+const QUIET_STACK: usize = STACKS.len() - 1;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Field {
@@ -90,6 +97,14 @@ pub(super) enum Action {
     /// The last one that was made by hand.
     DeleteUpdate,
     TerminateNamespace,
+    /// A tenant of another namespace makes its Secret, its Program and its Stack.
+    Settle(&'static str),
+    EditQuietStack,
+    EditQuietSecret,
+    /// The quiet Stack is deleted, and its Secret is first.
+    DeleteQuietStack,
+    /// With a number that the choices of the attack are made from.
+    Attack(Attack, u32),
 }
 
 /// The actions of a run, each with its time, and when the disturbance ends.
@@ -188,17 +203,19 @@ impl Outside {
                     | Action::Watch(_, false)
                     | Action::GiveAway(_)
                     | Action::Refuse(_)
+                    | Action::Settle(_)
+                    | Action::EditQuietStack
+                    | Action::EditQuietSecret
+                    | Action::DeleteQuietStack
+                    | Action::Attack(..)
             )
         {
             return None;
         }
         match action {
-            Action::CreateStack(stack) => create_stack(world, stack),
-            Action::CreateProgram => world.insert(program(1, false, &Value::Null)),
-            Action::EditStack(stack) => edit(world, &stack_key(stack), |stack| {
-                let generation = raise_generation(stack);
-                stack["spec"]["config"]["marker"] = json!(generation.to_string());
-            }),
+            Action::CreateStack(stack) => create_stack(world, NAMESPACE, stack),
+            Action::CreateProgram => world.insert(program(NAMESPACE, 1, false, &Value::Null)),
+            Action::EditStack(stack) => edit(world, &stack_key(stack), edit_marker),
             Action::Request(stack) => edit(world, &stack_key(stack), |stack| {
                 let now = world.now().as_millisecond().to_string();
                 stack["metadata"]["annotations"][names::RECONCILIATION_REQUEST] = json!(now);
@@ -228,10 +245,30 @@ impl Outside {
             }
             Action::EditProgram { broken } => edit(world, &key(PROGRAM), |object| {
                 let generation = raise_generation(object);
-                *object = program(generation, broken, object);
+                *object = program(NAMESPACE, generation, broken, object);
             }),
             Action::Refuse(refuse) => ledger.refuses = refuse,
-            Action::EditSecret => write_secret(world, &world.now().as_millisecond().to_string()),
+            Action::EditSecret => write_secret(world, NAMESPACE),
+            Action::Settle(namespace) => {
+                write_secret(world, namespace);
+                world.insert(program(namespace, 1, false, &Value::Null));
+                create_stack(world, namespace, QUIET_STACK);
+            }
+            Action::EditQuietStack => {
+                let key = key_in(QUIET, STACK_KIND, hostile::STACK);
+                edit(world, &key, edit_marker);
+                ledger.want(world.object(&key).as_ref());
+            }
+            Action::EditQuietSecret => write_secret(world, QUIET),
+            Action::DeleteQuietStack => {
+                delete_in::<Secret>(world, QUIET, SECRET);
+                delete_in::<Stack>(world, QUIET, hostile::STACK);
+                ledger.want(world.object(&key_in(QUIET, STACK_KIND, hostile::STACK)).as_ref());
+            }
+            Action::Attack(attack, choice) => {
+                ledger.stats.attacks += 1;
+                hostile::attack(attack, choice, world);
+            }
             Action::CreateUpdate { stack, operation } => {
                 self.made += 1;
                 create_update(world, &made_by_hand(self.made), stack, operation);
@@ -316,16 +353,17 @@ pub(super) fn collect_garbage(world: &World) {
 
 /// The Stacks that are there.
 pub(super) fn stacks(world: &World) -> Vec<Stack> {
-    STACKS.iter().filter_map(|stack| get::<Stack>(world, stack.0)).collect()
+    let namespace = |name: &str| if name == hostile::STACK { QUIET } else { NAMESPACE };
+    STACKS.iter().filter_map(|stack| get_in::<Stack>(world, namespace(stack.0), stack.0)).collect()
 }
 
 /// What a Stack still waits for; `Err` if it does not say so. `Ok(None)` if it is at rest: all that is desired was run, or what
 /// keeps it from running is nothing that time will mend.
 pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
-    let CoreStack { name, generation, deleting, reconcile_request, status, .. } = CoreStack::from(stack);
+    let CoreStack { namespace, name, generation, deleting, reconcile_request, status, .. } = CoreStack::from(stack);
     let known = STACKS.iter().find(|known| known.0 == name)?;
     let revision = match known.2 {
-        Field::Program => get::<Program>(world, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string(),
+        Field::Program => get_in::<Program>(world, &namespace, PROGRAM.2)?.metadata.generation.unwrap_or_default().to_string(),
         Field::Flux => {
             let object = world.drive(world.get_dynamic(&key(REPOSITORY))).and_then(Result::ok).flatten()?;
             Source::from_object(&object).artifact?.revision
@@ -361,17 +399,21 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
 }
 
 fn key((api_version, kind, name): (&str, &str, &str)) -> ObjectKey {
+    key_in(NAMESPACE, (api_version, kind), name)
+}
+
+pub(super) fn key_in(namespace: &str, (api_version, kind): (&str, &str), name: &str) -> ObjectKey {
     ObjectKey {
         cluster: CLUSTER.into(),
         api_version: api_version.into(),
         kind: kind.into(),
-        namespace: NAMESPACE.into(),
+        namespace: namespace.into(),
         name: name.into(),
     }
 }
 
 fn stack_key(stack: usize) -> ObjectKey {
-    key(("pulumi.com/v1", "Stack", STACKS[stack].0))
+    key_in(NAMESPACE, STACK_KIND, STACKS[stack].0)
 }
 
 /// Sets annotations of a Stack, also of one that is being deleted, or takes them off.
@@ -388,7 +430,7 @@ fn annotate(world: &World, stack: usize, annotations: &[(&str, Option<&str>)]) {
     world.insert(object);
 }
 
-fn create_stack(world: &World, stack: usize) {
+fn create_stack(world: &World, namespace: &str, stack: usize) {
     let (name, pulumi_stack, field, prerequisite, _) = STACKS[stack];
     let (api_version, kind, source) = REPOSITORY;
     let mut spec = json!({
@@ -409,7 +451,7 @@ fn create_stack(world: &World, stack: usize) {
     if let Some(name) = prerequisite {
         spec["prerequisites"] = json!([{ "name": name }]);
     }
-    let mut metadata = json!({ "namespace": NAMESPACE, "name": name });
+    let mut metadata = json!({ "namespace": namespace, "name": name });
     if retries(name) {
         metadata["annotations"] = json!({ names::CAPACITY: names::SPOT });
     }
@@ -460,21 +502,23 @@ fn retries(name: &str) -> bool {
     ["a", "b"].contains(&name)
 }
 
-fn write_secret(world: &World, value: &str) {
-    let metadata = json!({ "namespace": NAMESPACE, "name": SECRET });
+fn write_secret(world: &World, namespace: &str) {
+    let mark = if namespace == QUIET { hostile::CANARY } else { "" };
+    let value = format!("{mark}{}", world.now().as_millisecond());
+    let metadata = json!({ "namespace": namespace, "name": SECRET });
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
 }
 
-/// What is in the Secret that every Stack refers to.
-pub(super) fn secret(world: &World) -> Option<String> {
-    let secret = get::<Secret>(world, SECRET)?.data?.remove("password")?;
+/// What is in the Secret that every Stack of a namespace refers to.
+pub(super) fn secret(world: &World, namespace: &str) -> Option<String> {
+    let secret = get_in::<Secret>(world, namespace, SECRET)?.data?.remove("password")?;
     String::from_utf8(secret.0).ok()
 }
 
-fn program(generation: i64, broken: bool, before: &Value) -> Value {
+fn program(namespace: &str, generation: i64, broken: bool, before: &Value) -> Value {
     let mut object = before.clone();
     if object.is_null() {
-        object = json!({ "apiVersion": PROGRAM.0, "kind": PROGRAM.1, "metadata": { "namespace": NAMESPACE, "name": PROGRAM.2 } });
+        object = json!({ "apiVersion": PROGRAM.0, "kind": PROGRAM.1, "metadata": { "namespace": namespace, "name": PROGRAM.2 } });
     }
     let state = if broken { "broken" } else { "good" };
     object["program"] = json!({ "variables": { "marker": format!("state {generation}; {state}") } });
@@ -498,14 +542,19 @@ fn archive(revision: &str, broken: bool) -> Vec<u8> {
 }
 
 /// A change by somebody who is not held up by versions.
-fn edit(world: &World, key: &ObjectKey, change: impl FnOnce(&mut Value)) {
+pub(super) fn edit(world: &World, key: &ObjectKey, change: impl FnOnce(&mut Value)) {
     if let Some(mut object) = world.object(key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
         change(&mut object);
         world.insert(object);
     }
 }
 
-fn raise_generation(object: &mut Value) -> i64 {
+pub(super) fn edit_marker(stack: &mut Value) {
+    let generation = raise_generation(stack);
+    stack["spec"]["config"]["marker"] = json!(generation.to_string());
+}
+
+pub(super) fn raise_generation(object: &mut Value) -> i64 {
     let generation = object["metadata"]["generation"].as_i64().unwrap_or_default() + 1;
     object["metadata"]["generation"] = json!(generation);
     generation
@@ -523,7 +572,7 @@ fn delete<K: Object>(world: &World, name: &str) {
     delete_in::<K>(world, NAMESPACE, name);
 }
 
-fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
+pub(super) fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
     if let Some(object) = get_in::<K>(world, namespace, name) {
         // Nothing fails in a calm world, and nobody wrote in between.
         let _: Option<_> = world.drive(Cluster::delete(world, &object));

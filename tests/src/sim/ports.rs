@@ -12,13 +12,13 @@ use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys};
 use driftless_core::TaskShape;
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
-use driftless_testkit::World;
+use driftless_testkit::{CLUSTER, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
 
-use super::{Breakage, Odds, ledger::Ledger, rest};
+use super::{Breakage, Odds, hostile::QUIET, ledger::Ledger, rest};
 
 /// ECS may not know a task that is younger than this.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
@@ -34,6 +34,8 @@ pub(super) struct Wire {
     pub(super) breakage: Option<Breakage>,
     /// Whose they are, for the trace.
     pub(super) who: String,
+    /// The namespace that its message is about; empty if it is about none.
+    pub(super) subject: String,
 }
 
 impl Wire {
@@ -59,6 +61,12 @@ impl Wire {
         key.ends_with("/outcome").then(|| calm.drive(Objects::get(&calm, key))?.ok()?).flatten()
     }
 
+    /// The key of an object, as the bucket understands it.
+    fn key(&self, key: &str) -> String {
+        let one_for_all = self.is_broken(Breakage::Seals) && key.starts_with("sealed/");
+        if one_for_all { format!("sealed/{CLUSTER}/{QUIET}/all") } else { key.into() }
+    }
+
     fn is_broken(&self, breakage: Breakage) -> bool {
         self.breakage == Some(breakage)
     }
@@ -74,6 +82,8 @@ impl Cluster for Wire {
     }
 
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
+        let anywhere = self.is_broken(Breakage::Secrets) && K::kind(&()) == "Secret";
+        let namespace = if anywhere { QUIET } else { namespace };
         self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
     }
 
@@ -169,6 +179,7 @@ impl Cluster for Wire {
 
 impl Objects for Wire {
     async fn get(&self, key: &str) -> driftless_aws::Result<Option<Vec<u8>>> {
+        let key = &self.key(key);
         self.call(|| format!("get {key}"), Objects::get(&self.world, key)).await
     }
 
@@ -189,7 +200,12 @@ impl Objects for Wire {
     }
 
     async fn put(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
-        self.call(|| format!("put {key}"), self.world.put(key, content)).await
+        let key = &self.key(key);
+        let put = async {
+            self.ledger.borrow_mut().object_written(&self.subject, key, &content);
+            self.world.put(key, content).await
+        };
+        self.call(|| format!("put {key}"), put).await
     }
 
     async fn put_sealed(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
@@ -204,6 +220,7 @@ impl Objects for Wire {
         let file = key.rsplit('/').next();
         let overwrite = file == Some("outcome") && self.is_broken(Breakage::Outcome);
         let put = async {
+            self.ledger.borrow_mut().object_written(&self.subject, key, &content);
             let before = self.recorded(key);
             let new = if overwrite {
                 self.world.put(key, content).await.map(|()| true)
@@ -226,8 +243,9 @@ impl Objects for Wire {
     }
 
     async fn delete(&self, key: &str) -> driftless_aws::Result<()> {
+        let key = &self.key(key);
         let deletion = async {
-            self.ledger.borrow_mut().object_deleted(key, || rest::list(&self.world.calm()));
+            self.ledger.borrow_mut().object_deleted(&self.subject, key, || rest::list(&self.world.calm()));
             Objects::delete(&self.world, key).await
         };
         self.call(|| format!("delete {key}"), deletion).await
@@ -293,7 +311,12 @@ impl Tasks for Wire {
     }
 
     async fn stop(&self, arn: &str, reason: &str) -> driftless_aws::Result<()> {
-        self.call(|| format!("stop {}: {reason}", keys::task_id(arn)), self.world.stop(arn, reason)).await
+        let stop = async {
+            self.ledger.borrow_mut().task_stopped(&self.subject, arn);
+            let deaf = self.is_broken(Breakage::Stops) && self.who.starts_with("recorder");
+            if deaf { Ok(()) } else { self.world.stop(arn, reason).await }
+        };
+        self.call(|| format!("stop {}: {reason}", keys::task_id(arn)), stop).await
     }
 }
 

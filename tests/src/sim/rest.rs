@@ -5,22 +5,50 @@ use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{CLUSTER, World};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::{
-    machine::{Machine, RECONCILER},
+    hostile::{CANARY, HOSTILE, QUIET},
+    machine::{LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, SWEEP_SECONDS},
     outside::{self, NAMESPACE},
 };
 use crate::scenario::SYSTEM;
 
+/// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The sum of: a period
+/// until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five minutes, a period and a sweep until
+/// the recorder sees the task, and two minutes until ECS kills it.
+const TASK_ENDS_WITHIN: SignedDuration =
+    SignedDuration::from_secs(LOOK_PERIOD_SECONDS + MAX_RUN_SECONDS as i64 + 300 + LOOK_PERIOD_SECONDS + SWEEP_SECONDS + 120);
+/// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance. The sum of: a period until the
+/// sweep finds the change, the time until a hostile task has to free its slot, the quiet Stack's own earlier run, and one more wait for a
+/// slot, behind a run that ends by itself.
+const RUN_WITHIN: SignedDuration =
+    SignedDuration::from_secs(LOOK_PERIOD_SECONDS + TASK_ENDS_WITHIN.as_secs() + 2 * MAX_RUN_SECONDS as i64);
+
 impl Machine {
+    /// Checks the bounds of tasks and of the quiet tenant's wait.
+    pub(super) fn check_bounds(&self) -> Result<(), String> {
+        let age = |since: Timestamp| self.world.now().duration_since(since.max(self.disturbed_until));
+        if let Some(runner) = self.runners.iter().find(|runner| age(runner.began) > TASK_ENDS_WITHIN) {
+            return Err(format!("S3: task {} is not stopped", keys::task_id(&runner.arn)));
+        }
+        match self.ledger.borrow().wanted {
+            Some((generation, since)) if age(since) > RUN_WITHIN => {
+                Err(format!("S9: generation {generation} of the Stack of the namespace {QUIET} is not run"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The plan of a look at this time, before the checker.
     pub(super) fn check_plan(&self, object: &ObjectKey) {
-        if object.kind != "Stack" {
+        if object.kind != "Stack" || object.namespace == HOSTILE {
             return;
         }
-        let stack = self.calm.drive(Cluster::get::<Stack>(&self.calm, NAMESPACE, &object.name)).and_then(Result::ok).flatten();
+        let stack =
+            self.calm.drive(Cluster::get::<Stack>(&self.calm, &object.namespace, &object.name)).and_then(Result::ok).flatten();
         let Some(stack) = stack else { return };
         let calm = &self.calm;
         let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: RECONCILER };
@@ -51,10 +79,10 @@ impl Machine {
         if std::mem::take(&mut self.changed) {
             let world = &self.calm;
             let ledger = self.ledger.borrow();
-            let secret = outside::secret(world);
             let of_stacks = outside::stacks(world).iter().find_map(|stack| {
                 let uid = stack.metadata.uid.as_deref().unwrap_or_default();
-                if self.outside.terminated {
+                let namespace = stack.namespace().unwrap_or_default();
+                if self.outside.terminated && namespace == NAMESPACE {
                     let status = CoreStack::from(stack).status;
                     return Some(format!("Stack {} outlives its namespace: {status:?}", stack.name_any()));
                 }
@@ -63,12 +91,13 @@ impl Machine {
                     CoreStack::from(stack).status.readiness,
                     Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })
                 );
-                let stale = ran_with.is_some() && ran_with != secret.as_deref() && !held_back;
+                let stale = ran_with.is_some() && ran_with != outside::secret(world, &namespace).as_deref() && !held_back;
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));
                 outside::waits_for(world, stack).or_else(waits)
             });
             let by_hand = || {
-                let updates = list::<Update>(world).into_iter().filter(|update| update.stack(SYSTEM).is_none());
+                let updates =
+                    list::<Update>(world).into_iter().filter(|update| update.stack(SYSTEM).is_none() && !is_hostile(update));
                 updates.into_iter().find_map(|update| outside::unfinished(world, &update))
             };
             self.waits = of_stacks.or_else(by_hand);
@@ -98,12 +127,18 @@ impl Machine {
                 .world
                 .cluster()
                 .iter()
+                .filter(|object| ![QUIET, HOSTILE].iter().any(|namespace| object["metadata"]["namespace"] == *namespace))
                 .find(|object| !["Lease", "Namespace", "Stack"].iter().any(|kind| object["kind"] == *kind))
         {
             return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
         }
         let stacks: Vec<String> = outside::stacks(&self.calm).iter().map(ResourceExt::name_any).collect();
-        for update in list::<Update>(&self.calm) {
+        if self.world.events().iter().any(|event| event.contains(CANARY))
+            || self.world.sent().iter().any(|message| format!("{message:?}").contains(CANARY))
+        {
+            return Err(format!("S1: an Event or a message has the Secret of the namespace {QUIET}"));
+        }
+        for update in list::<Update>(&self.calm).into_iter().filter(|update| !is_hostile(update)) {
             let name = update.name_any();
             let stack = update.stack(SYSTEM);
             if stack.is_none() && !update.is_complete() {
@@ -123,6 +158,10 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+fn is_hostile(update: &Update) -> bool {
+    update.namespace().as_deref() == Some(HOSTILE)
 }
 
 pub(super) fn list<K: Object>(world: &World) -> Vec<K> {

@@ -4,11 +4,11 @@ use driftless_api::Update;
 use driftless_aws::Objects;
 use driftless_contract::{Drift, Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
 use driftless_kubernetes::Cluster;
-use driftless_testkit::World;
+use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Dice, Odds,
+    Dice, Odds, hostile,
     ledger::Ledger,
     outside::{project_of, pulumi_stack},
 };
@@ -28,15 +28,62 @@ const STOP_SECONDS: u32 = 120;
 /// The runner of a task.
 pub(super) struct Runner {
     pub(super) arn: String,
+    /// The name of the Update that it was started for.
+    update: String,
     /// When it next does something.
     pub(super) wake: Timestamp,
+    /// When the task was started.
+    pub(super) began: Timestamp,
+    conduct: Conduct,
     step: Step,
 }
 
+/// The conduct of a task. Any but `Good` is a task of the hostile tenant.
+#[derive(Clone, Copy, PartialEq)]
+enum Conduct {
+    Good,
+    /// Shows no progress and never ends.
+    Silent,
+    /// Shows progress and never ends.
+    Endless,
+    /// Writes a result at once, or garbage in its place, and goes on.
+    Forges {
+        garbage: bool,
+    },
+    /// Changes its Update while it has no spec: see [`hostile::ambush`].
+    Ambushes,
+}
+
+impl Conduct {
+    fn draw(dice: &mut Dice) -> Self {
+        match dice.below(6) {
+            0 => Self::Silent,
+            1 => Self::Endless,
+            2 => Self::Forges { garbage: false },
+            3 => Self::Forges { garbage: true },
+            _ => Self::Ambushes,
+        }
+    }
+}
+
 enum Step {
-    Waiting { until: Timestamp },
-    Running { spec: Box<RunSpec>, began: Timestamp, end: End, drift: u32, hangs: bool, told: bool },
+    Waiting {
+        until: Timestamp,
+    },
+    Running {
+        spec: Box<RunSpec>,
+        began: Timestamp,
+        end: End,
+        drift: u32,
+        hangs: bool,
+        told: bool,
+    },
     Stopping,
+    /// Ends only if it is stopped. `update_uid` if it was given a run.
+    Rogue {
+        update_uid: Option<String>,
+        told: bool,
+    },
 }
 
 /// How an operation ends.
@@ -47,9 +94,19 @@ enum End {
 
 impl Runner {
     /// A new task's: its image is fetched first.
-    pub(super) fn new(arn: String, now: Timestamp, dice: &mut Dice) -> Self {
-        let wake = now + dice.seconds(90);
-        Self { arn, wake, step: Step::Waiting { until: wake + SPEC_WITHIN } }
+    pub(super) fn new(task: &LiveTask, now: Timestamp, is_hostile: bool, dice: &mut Dice) -> Self {
+        let conduct = if is_hostile { Conduct::draw(dice) } else { Conduct::Good };
+        let wake = if conduct == Conduct::Ambushes { now } else { now + dice.seconds(90) };
+        let (arn, update) = (task.arn.clone(), task.run.update.name.clone());
+        Self { arn, update, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN } }
+    }
+
+    /// Goes on until ECS is asked to stop it.
+    fn never_end(&mut self, update_uid: Option<String>, now: Timestamp, ledger: &mut Ledger) {
+        ledger.stats.rogues += 1;
+        ledger.tell(|| format!("task {} does not end by itself", keys::task_id(&self.arn)));
+        self.wake = now + NEVER;
+        self.step = Step::Rogue { update_uid, told: false };
     }
 
     fn folder(&self) -> String {
@@ -67,6 +124,16 @@ impl Runner {
 
     /// ECS tells the task to stop.
     pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
+        if let Step::Rogue { update_uid, told: told @ false } = &mut self.step {
+            *told = true;
+            self.wake = now + dice.seconds_or(30, STOP_SECONDS);
+            ledger.stats.stops += 1;
+            ledger.tell(|| format!("task {} is told to stop", keys::task_id(&self.arn)));
+            // The claim and the slot are free from here on: ECS accepted to stop the task.
+            if let Some(uid) = update_uid {
+                ledger.end_operation(uid, None);
+            }
+        }
         let Step::Running { spec, end, told, .. } = &mut self.step else { return };
         if std::mem::replace(told, true) {
             return;
@@ -88,8 +155,15 @@ impl Runner {
                 let told = world.live_tasks().iter().any(|task| task.arn == self.arn && task.stopping);
                 match get(world, &format!("{}in/spec", self.folder())) {
                     _ if told => Some("told to stop"),
+                    _ if self.conduct == Conduct::Silent => {
+                        self.never_end(None, now, ledger);
+                        None
+                    }
                     None if now >= *until => Some("no run was given to this task"),
                     None => {
+                        if self.conduct == Conduct::Ambushes {
+                            hostile::ambush(&self.update, now.as_second().unsigned_abs(), world);
+                        }
                         self.wake = now + SPEC_EVERY;
                         None
                     }
@@ -112,6 +186,7 @@ impl Runner {
                 None
             }
             Step::Stopping => Some("exit code 0"),
+            Step::Rogue { .. } => Some("killed by ECS"),
         };
         if let Some(why) = ended {
             ledger.tell(|| format!("task {} ends: {why}", keys::task_id(&self.arn)));
@@ -135,6 +210,22 @@ impl Runner {
             ledger.violate(|| format!("3: {} begins and has no identity", key.name));
         }
         ledger.begin_operation(update.as_ref(), &spec, pulumi_stack(&spec.stack), &pack);
+        match self.conduct {
+            Conduct::Good | Conduct::Ambushes => {}
+            Conduct::Silent | Conduct::Endless => {
+                put(world, &format!("{folder}out/progress"), "{}".into());
+                return self.never_end(Some(spec.run.uid), now, ledger);
+            }
+            Conduct::Forges { garbage: true } => {
+                put(world, &format!("{folder}out/lock"), "{".into());
+                put(world, &format!("{folder}out/result"), "{".into());
+                return self.never_end(Some(spec.run.uid), now, ledger);
+            }
+            Conduct::Forges { garbage: false } => {
+                report(world, &folder, Verdict::Succeeded {}, &spec, now, 0);
+                return self.never_end(Some(spec.run.uid), now, ledger);
+            }
+        }
         let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;

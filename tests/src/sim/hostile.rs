@@ -1,0 +1,186 @@
+//! The hostile tenant: it writes whatever the API server lets it write into its own namespace. `runner.rs` has the conduct of its tasks.
+
+use driftless_api::{Update, names};
+use driftless_kubernetes::Cluster;
+use driftless_testkit::World;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    Dice,
+    outside::{Action, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
+};
+
+/// The namespace of the hostile tenant.
+pub(super) const HOSTILE: &str = "hostile";
+/// The namespace under attack. Its Stack has `destroyOnFinalize` and a Secret, so that the launcher seals its inputs.
+pub(super) const QUIET: &str = "quiet";
+/// The name of the Stack in either namespace.
+pub(super) const STACK: &str = "q";
+/// The prefix of every value of the quiet namespace's Secret.
+pub(super) const CANARY: &str = "quiet-canary-";
+
+const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
+
+/// A write of the hostile tenant.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Attack {
+    /// A new Update that claims to be of the quiet Stack.
+    MakeUpdate,
+    /// Its own Stack's spec, which leads to another run.
+    EditStack,
+    /// Its own Stack's status: a copy of the quiet Stack's, or none.
+    ForgeStack,
+    /// The status of one of its Updates: complete or running, with a task of the quiet namespace.
+    ForgeUpdate,
+    /// The owner of one of its Updates.
+    ForgeOwner,
+    /// The spec of one of its Updates. The API server refuses the change after the launch; the simulation does not.
+    EditUpdate,
+    RemoveFinalizers,
+    DeleteUpdate,
+}
+
+impl Attack {
+    const ALL: [Self; 10] = [
+        Self::MakeUpdate,
+        Self::MakeUpdate,
+        Self::MakeUpdate,
+        Self::EditStack,
+        Self::ForgeStack,
+        Self::ForgeUpdate,
+        Self::ForgeOwner,
+        Self::EditUpdate,
+        Self::RemoveFinalizers,
+        Self::DeleteUpdate,
+    ];
+}
+
+/// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end of the disturbance.
+pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(Timestamp, Action)> {
+    let settled = begin + SignedDuration::from_secs(61);
+    let length = u32::try_from(end.duration_since(settled).as_secs()).unwrap_or_default();
+    let mut script = vec![(begin + dice.seconds(60), Action::Settle(QUIET)), (begin + dice.seconds(60), Action::Settle(HOSTILE))];
+    for _ in 0..dice.below(3) {
+        let action = if dice.chance(500) { Action::EditQuietStack } else { Action::EditQuietSecret };
+        script.push((settled + dice.seconds(length), action));
+    }
+    script.push((end, if dice.chance(300) { Action::DeleteQuietStack } else { Action::EditQuietStack }));
+    for _ in 0..4 + dice.below(8) {
+        let attack = Attack::ALL[dice.index(Attack::ALL.len())];
+        script.push((settled + dice.seconds(length), Action::Attack(attack, dice.below(1000))));
+    }
+    script
+}
+
+/// Carries out an attack. The tenant knows every name and uid of the quiet namespace and writes to its own namespace only.
+pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
+    let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
+    let own = key_in(HOSTILE, STACK_KIND, STACK);
+    let updates: Vec<Update> = world.drive(Cluster::list(world, Some(HOSTILE), None)).and_then(Result::ok).unwrap_or_default();
+    let update = updates.get(choice as usize % updates.len().max(1));
+    let name = update.map(ResourceExt::name_any).unwrap_or_default();
+    let update_key = key_in(HOSTILE, UPDATE_KIND, &name);
+    match attack {
+        Attack::MakeUpdate => make_update(choice, &victim, world),
+        Attack::EditStack => edit(world, &own, edit_marker),
+        Attack::ForgeStack => edit(world, &own, |stack| {
+            stack["status"] = if choice.is_multiple_of(3) { Value::Null } else { victim["status"].clone() };
+            if choice % 3 == 1 && update.is_some() {
+                stack["status"]["currentUpdate"]["name"] = json!(name);
+            }
+        }),
+        Attack::ForgeUpdate => {
+            let Some(mut update) = update.cloned() else { return };
+            let task = world.live_tasks().into_iter().find(|task| task.run.update.namespace == QUIET);
+            let task = task.map_or_else(|| "arn:aws:ecs:eu-west-1:000000000000:task/driftless/none".into(), |task| task.arn);
+            if choice.is_multiple_of(3) {
+                update.set_running(&task, "https://example.com", world.now());
+            } else {
+                update.set_complete(None, world.now(), |status| status.driftless.get_or_insert_default().task = Some(task));
+            }
+            // Nothing fails in a calm world.
+            let _: Option<_> = world.drive(world.replace_status(&update));
+        }
+        Attack::ForgeOwner => edit(world, &update_key, |update| {
+            update["metadata"]["ownerReferences"] = owner(choice, &victim, world);
+        }),
+        Attack::EditUpdate => edit(world, &update_key, destroy_without_inputs),
+        Attack::RemoveFinalizers => {
+            let key = if choice.is_multiple_of(4) { own } else { update_key };
+            if let Some(mut object) = world.object(&key) {
+                object["metadata"]["finalizers"] = Value::Null;
+                world.insert(object);
+            }
+        }
+        Attack::DeleteUpdate => delete_in::<Update>(world, HOSTILE, &name),
+    }
+}
+
+/// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read its inputs: a launcher that trusts the
+/// Update gives the task the quiet Stack's sealed inputs.
+pub(super) fn ambush(update: &str, choice: u64, world: &World) {
+    let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
+    edit(world, &key_in(HOSTILE, UPDATE_KIND, update), |update| {
+        update["metadata"]["ownerReferences"] = owner(if choice.is_multiple_of(2) { 1 } else { 2 }, &victim, world);
+        destroy_without_inputs(update);
+    });
+}
+
+fn destroy_without_inputs(update: &mut Value) {
+    raise_generation(update);
+    update["spec"]["type"] = json!("destroy");
+    update["spec"]["driftless"]["workspace"] = workspace("gone");
+}
+
+/// The owner of an Update: none, the quiet Stack with a wrong or the right group, or the tenant's own Stack.
+fn owner(choice: u32, victim: &Value, world: &World) -> Value {
+    let own = world.object(&key_in(HOSTILE, STACK_KIND, STACK)).unwrap_or_default();
+    let (api_version, stack) = match choice % 4 {
+        0 => return Value::Null,
+        1 => ("no.such/v1", victim),
+        2 => (STACK_KIND.0, victim),
+        _ => (STACK_KIND.0, &own),
+    };
+    let uid = stack["metadata"]["uid"].as_str().unwrap_or("none");
+    json!([{ "apiVersion": api_version, "kind": STACK_KIND.1, "name": STACK, "uid": uid }])
+}
+
+/// A workspace that reads a Secret.
+fn workspace(secret: &str) -> Value {
+    let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": secret, "key": "password" } } }]);
+    json!({ "projectInfo": { "name": "p", "runtime": "yaml" }, "env": env })
+}
+
+fn make_update(choice: u32, victim: &Value, world: &World) {
+    // The name of the quiet Stack's run, or another one.
+    let theirs = ["currentUpdate", "lastUpdate"].into_iter().find_map(|field| victim["status"][field]["name"].as_str());
+    let name = theirs.filter(|_| choice.is_multiple_of(3)).map_or_else(|| format!("u{choice}"), Into::into);
+    let key = key_in(HOSTILE, UPDATE_KIND, &name);
+    if world.object(&key).is_some() {
+        return;
+    }
+    let driftless = json!({
+        "commit": "1",
+        "reconcileRequest": "",
+        "seal": true,
+        "stack": { "name": STACK, "namespace": QUIET, "uid": victim["metadata"]["uid"].as_str().unwrap_or_default() },
+        "stackGeneration": 1,
+        "workspace": workspace(if choice.is_multiple_of(2) { "gone" } else { "db" }),
+    });
+    let operation = ["up", "destroy", "destroy", "refresh"][choice as usize / 4 % 4];
+    world.insert(json!({
+        "apiVersion": key.api_version,
+        "kind": key.kind,
+        "metadata": {
+            "namespace": key.namespace,
+            "name": key.name,
+            "annotations": { names::MAX_DURATION: "8760h" },
+            "finalizers": if choice.is_multiple_of(5) { Value::Null } else { json!([names::FINALIZER]) },
+            "labels": { names::STACK_NAMESPACE: QUIET },
+            "ownerReferences": owner(choice / 16, victim, world),
+        },
+        "spec": { "type": operation, "stackName": "quiet", "workspaceName": STACK, "driftless": driftless },
+    }));
+}
