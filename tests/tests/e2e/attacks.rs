@@ -69,7 +69,7 @@ async fn updates_without_a_stack_share_no_sealed_inputs() -> Result<()> {
 #[tokio::test]
 async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()> {
     let (world, _alone) = alone().await?;
-    let (attacker, victim) = (world.namespace("forging").await?, world.namespace("forged").await?);
+    let (attacker, victim) = (world.namespace("forging").await?, world.namespace("forged-owner").await?);
     victim.apply_program("app", &victim.program("app.txt", "one", "")?).await?;
     victim.apply_stack("app", Source::Program("app"), "  destroyOnFinalize: true\n").await?;
     let uid = victim.ready_after("app", 1).await?.uid().context("a uid")?;
