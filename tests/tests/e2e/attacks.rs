@@ -14,7 +14,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    updates::{apply_update, ours, succeeded, updates, wait},
+    updates::{apply_update, gone, ours, succeeded, updates, wait},
     world::{alone, keys, s3, shared},
 };
 
@@ -62,7 +62,7 @@ async fn updates_without_a_stack_share_no_sealed_inputs() -> Result<()> {
     wait(&victim, "destroy", "to wait for its Secret", |update| ours(update).waiting_reason.as_deref() == Some("InputNotFound"))
         .await?;
     updates(&victim).delete("destroy", &DeleteParams::default()).await?;
-    Ok(())
+    gone(&victim, "destroy").await
 }
 
 /// The attacker stops a launch between the owner and the spec, then makes its Update look like one of the victim's Stack.

@@ -119,7 +119,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     for (name, spec, _) in &cases {
         apply_update(&team, name, "{}", spec).await?;
     }
-    for (name, _, words) in cases {
+    for (name, _, words) in &cases {
         let told = |update: &_| {
             let ours = ours(update);
             ours.waiting_reason.as_deref() == Some("SpecInvalid") && ours.waiting_for.is_some_and(|told| told.contains(words))
@@ -127,7 +127,11 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
         wait(&team, name, "to be told that its spec is invalid", told).await?;
     }
     nothing_was_given_up(&world).await?;
-    team.clear().await
+    updates(&team).delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    for (name, ..) in &cases {
+        gone(&team, name).await?;
+    }
+    Ok(())
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ async fn forged_result_stops_its_task_before_the_next_run_starts() -> Result<()>
     let next = ours(&updates(&team).get("behind").await?).task.context("a task")?;
     let (stopped, began) = (task(&world, &arn).await?, task(&world, &next).await?);
     ensure!(started(&stopped, "stoppingAt")? <= started(&began, "createdAt")?, "{stopped} {began}");
-    Ok(())
+    team.clear().await
 }
 
 #[tokio::test]
@@ -133,5 +133,5 @@ async fn task_of_an_update_that_is_gone_is_stopped() -> Result<()> {
     .await?;
     stop_reason(&world, &arn).await?;
     drop(hold);
-    Ok(())
+    team.clear().await
 }
