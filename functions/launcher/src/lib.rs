@@ -104,6 +104,9 @@ impl Error {
     }
 }
 
+/// The reason of an Update whose spec cannot be run.
+const INVALID: &str = "SpecInvalid";
+
 /// Why a launch goes no further.
 enum Stop {
     /// Not now: the reason and the words of the Update's condition.
@@ -118,7 +121,7 @@ impl Stop {
     }
 
     fn invalid(message: impl Into<String>) -> Self {
-        Self::wait("SpecInvalid", message)
+        Self::wait(INVALID, message)
     }
 }
 
@@ -239,7 +242,8 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             let message = format!("{message}; looked at again within a minute");
             set_status(ports, settings, hint, &update, |update| update.set_waiting(reason, &message, now)).await?;
-            if hint.hops < WAIT_HOPS { look_later(ports.queues, hint).await } else { Ok(()) }
+            // An invalid spec stays so until somebody changes it, which is an event; the sweep does for the rest.
+            if hint.hops < WAIT_HOPS && reason != INVALID { look_later(ports.queues, hint).await } else { Ok(()) }
         }
     }
 }
