@@ -35,12 +35,14 @@ const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 8] = [
+const REFUSED: [(&str, &str, &str, &str); 10] = [
     ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
     ("fetcher", "coordination.k8s.io/leases", "list", "clusters.rs: its token reads no claims."),
     ("driftless-fetcher", "*", "*", "clusters.rs: its token tries what it may do by itself and as the launcher."),
+    ("fetcher", "apps/deployments", "get", "fairness.rs: a kind that no installation allows."),
+    ("fetcher", "nobody.example.com/gadgets", "get", "fairness.rs: a kind that is not served."),
     ("recorder", "pulumi.com/stacks", "list", "clusters.rs: a session of a role with an access entry tries it."),
     ("reconciler", "/gitrepositories", "get", "compat: a sourceRef that names no group."),
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
@@ -99,7 +101,9 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     for call in calls {
         for (identity, request) in requests(call) {
             let Some(part) = identity.part(&grants) else { continue };
-            let was_refused = call["annotations"]["authorization.k8s.io/decision"] == "forbid";
+            let decision = &call["annotations"]["authorization.k8s.io/decision"];
+            // Whoever may not be somebody else is refused before there is a decision about the call.
+            let was_refused = decision == "forbid" || decision.is_null() && call["responseStatus"]["code"] == 403;
             let covering: Vec<_> = grants.iter().filter(|grant| grant.is_of(&identity) && grant.covers(&request)).collect();
             let what = (part.to_owned(), request.what(), request.verb.clone());
             if was_refused {
