@@ -425,7 +425,7 @@ fn the_limits_of_runs_are_documented_as_they_are() {
     let template: serde_json::Value = serde_saphyr::from_str(TEMPLATE).unwrap();
     let docs = include_str!("../../../../docs/runs.md").split("\n## ").find(|section| section.starts_with("Limits")).unwrap();
     let rows: Vec<_> = docs.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ")).collect();
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 6);
     for (name, rest) in rows {
         let default = match template["Parameters"][name]["Default"].as_i64() {
             Some(0) => "none".to_owned(),

@@ -162,7 +162,7 @@ async fn a_function_sends_to_its_own_queues_only_and_strangers_do_nothing() {
     };
     assert_eq!(send("WebhookRole", "Hints").await, Ok(()));
     assert!(send("WebhookRole", "Launches").await.unwrap_err().contains("AccessDenied"));
-    assert!(send("SweeperRole", "Runs").await.unwrap_err().contains("AccessDenied"));
+    assert!(send("SweeperRole", "Launches").await.unwrap_err().contains("AccessDenied"));
 
     let stranger = Credentials { access_key_id: "AKIASTRANGER".into(), secret_access_key: "x".into(), session_token: None };
     let refused = world.s3(&stranger).await.list_objects_v2().bucket(&world.aws.bucket).send().await.unwrap_err();
