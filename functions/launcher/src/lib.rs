@@ -366,15 +366,17 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     };
     let update = kept.as_ref().unwrap_or(update);
     // The claim is in the record before it is taken, and a run that was given up before takes none: the recorder knows what to give back.
-    // With what the Update is kept with.
-    let request = if recorded.is_none() { Request { spec: update.spec.clone(), ..request } } else { request };
-    let is_new = recorded.is_none();
-    let record = match recorded {
-        Some(record) => record,
-        None => record(ports, settings, &prepared, &request, folder, now).await?,
+    let (record, is_same) = if let Some(record) = recorded {
+        (record, true)
+    } else {
+        // The spec includes the snapshot that `keep` wrote.
+        let request = Request { spec: update.spec.clone(), ..request.clone() };
+        let record = record(ports, settings, &prepared, &request, folder, now).await?;
+        // A concurrent launch may have recorded a spec that has changed since.
+        let is_same = record.request == Some(request.to_record());
+        (record, is_same)
     };
-    // A launch at the same time may have recorded a spec that was changed since.
-    if record.run != prepared.run || is_new && record.request != Some(request.to_record()) {
+    if !is_same || record.run != prepared.run {
         tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
         return Ok(give_up(ports, hint, update, folder, now).await?);
     }
