@@ -4,6 +4,8 @@
 MAKEFLAGS += --no-builtin-rules
 export PATH := $(CURDIR)/target/tools:$(PATH)
 export INSTA_UPDATE ?= no
+# As cargo lambda does: what it built is not built once more for the tests.
+export CARGO_BUILD_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 # The runner and the forwarder are no functions, but the same build makes them.
 DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarder
@@ -22,7 +24,9 @@ world: build ## The one-machine world in the foreground; `source target/world/en
 	@cargo run --quiet --locked --package driftless-tests --bin world
 
 .PHONY: test
-test: lint unit e2e ## Every lint, and all tests but arm64, images-test and flux, which build much more. CI runs these beside it.
+test: ## Every lint, and all tests but arm64, images-test and flux, which build much more. CI runs these beside it.
+	@$(MAKE) --jobs=2 --output-sync lint tools
+	@$(MAKE) unit e2e
 
 .PHONY: lint
 lint: lint-infra lint-files ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
@@ -97,8 +101,13 @@ undeploy: ## Says what is on AWS; with CONFIRM=STACK removes it.
 doctor: ## Checks a live installation: make doctor STACK=driftless BACKEND_URL=s3://…
 	@cargo run --quiet --locked --package driftless-doctor --bin doctor
 
+.PHONY: prove
+prove: ## Deploys, asks what only AWS can answer, undeploys: make prove BUDGET_USD=5 PREFIX=driftless-proof (docs/prove.md)
+	@tests/tools/install python
+	@cargo run --quiet --locked --package driftless-doctor --bin prove
+
 .PHONY: cost
-cost: ## What it costs a month: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3
+cost: ## What it costs a month, by network: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3 IMAGE_MIB=300
 	@cargo run --quiet --locked --package driftless-doctor --bin cost
 
 .PHONY: images

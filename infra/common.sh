@@ -18,17 +18,18 @@ fail() {
 # need PROGRAM REMEDY
 need() { type -P "$1" >/dev/null || fail "$1 is not on PATH" "$2"; }
 
-# Who calls, and where: sets $region and $account. Version 1 of the AWS CLI reads another variable than the SDKs do.
+# Who calls, and where: sets $region, $account and $partition. Version 1 of the AWS CLI reads another variable than the SDKs do.
 identify() {
   export AWS_PAGER='' AWS_DEFAULT_OUTPUT=json
   region=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
   [ -n "$region" ] || fail 'no region is set' 'set AWS_REGION, such as AWS_REGION=eu-west-1'
   export AWS_REGION=$region AWS_DEFAULT_REGION=$region
-  local error
+  local error caller
   error=$work/error
-  # shellcheck disable=SC2034 # the scripts use it
-  account=$(aws sts get-caller-identity --query Account --output text 2>"$error") ||
+  caller=$(aws sts get-caller-identity --query Arn --output text 2>"$error") ||
     fail "AWS does not take these credentials: $(tail -n 1 "$error")" 'log in (aws sso login, AWS_PROFILE, …), and see that aws sts get-caller-identity works'
+  # shellcheck disable=SC2034 # the scripts use them
+  IFS=: read -r _ partition _ _ account _ <<<"$caller"
 }
 
 # stack_state NAME: its status, or nothing if there is none. Any other failure ends the script.
@@ -75,6 +76,18 @@ delete_stack() {
   aws cloudformation delete-stack --stack-name "$1"
   aws cloudformation wait stack-delete-complete --stack-name "$1" ||
     fail "the stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; what is gone is not asked for twice'
+}
+
+# The images that COPY_IMAGES=yes copies, each into a repository of its own.
+# shellcheck disable=SC2034 # the scripts use it
+copies=(pulumi runner forwarder)
+
+# has_repository NAME: whether ECR has it. Any other failure than that it has not ends the script.
+has_repository() {
+  local error
+  error=$(aws ecr describe-repositories --repository-names "$1" 2>&1 >/dev/null) && return
+  [[ $error == *RepositoryNotFoundException* ]] || fail "ECR's repository $1 cannot be read: $(tail -n 1 <<<"$error")" 'it takes ecr:DescribeRepositories'
+  return 1
 }
 
 # has_bucket NAME

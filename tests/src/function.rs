@@ -134,7 +134,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 52] = [
+const ENV: [(&str, &str); 54] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -173,6 +173,8 @@ const ENV: [(&str, &str); 52] = [
     ("ASSIGN_PUBLIC_IP", "DISABLED"),
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
+    ("TASK_CPU", "1024"),
+    ("TASK_MEMORY_MIB", "2048"),
     ("SPOT", "previews"),
     ("MAX_RUNS", "0"),
     ("MAX_RUNS_PER_NAMESPACE", "0"),

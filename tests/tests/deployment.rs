@@ -21,6 +21,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+#[path = "deployment/preflight.rs"]
+mod preflight;
 #[path = "deployment/scripts.rs"]
 mod scripts;
 
@@ -50,6 +52,7 @@ const GAPS: &[(&str, &str)] = &[
     ("AWS::IAM::Role.ManagedPolicyArns", "not attached, though the policy itself is made"),
     ("AWS::KMS::Key.Description", "moto fails to describe a key that CloudFormation made"),
     ("AWS::KMS::Key.PendingWindowInDays", "shown by no call until the key is deleted"),
+    ("AWS::Lambda::EventInvokeConfig", NOT_MADE),
     ("AWS::Lambda::Function.Architectures", NOT_SET),
     ("AWS::Lambda::Function.EphemeralStorage", NOT_SET),
     ("AWS::Lambda::Function.LoggingConfig", NOT_SET),
@@ -260,6 +263,9 @@ fn commands(resource: &Resource) -> Vec<String> {
             format!("lambda get-function-recursion-config --function-name {reference}"),
         ],
         "AWS::Lambda::EventSourceMapping" => vec!["lambda list-event-source-mappings".into()],
+        "AWS::Lambda::EventInvokeConfig" => {
+            vec![format!("lambda get-function-event-invoke-config --function-name {}", of("FunctionName"))]
+        }
         "AWS::Lambda::Permission" => vec![format!("lambda get-policy --function-name {}", of("FunctionName"))],
         "AWS::Lambda::Url" => {
             let function = of("TargetFunctionArn").rsplit(':').next().unwrap_or_default();
@@ -397,6 +403,12 @@ fn lambda(kind: &str, expected: &Value, answers: &[&Value]) -> Value {
             let mut mapping = named(&first["EventSourceMappings"], "EventSourceArn", expected);
             mapping["FunctionName"] = last(&mapping["FunctionArn"]);
             mapping
+        }
+        "AWS::Lambda::EventInvokeConfig" if first.is_object() => {
+            let mut config = first.clone();
+            config["FunctionName"] = expected["FunctionName"].clone();
+            config["Qualifier"] = expected["Qualifier"].clone();
+            config
         }
         "AWS::Lambda::Permission" => {
             let policy = parsed(&first["Policy"]);

@@ -1,22 +1,28 @@
-//! `docs/security.md` names a test for every protection, and every test that it names exists.
+//! Every row of a table with a column `test` names tests, and every test that it names exists. The README shows the newest proof.
 
 use std::{fs, path::Path};
 
-const PAGE: &str = include_str!("../../docs/security.md");
+use driftless_doctor::prove::record::{self, Proof};
 
-/// The rows of the tables whose last column is headed `test`.
-fn protections() -> Vec<Vec<&'static str>> {
-    let (mut rows, mut in_table) = (Vec::new(), false);
-    for line in PAGE.lines() {
+/// The pages with such tables, and the least number of their rows.
+const PAGES: [(&str, &str, usize); 2] = [
+    ("docs/security.md", include_str!("../../docs/security.md"), 20),
+    ("docs/operations.md", include_str!("../../docs/operations.md"), 18),
+];
+
+/// The rows of a page's tables whose last column is headed `test`, each with the number of columns that it must have.
+fn rows(page: &'static str) -> Vec<(usize, Vec<&'static str>)> {
+    let (mut rows, mut columns) = (Vec::new(), None);
+    for line in page.lines() {
         let Some(row) = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |")) else {
-            in_table = false;
+            columns = None;
             continue;
         };
         let cells: Vec<_> = row.split(" | ").map(str::trim).collect();
         if cells.last() == Some(&"test") {
-            in_table = true;
-        } else if in_table && !cells.iter().all(|cell| *cell == "---") {
-            rows.push(cells);
+            columns = Some(cells.len());
+        } else if let Some(columns) = columns.filter(|_| !cells.iter().all(|cell| *cell == "---")) {
+            rows.push((columns, cells));
         }
     }
     rows
@@ -43,24 +49,28 @@ fn has_test(text: &str, function: &str) -> bool {
 }
 
 #[test]
-fn every_protection_names_a_test() {
-    let rows = protections();
-    assert!(rows.len() > 20, "docs/security.md has {} rows in tables with a column test", rows.len());
-    for row in rows {
-        assert_eq!(row.len(), 3, "docs/security.md: a row has threat, protection and test: {row:?}");
-        assert!(row.iter().all(|cell| !cell.is_empty()), "docs/security.md: {row:?} has an empty cell");
-        let cell = row[2];
-        let named = cell.matches("::").count();
-        assert!(named > 0 && tests(cell).len() == named, "docs/security.md: {row:?} names no test as `path::function`");
+fn every_row_names_a_test() {
+    for (name, page, least) in PAGES {
+        let rows = rows(page);
+        assert!(rows.len() >= least, "{name} has {} rows in tables with a column test", rows.len());
+        for (columns, row) in rows {
+            assert_eq!(row.len(), columns, "{name}: {row:?}");
+            assert!(row.iter().all(|cell| !cell.is_empty()), "{name}: {row:?} has an empty cell");
+            let cell = row[columns - 1];
+            let named = cell.matches("::").count();
+            assert!(named > 0 && tests(cell).len() == named, "{name}: {row:?} names no test as `path::function`");
+        }
     }
 }
 
 #[test]
 fn every_named_test_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    for (path, function) in protections().iter().flat_map(|row| tests(row[2])) {
-        let text = fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("docs/security.md names {path}: {error}"));
-        assert!(has_test(&text, function), "docs/security.md names the test {function}, and {path} has none");
+    for (name, page, _) in PAGES {
+        for (path, function) in rows(page).iter().filter_map(|(_, row)| row.last()).flat_map(|cell| tests(cell)) {
+            let text = fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{name} names {path}: {error}"));
+            assert!(has_test(&text, function), "{name} names the test {function}, and {path} has none");
+        }
     }
 }
 
@@ -69,4 +79,21 @@ fn only_a_function_with_a_test_attribute_counts() {
     let text = "#[tokio::test]\n// why\nasync fn one() {}\n#[test]\nfn two() {}\nfn helper() {}\n";
     assert!(has_test(text, "one") && has_test(text, "two"));
     assert!(!has_test(text, "helper") && !has_test(text, "three"));
+}
+
+#[test]
+fn readme_shows_the_newest_proof_on_aws_or_that_there_is_none() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut proofs = Vec::new();
+    for file in fs::read_dir(root.join("proof")).into_iter().flatten() {
+        let path = file.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let proof: Proof = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(path.file_name().unwrap().to_str(), Some(&*proof.file()), "the name is not of its date and Region");
+        proofs.push(proof);
+    }
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let section = readme.split("### On AWS\n\n").nth(1).expect("README.md has a section On AWS");
+    let shown: Vec<_> = section.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(shown.join("\n"), record::readme(&proofs).trim_end(), "README.md, section On AWS");
 }

@@ -78,6 +78,22 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
     Ok(())
 }
 
+/// For an installation with `PublicWebhook: DISABLED`.
+#[test]
+fn no_webhook_leaves_provider_and_alert_out() -> Result<()> {
+    let mut with = objects(&kustomized(false)?)?;
+    with.retain(|id, _| !id.starts_with("notification.toolkit.fluxcd.io/"));
+    let dir = overlay(false)?;
+    let file = dir.path().join("kustomization.yaml");
+    let text = fs::read_to_string(&file)?.replace("components:\n", "components:\n- ../../infra/kubernetes/no-webhook\n");
+    fs::write(&file, text)?;
+    let without = objects(&run("kubectl", ["kustomize", &dir.path().display().to_string()])?)?;
+    assert_eq!(without, with);
+    let charted = objects(&charted(&["--set", "webhookUrl="])?)?;
+    assert!(charted.contains_key(&deployment()) && charted.keys().all(|id| !id.starts_with("notification.toolkit.fluxcd.io/")));
+    Ok(())
+}
+
 /// An Alert with another kind is refused, and what Flux applies beside it too.
 #[test]
 fn the_alert_names_no_kind_that_older_alerts_do_not_know() -> Result<()> {

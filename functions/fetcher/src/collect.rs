@@ -7,7 +7,7 @@ use driftless_api::{Source, Stack, Update, Workspace};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Retention, SourceRef, Stack as CoreStack};
-use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages};
 use jiff::Timestamp;
 
 use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
@@ -74,8 +74,10 @@ async fn of_updates<C: Cluster, O, Q, A>(
     let mut named = BTreeSet::new();
     for namespace in namespaces {
         // What cannot be read is left out here, and cannot be launched either.
-        let updates = ports.cluster.list::<Update>(Some(namespace), None).await?;
-        named.extend(updates.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
+        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), None);
+        while let Some(page) = pages.next().await? {
+            named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
+        }
     }
     Ok(named)
 }
@@ -86,15 +88,16 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     source: &ObjectKey,
     named: &mut BTreeSet<String>,
 ) -> Result<bool, Error> {
-    let stacks = ports.cluster.list::<Stack>(Some(&source.namespace), None).await?;
-    let references = stacks.iter().flat_map(|stack| CoreStack::from(stack).spec.sources);
-    let sources: BTreeSet<ObjectKey> = references
-        .filter_map(|reference: SourceRef| {
-            let (api_version, kind, name) = reference.object();
-            let wanted = source.sibling(api_version, kind, name);
-            (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
-        })
-        .collect();
+    let wanted = |reference: SourceRef| {
+        let (api_version, kind, name) = reference.object();
+        let wanted = source.sibling(api_version, kind, name);
+        (keys::trees(&wanted) == keys::trees(source)).then_some(wanted)
+    };
+    let mut sources = BTreeSet::new();
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&source.namespace), None);
+    while let Some(page) = pages.next().await? {
+        sources.extend(page.iter().flat_map(|stack| CoreStack::from(stack).spec.sources).filter_map(wanted));
+    }
     for key in &sources {
         match ports.cluster.get_dynamic(key).await {
             Ok(object) => {

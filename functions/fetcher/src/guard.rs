@@ -16,7 +16,7 @@ pub struct Guard {
     pub allow_loopback: bool,
 }
 
-/// The hosts of private networks that a tenant may name: a function in a private network would else be a way to scan it.
+/// Private git hosts that tenants may name. Without this list, the fetcher would scan private networks for a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts {
     names: Vec<String>,
@@ -54,13 +54,17 @@ impl PrivateHosts {
     #[must_use]
     pub fn allow(&self, host: &str, address: IpAddr) -> bool {
         let is_listed = |(network, bits): &(u128, u32)| (bits_of(address) ^ network).checked_shr(128 - bits).unwrap_or(0) == 0;
-        !is_private(address)
-            || self.names.iter().any(|name| host.trim_end_matches('.').eq_ignore_ascii_case(name))
-            || self.networks.iter().any(is_listed)
+        !is_private(address) || self.has_name(host) || self.networks.iter().any(is_listed)
+    }
+
+    /// Whether the host is listed by its name.
+    #[must_use]
+    pub fn has_name(&self, host: &str) -> bool {
+        self.names.iter().any(|name| host.trim_end_matches('.').eq_ignore_ascii_case(name))
     }
 }
 
-/// An IPv4 address is that in the form of IPv6.
+/// The address as 128 bits, with IPv4 in its IPv6-mapped form.
 fn bits_of(address: IpAddr) -> u128 {
     match canonical(address) {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
@@ -72,7 +76,7 @@ fn bits_of(address: IpAddr) -> u128 {
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match canonical(address) {
-        // The second is the shared address space of providers, where AWS and clusters have private addresses too.
+        // 100.64.0.0/10 is carrier-grade NAT, which AWS and CNIs use for Pods; 198.18.0.0/15 is for benchmarks, 192.0.0.0/24 for protocols.
         IpAddr::V4(address) => {
             address.is_private() || matches!(address.octets(), [100, 64..=127, ..] | [198, 18..=19, ..] | [192, 0, 0, _])
         }
@@ -80,7 +84,7 @@ pub fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// An IPv4 address in another form: mapped or compatible, or behind a translator: NAT64 or 6to4.
+/// Unwraps an IPv4 address from its mapped, compatible, NAT64 or 6to4 form.
 fn canonical(address: IpAddr) -> IpAddr {
     let IpAddr::V6(wrapped) = address else { return address };
     match wrapped.segments() {
@@ -93,7 +97,7 @@ fn canonical(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Why an address must not be connected to whatever an installation allows, if it must not.
+/// Why an address is never connected to, whatever the settings.
 #[must_use]
 pub fn refused(address: IpAddr, allow_loopback: bool) -> Option<&'static str> {
     match canonical(address) {

@@ -7,6 +7,7 @@
 mod collect;
 mod flux;
 pub mod git;
+pub mod git_files;
 mod guard;
 mod program;
 mod store;
@@ -133,15 +134,15 @@ pub enum Refusal {
         url: String,
     },
     /// It is too large.
-    #[error("the archive is larger than {limit} bytes; the installation's parameter MaxArchiveBytes is the limit")]
+    #[error("archive is too large, the maximum is {limit} bytes; source is not fetched; raise MaxArchiveBytes")]
     TooLarge {
         /// The limit.
         limit: u64,
     },
     /// The namespace has stored too much.
     #[error(
-        "the namespace {namespace:?} stores {stored} bytes of sources, and {limit} are the most; delete Stacks and Updates that name old \
-         revisions, or have the installation raise MaxTreeBytesPerNamespace"
+        "namespace {namespace:?} stores {stored} bytes of sources, the maximum is {limit}; source is not fetched; raise \
+         MaxTreeBytesPerNamespace, or wait until unused trees expire (TreeRetentionDays)"
     )]
     Quota {
         /// The namespace.
@@ -201,7 +202,7 @@ fn kind_remedy(group: &str, kind: &str) -> String {
     format!("; name an object of Flux, or have the installation list {group}/{kind} in SourceKinds and allow it to be read")
 }
 
-/// Where a limit is set, for content that is over it.
+/// The parameter to raise for content that exceeds a limit, as the end of a message.
 fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
     use driftless_source::Refusal::{PathTooLong, TargetTooLong, TooDeep, TooDense, TooLarge, TooManyEntries};
     let parameter = match refusal {
@@ -212,15 +213,15 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
         TooDense { .. } => "UnpackMaxRatio",
         _ => return String::new(),
     };
-    format!("; the installation's parameter {parameter} is the limit")
+    format!("; source is not fetched; raise {parameter}")
 }
 
 /// What came of a request: which state of the source it is about (see [`FetchOutcome::subject`]), and why there is no tree, if there is
 /// none. What git came to is told, as no object says it.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
-/// Answers a request that was sent at that time and tells those that wait. For a cause that passes it is left unanswered: who still wants it
-/// asks again, and a message that failed would hold up all others of its group.
+/// Answers a fetch request and hints its source. A transient error leaves the request unanswered, because a failed message would block its
+/// FIFO group; the objects that need the source ask again.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -261,13 +262,13 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         return Ok(());
     }
     if let Some(why) = invalid_object("source", &source.api_version, &source.kind, &source.name) {
-        // Whoever names it says so. A key made of it could be too long, or another source's.
+        // The object that names this source reports the error. Part of it would become a key: too long, or the key of another source.
         tracing::warn!(namespace = source.namespace, why, "not fetched");
         return Ok(());
     }
     let before = outcome_before(ports, source).await?;
     if before.as_ref().is_some_and(|before| is_answered(sent, before.at)) {
-        tracing::info!(%source, "not fetched: the last answer is younger than the request");
+        tracing::info!(%source, "fetch skipped: the last fetch began after the request was sent");
         return Ok(());
     }
     // It may be another operator's since it was asked for.
@@ -278,7 +279,7 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let is_resting = |subject: &str| {
         let rests = before.as_ref().is_some_and(|before| before.subject == subject && now < before.rests_until());
         if rests {
-            tracing::info!(%source, "not fetched: the last fetch was slow, and the source rests");
+            tracing::info!(%source, "fetch skipped: source rests after a slow fetch");
         }
         rests
     };

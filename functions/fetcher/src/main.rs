@@ -7,7 +7,7 @@ use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
 use driftless_telemetry::env;
-use fetcher::{Ports, Settings, Transport, failed, git, handle};
+use fetcher::{Ports, Settings, Transport, failed, git, git_files, handle};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 
@@ -16,6 +16,7 @@ async fn main() -> Result<(), Error> {
     driftless_telemetry::init("fetcher");
     let aws = driftless_aws::config().await;
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-fetcher");
+    let open = |bucket| Bucket::new(&aws, bucket);
     let settings = Settings {
         bucket: env::required("BUCKET")?,
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
@@ -36,9 +37,10 @@ async fn main() -> Result<(), Error> {
             allow_local: env::parsed("GIT_ALLOW_LOCAL")?,
             private_hosts: env::optional("GIT_PRIVATE_HOSTS").unwrap_or_default().parse()?,
             github_api_url: env::required("GITHUB_API_URL")?,
-            known_hosts: env::optional("GIT_KNOWN_HOSTS").unwrap_or_default(),
-            ca_certificates: env::optional("GIT_CA_CERTIFICATES").unwrap_or_default(),
+            known_hosts: git_files::known_hosts(env::optional("GIT_KNOWN_HOSTS_OBJECT"), open).await?,
+            ca_certificates: git_files::ca_certificates(env::optional("GIT_CA_CERTIFICATES_OBJECT"), open).await?,
             max_pack_bytes: env::parsed("MAX_ARCHIVE_BYTES")?,
+            silent: git::SilentServers::default(),
         },
     };
     let direct = match env::required("ARTIFACT_TRANSPORT")?.as_str() {

@@ -8,6 +8,9 @@ use driftless_source::{Error as SourceError, Manifest, Tree};
 
 use crate::{Error, Refusal, Settings};
 
+/// Each stored object counts as 1 MiB at least, so that the quota limits the number of trees too: every store lists all of them.
+const LEAST: u64 = 1 << 20;
+
 /// Stores a tree of `source` whose content is in `spool`, unless its namespace has no room for it; a second scratch file is needed if the
 /// content is not in the order of the pack. Memory does not grow with the content.
 pub(crate) async fn store<O: Objects>(
@@ -20,7 +23,7 @@ pub(crate) async fn store<O: Objects>(
 ) -> Result<Result<(), Refusal>, Error> {
     let manifest = Manifest::of(tree);
     // Fetches at the same time may each find room: a namespace has few of them at once.
-    let stored = objects.size(&keys::trees_of_namespace(source)).await?;
+    let stored = objects.size(&keys::trees_of_namespace(source), LEAST).await?;
     let limit = settings.max_tree_bytes;
     if stored.saturating_add(manifest.size) > limit {
         return Ok(Err(Refusal::Quota { namespace: source.namespace.clone(), stored, limit }));
@@ -116,15 +119,20 @@ mod tests {
         let world = World::new(0, Faults::NONE);
         let mut spool = tempfile::tempfile().unwrap();
         let tree = Tree::from_files([("a", b"12345".as_slice())], &spool).unwrap();
-        let settings = Settings { max_tree_bytes: 10, ..settings() };
-        for (kept, namespace, refused) in [(5, "team", false), (6, "team", true), (6, "team-2", false)] {
+        let settings = Settings { max_tree_bytes: LEAST + 5, ..settings() };
+        for (kept, namespace, refused) in [(1 << 20, "team", false), ((1 << 20) + 1, "team", true), (2 << 20, "team-2", false)] {
             world.drive(world.put(&format!("trees/{CLUSTER}/{namespace}/program.old/d/pack"), vec![0; kept])).unwrap().unwrap();
             let stored = world.drive(store(&world, &settings, &source(), "t/", &tree, &mut spool)).unwrap().ok().unwrap();
             let words = stored.err().map(|refusal| refusal.to_string());
-            let expected = "the namespace \"team\" stores 6 bytes of sources, and 10 are the most; delete Stacks and Updates that name old \
-                            revisions, or have the installation raise MaxTreeBytesPerNamespace";
+            let expected = "namespace \"team\" stores 1048577 bytes of sources, the maximum is 1048581; source is not fetched; raise \
+                            MaxTreeBytesPerNamespace, or wait until unused trees expire (TreeRetentionDays)";
             assert_eq!(words.as_deref(), refused.then_some(expected), "{kept} {namespace}");
             world.drive(Objects::delete(&world, &format!("trees/{CLUSTER}/team/program.old/d/pack"))).unwrap().unwrap();
         }
+        for digest in ["d", "e"] {
+            world.drive(world.put(&format!("trees/{CLUSTER}/team/program.old/{digest}/pack"), vec![0])).unwrap().unwrap();
+        }
+        let stored = world.drive(store(&world, &settings, &source(), "t/", &tree, &mut spool)).unwrap().ok().unwrap();
+        assert!(stored.is_err(), "two objects of a byte each count as 2 MiB");
     }
 }

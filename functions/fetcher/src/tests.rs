@@ -34,6 +34,7 @@ pub(crate) fn settings() -> Settings {
             known_hosts: String::new(),
             ca_certificates: String::new(),
             max_pack_bytes: 1 << 20,
+            silent: git::SilentServers::default(),
         },
     }
 }
@@ -489,7 +490,7 @@ fn slow_source_rests_until_it_offers_something_else() {
 }
 
 #[test]
-fn source_of_a_kind_that_is_not_used_is_answered_and_a_malformed_one_is_left() {
+fn unused_kind_is_answered_and_malformed_reference_ignored() {
     let world = quiet();
     let served = nothing_served();
     let gadget = key("nobody.example.com/v1", "Gadget", "g");

@@ -415,7 +415,7 @@ mod tests {
         let silent = serve_raw(CHUNKS, Duration::ZERO).await;
         for address in [announced, silent] {
             let error = fetch(&direct(), &address.to_string()).await.unwrap_err();
-            assert!(error.starts_with("the archive is larger than 64 bytes; "), "{error}");
+            assert!(error.starts_with("archive is too large, the maximum is 64 bytes; "), "{error}");
         }
     }
 

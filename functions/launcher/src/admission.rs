@@ -22,14 +22,13 @@ pub(crate) async fn enter<C: Cluster, O, Q: Queues, T>(
 ) -> Result<(), Stop> {
     let (lease, before, all) = ask(ports, settings, update, run, request, now).await?;
     if all != before {
-        // Of two that change it at once one has to look again.
+        // A concurrent writer gets a conflict and requeues.
         admissions::write(ports.cluster, lease, &all).await?;
     }
     Ok(())
 }
 
-/// Whether there is a slot for a run: the list before and after it takes one, which is not written yet. A run that has to wait is in the
-/// queue afterwards.
+/// Asks for a slot. Returns the Lease and the list before and after admission, unwritten; a run that must wait is already queued.
 pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -50,9 +49,11 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     let (lease, before) = admissions::read(ports.cluster, &settings.system_namespace).await?;
     let mut all = before.clone();
     let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok((lease, before, all)) };
-    if all != before {
-        admissions::write(ports.cluster, lease, &all).await?;
+    if all == before {
+        return Err(Stop::wait("ConcurrencyLimit", words));
     }
+    admissions::write(ports.cluster, lease, &all).await?;
+    // No more often than the entry is renewed: the hint is handled in the name of the holder's namespace.
     let turn = usize::try_from(now.as_millisecond()).ok().and_then(|now| now.checked_rem(all.running.len()));
     if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
         // Its run may be over, and nobody else may know of its slot any more: each holder is looked at in time.

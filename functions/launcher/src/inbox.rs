@@ -81,8 +81,8 @@ async fn take_back<C, O: Objects, Q, T>(
     Ok(over)
 }
 
-/// Tends a run that a task owns: fills its folder if a launch ended before that, and renews its tokens. What the run does is the launch
-/// record's word: the Update may have been changed since.
+/// Fills the folder of a task that owns a run, if its launch stopped before that, and renews its tokens. Reads the request from the launch
+/// record, because the Update may have changed.
 pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -93,7 +93,7 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let Some((launch, request)) = launch.and_then(|launch| Some((launch, Request::recorded(launch)?))) else {
-        tracing::warn!(update = %hint.update, "the run has no launch record of this release; its task gets nothing more");
+        tracing::warn!(update = %hint.update, "run has no readable launch record; its task gets no spec and no new tokens");
         return Ok(());
     };
     let folder = keys::task(&settings.task_role_id, keys::task_id(task));
@@ -108,7 +108,7 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         // A launch ended between the ticket and this.
         let prepared = spec::prepare(ports, settings, hint, update, &request, now).await?;
         if prepared.run != launch.run {
-            return Err(Stop::wait("InputsChanged", "the inputs name another backend or project than the recorded launch"));
+            return Err(Stop::wait("InputsChanged", "inputs name another backend or project than the launch record"));
         }
         fill(ports, settings, update, &prepared, task, now).await.map(drop)
     };

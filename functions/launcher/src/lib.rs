@@ -18,8 +18,10 @@ mod workspace;
 
 use driftless_api::{DriftlessUpdate, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
-use driftless_contract::{Launch, LaunchHint, MAX_HOPS, Owner, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json};
-use driftless_core::{Limits, TaskShape, WatchNamespaces};
+use driftless_contract::{
+    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json,
+};
+use driftless_core::{DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use inbox::{fill, tend};
@@ -31,6 +33,8 @@ use status::{set_status, show_running};
 
 /// An Update that waits is looked at again after this long.
 const WAIT_SECONDS: u16 = 15;
+/// The sweep hints an Update that is older than this once a minute.
+const SWEPT_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// By then the sweep has begun another row of looks: each goes on by itself, and there would be more and more of them.
 const WAIT_HOPS: u8 = 8;
 /// An Update of a Stack that does not name it was created too late. One that is older than this is given up.
@@ -60,6 +64,8 @@ pub struct Settings {
     pub task_role_id: String,
     /// The image of a Workspace that names none.
     pub default_image: String,
+    /// The size of a run whose Workspace does not say.
+    pub default_size: DefaultSize,
     /// Whether what changes nothing, or asks for it, is started on Fargate Spot.
     pub spot: bool,
     /// How many runs of a cluster may go on at once.
@@ -106,6 +112,10 @@ impl Error {
 
 /// The reason of an Update whose spec cannot be run.
 const INVALID: &str = "SpecInvalid";
+/// The reason of an Update for which there is no task for want of capacity, because of a quota, or because AWS throttles.
+const NOT_STARTED: &str = "TaskNotStarted";
+/// The reason of an Update for which there is no task because of the installation or the account.
+const REFUSED: &str = "TaskRefused";
 
 /// Why a launch goes no further.
 enum Stop {
@@ -154,12 +164,12 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &LaunchHint, error: Error, now:
     }
     tracing::warn!(update = %hint.update, %error, "looking again later");
     metrics::count_one(Metric::TransientFailures, "launcher", &hint.update.cluster, &hint.update, now);
-    look_later(queues, hint).await
+    look_later(queues, hint, WAIT_SECONDS).await
 }
 
-async fn look_later<Q: Queues>(queues: &Q, hint: &LaunchHint) -> Result<(), Error> {
+async fn look_later<Q: Queues>(queues: &Q, hint: &LaunchHint, seconds: u16) -> Result<(), Error> {
     match LaunchHint::after(hint.hops, hint.update.clone()) {
-        Some(next) => Ok(queues.launch(&next, WAIT_SECONDS).await?),
+        Some(next) => Ok(queues.launch(&next, seconds).await?),
         None => Ok(()),
     }
 }
@@ -190,7 +200,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(owner) = owner(ports, &folder).await? {
         match owner.task {
             Some(task) if update.metadata.deletion_timestamp.is_some() => {
-                ports.tasks.stop(&task, "its Update was deleted").await?;
+                ports.tasks.stop(&task, "Update was deleted").await?;
             }
             Some(task) => {
                 let launch = recorded(ports, &folder).await?;
@@ -227,10 +237,16 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         if claim::is_held(ports, settings, &folder).await? {
             return give_up(ports, hint, &update, &folder, now).await;
         }
-        let message = "its Stack is suspended, and it has not begun: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
+        let message = "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run";
         return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
     }
-    match launch(ports, settings, hint, &update, stack.as_ref(), &folder, now).await {
+    let recorded = recorded(ports, &folder).await?;
+    let refused = recorded.as_ref().and_then(|record| record.refused);
+    if standing == Standing::Outdated && refused.is_some() {
+        return give_up(ports, hint, &update, &folder, now).await;
+    }
+    let since = recorded.as_ref().map(|record| record.refused.map_or(now, |refused| refused.since));
+    match launch(ports, settings, hint, &update, stack.as_ref(), recorded, now).await {
         Ok(()) => Ok(()),
         Err(Stop::Fail(error)) => Err(error),
         Err(Stop::Wait(reason, message)) => {
@@ -240,11 +256,30 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             if standing == Standing::Outdated {
                 return give_up(ports, hint, &update, &folder, now).await;
             }
-            let message = format!("{message}; looked at again within a minute");
+            let next = next_try(reason, since, age, now);
+            let message = match (reason, next) {
+                (INVALID, _) => message,
+                (NOT_STARTED | REFUSED, Some(seconds)) => format!("{message}; next try in {seconds}s"),
+                _ => format!("{message}; next try within 1m"),
+            };
             set_status(ports, settings, hint, &update, |update| update.set_waiting(reason, &message, now)).await?;
-            // An invalid spec stays so until somebody changes it, which is an event; the sweep does for the rest.
-            if hint.hops < WAIT_HOPS && reason != INVALID { look_later(ports.queues, hint).await } else { Ok(()) }
+            match next.filter(|_| hint.hops < WAIT_HOPS) {
+                Some(seconds) => look_later(ports.queues, hint, seconds).await,
+                None => Ok(()),
+            }
         }
+    }
+}
+
+/// Returns after how many seconds a waiting Update is reconciled again; `None` leaves that to the sweep.
+fn next_try(reason: &str, refused_since: Option<Timestamp>, age: SignedDuration, now: Timestamp) -> Option<u16> {
+    match (reason, refused_since) {
+        // Only a change of the Update or its Stack ends this, and that is an event.
+        (INVALID, _) => None,
+        (NOT_STARTED | REFUSED, Some(since)) => u16::try_from(start_backoff(since, now).as_secs()).ok(),
+        // There is no task definition, so that no launch record says since when.
+        (NOT_STARTED | REFUSED, None) => (age < SWEPT_AFTER).then_some(WAIT_SECONDS),
+        _ => Some(WAIT_SECONDS),
     }
 }
 
@@ -334,10 +369,10 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &LaunchHint,
     update: &Update,
     stack: Option<&Stack>,
-    folder: &str,
+    recorded: Option<Launch>,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let recorded = recorded(ports, folder).await?;
+    let folder = &keys::run(&hint.update.cluster, &update.uid().unwrap_or_default());
     let request = match &recorded {
         None => Request::of(settings, update, stack)?,
         Some(record) => match Request::recorded(record) {
@@ -383,6 +418,10 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if owner(ports, folder).await?.is_some() {
         return Ok(tell_recorder(ports, hint, update).await?);
     }
+    if record.refused.is_some_and(|Refused { since, last }| now < last + start_backoff(since, last)) {
+        // The last try has requeued the Update for the next one.
+        return Ok(());
+    }
     let is_check = prepared.spec.preview_only;
     if settings.limits.any() {
         // Neither is given back here, as another look at the same Update may go on with it. So the place comes first: one that waits for
@@ -391,7 +430,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         admission::enter(ports, settings, update, &record.run, &request, now).await?;
     }
     claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
-    let task = match start(ports, &record, folder).await {
+    let task = match start(ports, &record, folder, now).await {
         Err(Stop::Wait(..)) if owner(ports, folder).await?.is_some() => {
             // Another launch was quicker, and its run may be over: then the recorder gives back what this one just took.
             return Ok(tell_recorder(ports, hint, update).await?);
@@ -418,35 +457,58 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 }
 
 /// The task of a launch record. That there is none, for want of capacity or because of a quota, is nothing that the user could mend.
-async fn start<C, O: Objects, Q, T: Tasks>(ports: &Ports<'_, C, O, Q, T>, record: &Launch, folder: &str) -> Result<String, Stop> {
-    let why = match ports.tasks.run(record).await {
+async fn start<C, O: Objects, Q, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    record: &Launch,
+    folder: &str,
+    now: Timestamp,
+) -> Result<String, Stop> {
+    let (attempt, stop) = match ports.tasks.run(record).await {
         Ok(Started::Task { arn }) => return Ok(arn),
         Ok(Started::Refused { why }) => {
-            // Of launches at the same time the slower one may set the attempt back, which costs a look.
-            let next = Launch { attempt: record.attempt + 1, ..record.clone() };
-            ports.objects.put(&format!("{folder}launch"), to_json(&next).into_bytes()).await?;
-            why
+            (record.attempt + 1, Stop::wait(NOT_STARTED, format!("ECS did not start the task: {why}")))
         }
-        // Throttled, mostly. It may have started one: the next look asks with the same token.
-        Err(driftless_aws::Error::Transient { message, .. }) => message,
-        Err(error) => return Err(error.into()),
+        // It may have started one: the next try asks with the same token.
+        Err(error) => (record.attempt, not_started(error)),
     };
-    Err(Stop::wait("TaskNotStarted", format!("ECS did not start the task: {why}")))
+    // Of launches at the same time the slower one may set the attempt back, which costs a look.
+    let since = record.refused.map_or(now, |refused| refused.since);
+    let next = Launch { attempt, refused: Some(Refused { since, last: now }), ..record.clone() };
+    ports.objects.put(&format!("{folder}launch"), to_json(&next).into_bytes()).await?;
+    Err(stop)
+}
+
+/// Turns an error of ECS into the reason why an Update does not start yet. No error fails the message: the load passes, or the Update's
+/// message names who has to act.
+pub(crate) fn not_started(error: driftless_aws::Error) -> Stop {
+    match error {
+        driftless_aws::Error::Transient { message, .. } => {
+            Stop::wait(NOT_STARTED, format!("ECS did not start the task: {message}"))
+        }
+        driftless_aws::Error::Invalid { message, .. } => Stop::invalid(format!("ECS refuses the task definition: {message}")),
+        driftless_aws::Error::Permanent { call, message } => {
+            tracing::error!(call, message, "ECS refuses to start tasks");
+            Stop::wait(REFUSED, format!("ECS refuses to start the task: {message}"))
+        }
+    }
 }
 
 /// Keeps an Update that a user made until its end is recorded, and with it what it runs: neither a later change of its Workspace nor a
 /// retry makes it another run.
 async fn keep<C: Cluster>(cluster: &C, update: &Update, ours: &DriftlessUpdate) -> Result<Update, KubernetesError> {
     let mut update = update.clone();
-    update.spec.driftless = Some(ours.clone());
     finalizer::add(&mut update);
+    if update.spec.driftless.replace(ours.clone()).is_some() {
+        // Its spec is immutable, down to the fields that our type leaves out.
+        return cluster.patch_metadata(&update).await;
+    }
     cluster.replace(&update).await
 }
 
 /// The task definition of a shape.
-async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskShape) -> Result<String, Error> {
+async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskShape) -> Result<String, Stop> {
     shape.image.get_or_insert_with(|| settings.default_image.clone());
-    Ok(tasks.definition(&shape).await?)
+    tasks.definition(&shape).await.map_err(not_started)
 }
 
 /// The launch record of a launch that got no further.
@@ -463,7 +525,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     request: &Request,
     folder: &str,
     now: Timestamp,
-) -> Result<Launch, Error> {
+) -> Result<Launch, Stop> {
     let key = format!("{folder}launch");
     let launch = Launch {
         version: VERSION,
@@ -475,6 +537,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         preview: prepared.spec.is_preview(),
         spot: request.spot,
         request: Some(request.to_record()),
+        refused: None,
         size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),
         at: now,
     };

@@ -5,7 +5,7 @@ use std::{fmt::Display, str::FromStr};
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
 use driftless_contract::{LaunchHint, RunLimits, from_json};
-use driftless_core::Limits;
+use driftless_core::{DefaultSize, Limits};
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
@@ -24,6 +24,7 @@ async fn main() -> Result<(), Error> {
         namespaces: env::parsed("WATCH_NAMESPACES")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        default_size: DefaultSize { cpu: env::parsed("TASK_CPU")?, memory_mib: env::parsed("TASK_MEMORY_MIB")? },
         spot: env::required("SPOT")? != "never",
         limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },
         run_limits: RunLimits { silence_seconds: limit("SILENCE_SECONDS")?, max_seconds: limit("MAX_RUN_SECONDS")? },
@@ -55,6 +56,7 @@ async fn main() -> Result<(), Error> {
             log_group: env::required("LOG_GROUP")?,
             bucket,
             region: env::required("AWS_REGION")?,
+            tags: env::optional_list("TASK_TAGS"),
         }),
     );
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {

@@ -29,13 +29,13 @@ impl Request {
         Ok(request)
     }
 
-    /// The request of a launch record. `None` if the record is of a release that kept none, or kept another form of it.
+    /// Reads the request of a launch record. `None` if another release wrote it in another form.
     pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
         let RunRequest { spec, stack, limits } = launch.request.clone()?;
         Some(Self { spec: serde_json::from_value(spec).ok()?, stack, limits, spot: launch.spot })
     }
 
-    /// What the launch record keeps of it.
+    /// The part of the request that the launch record keeps.
     pub(crate) fn to_record(&self) -> RunRequest {
         let Self { spec, stack, limits, .. } = self;
         // A spec that the API server gave is JSON.
@@ -47,13 +47,13 @@ impl Request {
         Operation::parse(self.spec.operation.as_deref().unwrap_or_default())
     }
 
-    /// Whether the run only looks for drift.
+    /// Whether the run is a drift check.
     pub(crate) fn is_check(&self) -> bool {
         self.spec.driftless.as_ref().and_then(|ours| ours.preview_only) == Some(true)
     }
 }
 
-/// How long the run may take: the annotation of the Update, which can only shorten what the installation allows.
+/// The limits of the run: those of the installation, shortened by the Update's annotation.
 fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
     let RunLimits { silence_seconds, max_seconds } = settings.run_limits;
     let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
@@ -68,7 +68,7 @@ fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
     Ok(RunLimits { silence_seconds, max_seconds })
 }
 
-/// Whether the run is tried on Fargate Spot: if it changes nothing, unless the Update says what it is for.
+/// Whether the run asks for Fargate Spot: its annotation decides, otherwise only runs that change nothing.
 fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, Stop> {
     let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
     let wanted = match update.annotations().get(field).map(String::as_str) {

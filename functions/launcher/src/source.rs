@@ -58,8 +58,8 @@ pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
     Ok(source)
 }
 
-/// Why a source that an Update names cannot be used, if the fetcher said so of this digest or of any. It is asked again after a while: the
-/// installation may have come to serve and allow its kind.
+/// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is asked for again ten
+/// minutes after its rest: the installation may serve and allow its kind by then.
 pub(crate) async fn refused<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     source: &ObjectKey,
@@ -69,14 +69,23 @@ pub(crate) async fn refused<C, O: Objects, Q, T>(
     let document = ports.objects.get(&keys::fetch(source)).await?;
     let outcome: Option<FetchOutcome> = document.map(|document| from_json("fetch outcome", &document)).transpose()?;
     let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
-    let outcome = outcome.filter(|outcome| now.duration_since(outcome.at) < REFUSED);
+    let outcome = outcome.filter(|outcome| now.duration_since(outcome.rests_until()) < REFUSED);
     Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
 }
 
-/// What is known, and whether to ask for it now.
+/// Returns what is known of a source, and whether to ask for it now. A source that rests is not asked for: the fetcher drops such a request.
 fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Timestamp>, now: Timestamp) -> (Source, bool) {
     let fetching = || (Source::Fetching(format!("fetching {own}")), true);
-    let Some(FetchOutcome { at, artifact, failures, failure, .. }) = outcome else { return fetching() };
+    let Some(outcome) = outcome else { return fetching() };
+    let FetchOutcome { at, artifact, failures, failure, .. } = outcome;
+    let rested = outcome.rests_until();
+    let fetching = || {
+        if rested <= now {
+            return fetching();
+        }
+        let rested = rested.strftime("%H:%M:%SZ");
+        (Source::Fetching(format!("source rests after a slow fetch; fetching {own} at {rested}")), false)
+    };
     let is_before = since.is_some_and(|since| *at < since);
     match (artifact, failure) {
         (Some(_), None) if is_before && own.is_followed() || since.is_some() && now.duration_since(*at) > RECENT => fetching(),
@@ -84,8 +93,8 @@ fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Time
         (None, None) => fetching(),
         (_, Some(failure)) => {
             let (terminal, message) = (failure.terminal, failure.message.clone());
-            let failure = FetchFailure { at: *at, message, terminal, failures: *failures };
-            let (due, words) = fetch_again(&failure, is_before, now);
+            let failure = FetchFailure { at: rested, message, terminal, failures: *failures };
+            let (due, words) = fetch_again(&failure, is_before, now.max(rested));
             (Source::Failed { words: format!("{own}: {words}"), terminal: due.is_none() }, due.is_some_and(|due| due <= now))
         }
     }
@@ -163,5 +172,26 @@ mod tests {
         let (words, _) = judge(&BRANCH, Some(&outcome(NOW, Some(false))), None, NOW);
         let words = format!("{words:?}");
         assert!(words.contains("spec.git at main: no; trying again at"), "{words}");
+    }
+
+    #[test]
+    fn slow_source_is_not_asked_for_before_its_rest_ends() {
+        // Fetched in 20 s, so that it rests for 180 s after that.
+        let slow = |at, failure| FetchOutcome { took_seconds: 20, ..outcome(at, failure) };
+        for (fetched, since, expected) in [
+            (slow(ago(199), None), Some(ago(100)), ("fetching", false)),
+            (slow(ago(200), None), Some(ago(100)), ("fetching", true)),
+            (slow(ago(199), None), Some(ago(199)), ("there", false)),
+            (slow(ago(199), Some(false)), None, ("failed", false)),
+            (slow(ago(229), Some(false)), None, ("failed", false)),
+            (slow(ago(230), Some(false)), None, ("failed", true)),
+            (slow(ago(199), Some(false)), Some(ago(100)), ("failed", false)),
+            (slow(ago(200), Some(false)), Some(ago(100)), ("failed", true)),
+            (slow(ago(199), Some(true)), Some(ago(100)), ("failed", false)),
+        ] {
+            assert_eq!(judged(&BRANCH, &fetched, since), expected, "{fetched:?} {since:?}");
+        }
+        let (words, _) = judge(&BRANCH, Some(&slow(ago(199), None)), Some(ago(100)), NOW);
+        assert_eq!(words, Source::Fetching("source rests after a slow fetch; fetching spec.git at main at 08:00:01Z".into()));
     }
 }

@@ -167,7 +167,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let asked = &request.spec;
     let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
     let kept = (request.stack.is_none() && !is_kept(update)).then(|| ours.clone());
-    let shape = workspace.shape(&at).map_err(Stop::invalid)?;
+    let shape = workspace.shape(&at, settings.default_size).map_err(Stop::invalid)?;
     let Some(operation) = request.operation() else {
         let word = asked.operation.as_deref().unwrap_or_default();
         return Err(Stop::invalid(format!("spec.type is {word:?}; use up, preview, refresh or destroy")));
@@ -186,7 +186,6 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         account => Ok(account?),
     };
 
-    let (source, project, tree) = source(ports, hint, &namespace, &ours, &workspace, now).await?;
     let mut inputs = Inputs::new(ports.cluster, &namespace);
     let (env, config) = match read(&mut inputs, &workspace, &at, &stack_name).await {
         // Where a namespace goes, its Secrets and the right to read them go first.
@@ -199,6 +198,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         }
         read => read?,
     };
+    // After the inputs: hundreds of Updates may wait for theirs, and a manifest is large.
+    let (source, project, tree) = source(ports, hint, &namespace, &ours, &workspace, now).await?;
 
     let values = inputs.values();
     let uid = update.uid().unwrap_or_default();

@@ -3,12 +3,12 @@
 use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::LaunchHint;
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::{Cluster, Pages};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
-    Error, Ports, Settings, Stop, WAIT_HOPS, definition, identity, look_later,
+    Error, INVALID, NOT_STARTED, Ports, REFUSED, Settings, Stop, WAIT_HOPS, WAIT_SECONDS, definition, identity, look_later,
     source::{self, Source},
     spec,
 };
@@ -34,8 +34,9 @@ pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Fail(error)) => return Err(error),
     };
     let lacks_account = matches!(definition, Err(("ServiceAccountNotFound" | "ServiceAccountForbidden", _)));
+    let lacks_definition = matches!(definition, Err((NOT_STARTED | REFUSED, _)));
     let (ready, passes) = match (&definition, &source) {
-        (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account),
+        (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account || lacks_definition),
         (Ok(_), Some(Source::Fetching(words))) => (Err((source::NOT_FETCHED, words.as_str())), true),
         (Ok(_), Some(Source::Failed { words, terminal })) => (Err((source::UNAVAILABLE, words.as_str())), !terminal),
         (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
@@ -49,7 +50,7 @@ pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Some(Source::Failed { .. }) if changed => wake(ports, hint).await?,
         _ => {}
     }
-    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports.queues, hint).await } else { Ok(()) }
+    if lacks_account && hint.hops < WAIT_HOPS { look_later(ports.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
 }
 
 /// The task definition of its runs, and what is known of its own source, if it has one; or why there can be no runs.
@@ -63,9 +64,12 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let invalid = |words| Stop::Wait("InvalidSpec", words);
     let own = workspace.own_source().map_err(invalid)?;
     let (spec, _) = spec::runnable(workspace.clone());
-    let shape = spec.shape("spec").map_err(invalid)?;
+    let shape = spec.shape("spec", settings.default_size).map_err(invalid)?;
     identity::account(ports.cluster, &hint.update.namespace, &spec).await?;
-    let definition = definition(ports.tasks, settings, shape).await?;
+    let definition = definition(ports.tasks, settings, shape).await.map_err(|stop| match stop {
+        Stop::Wait(INVALID, words) => invalid(words),
+        other => other,
+    })?;
     let source = match own {
         Some(own) => Some(source::look(ports, &hint.update, hint.hops, &own, None, now).await?),
         None => None,
@@ -77,16 +81,19 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
     let key = &hint.update;
     let selector = format!("spec.workspaceName={}", key.name);
-    let updates = ports.cluster.list::<Update>(Some(&key.namespace), Some(&selector)).await?;
+    let mut pages = Pages::<_, Update>::new(ports.cluster, Some(&key.namespace), Some(&selector));
+    let mut woken = 0;
     // The status may be anybody's word: it leads to a look and to nothing else.
     let waits = |update: &Update| {
         let reason = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.waiting_reason.as_deref());
         matches!(reason, Some(source::NOT_FETCHED | source::UNAVAILABLE)) && !update.is_complete()
     };
-    for update in updates.iter().filter(|update| waits(update)).take(WOKEN) {
-        if let Some(launch) = LaunchHint::after(hint.hops, key.sibling("auto.pulumi.com/v1alpha1", "Update", &update.name_any()))
-        {
+    while let Some(page) = pages.next().await? {
+        for update in page.iter().filter(|update| waits(update)) {
+            let update = key.sibling("auto.pulumi.com/v1alpha1", "Update", &update.name_any());
+            let Some(launch) = LaunchHint::after(hint.hops, update).filter(|_| woken < WOKEN) else { return Ok(()) };
             ports.queues.launch(&launch, 0).await?;
+            woken += 1;
         }
     }
     Ok(())

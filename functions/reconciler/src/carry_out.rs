@@ -76,12 +76,16 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::AddFinalizer => {}
             Effect::Fetch(source) => fetch(ports, hint, source, snapshot, now).await?,
             Effect::Run(update) => {
-                let namespace = create(ports, &stack, update).await?;
-                launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                let created = create(ports, &stack, update).await;
+                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
+                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                }
             }
             Effect::CheckDrift(update) => {
-                let namespace = create_update(ports.cluster, Update::of_check(&stack, update)).await?;
-                launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                let created = create_update(ports.cluster, Update::of_check(&stack, update)).await;
+                if let Some(namespace) = accepted(ports, &stack, created, now).await? {
+                    launch(ports, hint, update_key(&hint.object, &namespace, &update.current.name)).await?;
+                }
             }
             Effect::Launch { namespace, update } => launch(ports, hint, update_key(&hint.object, namespace, update)).await?,
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
@@ -145,13 +149,32 @@ pub(crate) async fn ask<C: Cluster, O: Objects, Q: Queues>(
     Ok(ports.queues.fetch(&request, deduplication).await?)
 }
 
+/// The namespace of an Update that was created. An Update that the API server refuses, because of its template, a quota or an admission
+/// policy, is the Stack's matter: an Event names the reason, and each sweep has it tried again.
+async fn accepted<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &Stack,
+    created: Result<String, KubernetesError>,
+    now: Timestamp,
+) -> Result<Option<String>, Error> {
+    match created {
+        Err(KubernetesError::Permanent { call, message }) => {
+            let note = format!("no run can start, the API server refuses its objects: {message}");
+            tracing::warn!(call, note);
+            ports.cluster.event(stack, EventType::Warning, "UpdateRefused", &note, None, now).await;
+            Ok(None)
+        }
+        created => Ok(Some(created?)),
+    }
+}
+
 /// Creates the Workspace and the Update. The Update's namespace: where the Stack's is terminating, what is to be destroyed is so from the
 /// system's.
 async fn create<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     stack: &Stack,
     new: &NewUpdate,
-) -> Result<String, Error> {
+) -> Result<String, KubernetesError> {
     let here = async {
         let workspace = ports.cluster.apply(&Workspace::of_stack(stack, new)).await?;
         create_update(ports.cluster, Update::of_stack(stack, &workspace, new)).await
@@ -159,9 +182,9 @@ async fn create<C: Cluster, O: Objects, Q: Queues>(
     match here.await {
         Err(KubernetesError::NamespaceTerminating { .. }) if new.operation == Operation::Destroy => {
             let update = Update::of_stack_elsewhere(stack, new, ports.settings.system_namespace);
-            Ok(create_update(ports.cluster, update).await?)
+            create_update(ports.cluster, update).await
         }
-        namespace => Ok(namespace?),
+        created => created,
     }
 }
 

@@ -7,7 +7,7 @@ use driftless_api::{Program, Stack};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, Hint, ObjectKey, keys};
 use driftless_core::{SourceRef, repository};
-use driftless_kubernetes::{Cluster, Object, Page};
+use driftless_kubernetes::{Cluster, Pages};
 use kube::ResourceExt as _;
 
 use crate::{Error, Ports, carry_out, load, stack_key};
@@ -24,13 +24,13 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     let applied =
         |found: &BTreeMap<String, String>| labels.iter().all(|(label, value)| found.get(label.as_str()) == Some(*value));
     let mut programs = BTreeSet::new();
-    let mut pages = Pages::new(ports.cluster);
-    while let Some(page) = pages.next::<Program>().await? {
+    let mut pages = Pages::<_, Program>::new(ports.cluster, None, None);
+    while let Some(page) = pages.next().await? {
         let found = page.iter().filter(|program| applied(program.labels()));
         programs.extend(found.map(|program| (program.namespace(), program.name_any())));
     }
-    let mut pages = Pages::new(ports.cluster);
-    while let Some(page) = pages.next::<Stack>().await? {
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, None, None);
+    while let Some(page) = pages.next().await? {
         for stack in page {
             let program = stack.spec.program_ref.as_ref().map(|program| (stack.namespace(), program.name.clone()));
             if (applied(stack.labels()) || program.is_some_and(|program| programs.contains(&program)))
@@ -43,31 +43,6 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// The objects of a kind in all namespaces, a page at a time: all of them may be more than the function's memory holds.
-struct Pages<'a, C> {
-    cluster: &'a C,
-    /// The token of the next page.
-    from: Option<String>,
-    is_last: bool,
-}
-
-impl<'a, C: Cluster> Pages<'a, C> {
-    fn new(cluster: &'a C) -> Self {
-        Self { cluster, from: None, is_last: false }
-    }
-
-    async fn next<K: Object>(&mut self) -> Result<Option<Vec<K>>, Error> {
-        if self.is_last {
-            return Ok(None);
-        }
-        let Page { objects, next } = self.cluster.page(None, None, self.from.as_deref()).await?;
-        // A page that names itself as the next one would never end the list.
-        self.is_last = next.is_none() || next == self.from;
-        self.from = next;
-        Ok(Some(objects))
-    }
-}
-
 /// Asks the fetcher for the Stacks that follow what was pushed to a repository, but for those of which the commit is known. It hints each when
 /// it has asked git.
 pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
@@ -75,8 +50,8 @@ pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     hint: &Hint,
 ) -> Result<(), Error> {
     let labels = ports.cluster.watch_labels().await?;
-    let mut pages = Pages::new(ports.cluster);
-    while let Some(page) = pages.next::<Stack>().await? {
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, None, None);
+    while let Some(page) = pages.next().await? {
         for stack in page {
             fetch_if_pushed(ports, hint, &labels, &stack).await?;
         }

@@ -14,7 +14,7 @@ use driftless_api::{Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
 use driftless_core::{Retention, WatchNamespaces, decide};
-use driftless_kubernetes::{Cluster, Watch};
+use driftless_kubernetes::{Cluster, Pages, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -151,9 +151,12 @@ pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
     hint: &Hint,
     field_selector: &str,
 ) -> Result<(), Error> {
-    for stack in ports.cluster.list::<Stack>(Some(&hint.object.namespace), Some(field_selector)).await? {
-        if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
-            ports.queues.hint(&next, 0).await?;
+    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
+    while let Some(page) = pages.next().await? {
+        for stack in page {
+            if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
+                ports.queues.hint(&next, 0).await?;
+            }
         }
     }
     Ok(())

@@ -8,8 +8,8 @@ use driftless_contract::{
     FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys, reason,
 };
 use driftless_core::{
-    FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, RunOutcome, RunState, Snapshot, SourceRef,
-    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, invalid_digest, is_synced, paths,
+    FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, Readiness, RunOutcome, RunState, Snapshot,
+    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, invalid_digest, is_synced, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Manifest};
@@ -138,7 +138,7 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     // What the Update's status says of it is for people. What happened is in the bucket.
     let key = format!("{}outcome", keys::run(cluster, &update.uid().unwrap_or_default()));
     let Some(document) = ports.objects.get(&key).await? else {
-        let waiting = update.waits_for().map(str::to_owned);
+        let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
         return Ok(RunState::Live(run, waiting));
     };
     let outcome: Outcome = from_json("outcome", &document)?;
@@ -148,14 +148,14 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         Verdict::Aborted { message } => (false, String::new(), message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, started_at, drift, reclaimed, .. } = outcome;
+    let Outcome { outputs, permalink, inputs, started_at, drift, platform_failure, .. } = outcome;
     let outcome = RunOutcome {
         started: started_at.is_some(),
         succeeded,
         message,
         conflict: reason == reason::UPDATE_CONFLICT,
-        interrupted: reason == reason::INTERRUPTED || reclaimed,
-        reclaimed,
+        interrupted: reason == reason::INTERRUPTED || platform_failure,
+        platform_failure,
         drift,
         outputs,
         project,

@@ -20,6 +20,12 @@ const MAX_ENTRIES: usize = 200;
 /// As many resources that failed are told of.
 const MAX_FAILURES: usize = 10;
 
+/// A report takes no more than this when it is parsed, in bytes: a function has 256 MiB, for four messages at once.
+pub(crate) const MAX_PARSED: usize = 16 << 20;
+/// What an object and an entry of one take when they are parsed, in bytes, however short their text is.
+const OBJECT_BYTES: usize = 700;
+const ENTRY_BYTES: usize = 130;
+
 /// Of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
 
@@ -55,6 +61,22 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         started_at: result.started_at.clamp(owned, ended_at),
         ended_at,
     }
+}
+
+/// Returns what a JSON document takes at most when it is parsed, in bytes.
+pub(crate) fn parsed(document: &[u8]) -> usize {
+    let (mut bytes, mut in_text, mut escaped) = (document.len(), false, false);
+    for byte in document {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'{' if !in_text => bytes += OBJECT_BYTES,
+            b'[' | b',' if !in_text => bytes += ENTRY_BYTES,
+            _ => {}
+        }
+    }
+    bytes
 }
 
 /// A failure that has no reason of its own.
@@ -124,6 +146,16 @@ mod tests {
                 Verdict::Failed { message, .. } => assert!(!fit && message.contains("let the program export less"), "{message}"),
                 Verdict::Aborted { message } => panic!("{message}"),
             }
+        }
+    }
+
+    #[test]
+    fn parsed_size_is_by_objects_and_entries_outside_texts() {
+        for (document, objects, entries) in
+            [(r#"{"a":"{[,"}"#, 1, 0), (r#"{"a":"\"{","b":[{},{}]}"#, 3, 3), (r#"["\\",{}]"#, 1, 2)]
+        {
+            let expected = document.len() + objects * OBJECT_BYTES + entries * ENTRY_BYTES;
+            assert_eq!(parsed(document.as_bytes()), expected, "{document}");
         }
     }
 

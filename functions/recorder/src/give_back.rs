@@ -6,7 +6,7 @@ use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys, to_json};
 use driftless_core::Operation;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, admissions};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
 
@@ -89,21 +89,30 @@ async fn claimants<C: Cluster, O, Q, T>(
     let stack = update.and_then(|update| update.stack(system));
     // A Stack whose namespace is terminating has its Update in the system's.
     let namespaces = BTreeSet::from([stack.map_or_else(|| run.namespace.clone(), |stack| stack.namespace), system.clone()]);
+    let rank = |update: &Update| {
+        let destroys = update.spec.operation.as_deref() == Some(Operation::Destroy.as_str());
+        let created = update.creation_timestamp().map(|created| created.0);
+        (!destroys, created, update.name_any(), update.namespace().unwrap_or_default())
+    };
     let mut waiting = Vec::new();
     // The status may be anybody's word: it leads to a look and to nothing else.
     let selector = format!("status.driftless.waitingReason={}", names::STACK_CLAIMED);
     for namespace in &namespaces {
-        match ports.cluster.list::<Update>(Some(namespace), Some(&selector)).await {
-            Ok(updates) => waiting.extend(updates.into_iter().filter(|update| !update.is_complete())),
-            Err(error) => tracing::warn!(namespace, %error, "who waits for a claim is not told; it looks again by itself"),
+        let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Some(&selector));
+        loop {
+            match pages.next().await {
+                Ok(Some(page)) => waiting.extend(page.iter().filter(|update| !update.is_complete()).map(rank)),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(namespace, %error, "cannot list the Updates that wait for a claim; they requeue themselves");
+                    break;
+                }
+            }
+            waiting.sort();
+            waiting.truncate(WOKEN);
         }
     }
-    waiting.sort_by_cached_key(|update| {
-        let destroys = update.spec.operation.as_deref() == Some(Operation::Destroy.as_str());
-        (!destroys, update.creation_timestamp().map(|created| created.0), update.name_any())
-    });
-    waiting.truncate(WOKEN);
-    waiting.iter().map(|update| beside(run, &update.namespace().unwrap_or_default(), &update.name_any())).collect()
+    waiting.into_iter().map(|(.., name, namespace)| beside(run, &namespace, &name)).collect()
 }
 
 /// Gives the place among the runs back, where there are limits. Those whose turn it is then.

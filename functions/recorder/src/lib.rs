@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, VERSION, Verdict,
-    from_json, keys, reason, to_json,
+    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize, VERSION,
+    Verdict, from_json, keys, reason, to_json,
 };
+use driftless_core::{Cause, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
 use give_back::give_back;
@@ -174,24 +175,26 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     } else {
         let launch = ports.objects.get(&format!("{folder}launch")).await?;
         let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
-        if let Some(outcome) = concluded {
+        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await;
+        if !matches!(concluded, Ok(Some(_))) {
+            stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
+        }
+        if let Some(outcome) = concluded? {
             let (outcome, is_new) = record(ports, &folder, outcome).await?;
             if is_new {
                 count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
             }
             outcome
         } else {
-            stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
             return match update.zip(task) {
                 Some((update, task)) => status::show_progress(ports, update, &task, owner.at, now).await,
                 None => Ok(()),
             };
         }
     };
-    // Whoever wrote the result may go on: nothing that the run holds is released before ECS has accepted to stop its task.
+    // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = &owner.task {
-        ports.tasks.stop(arn, "its run is recorded").await?;
+        ports.tasks.stop(arn, "run is recorded").await?;
     }
     publish(ports, settings, hint, update, &outcome, task.as_deref(), now).await
 }
@@ -206,7 +209,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     task: Option<&str>,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
-    let on_spot = launch.is_some_and(Launch::is_on_spot);
+    let launch_size = launch.and_then(|launch| launch.size);
     let (run, project, inputs, preview) = launch.cloned().map_or_else(
         || {
             let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
@@ -227,9 +230,9 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         failures: Vec::new(),
         drift: None,
         preview,
-        reclaimed: false,
+        platform_failure: false,
         inputs: inputs.clone(),
-        started_at: owner.task.is_some().then_some(owner.at),
+        started_at: None,
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
@@ -237,44 +240,71 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     };
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
-        let reclaimed = on_spot && was_cut_short(&outcome) && is_reclaimed(&ports.tasks.state(arn).await?);
-        return Ok(Some(told_why(outcome, reclaimed)));
+        // Only an interrupted run needs the word of ECS: any other reported why it ended.
+        let end = if is_interrupted(&outcome) { ports.tasks.state(arn).await?.into_end() } else { TaskEnd::default() };
+        return Ok(Some(taken_away(outcome, &end)));
     }
-    let state = ports.tasks.state(arn).await?;
-    let reclaimed = is_reclaimed(&state);
-    let why = match state {
-        TaskState::Stopped { why, .. } => why,
-        TaskState::Missing if now.duration_since(owner.at) > MISSING_IS_GONE => "ECS does not know it any more".into(),
+    let end = match ports.tasks.state(arn).await? {
+        TaskState::Stopped { end } => end,
+        TaskState::Missing if now.duration_since(owner.at) > MISSING_IS_GONE => {
+            TaskEnd { words: "ECS does not know it any more".into(), ..TaskEnd::default() }
+        }
         TaskState::Alive { .. } | TaskState::Missing => return Ok(None),
     };
     // The result may have been stored between the first look and the end of the task.
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
-        return Ok(Some(told_why(outcome, reclaimed)));
+        return Ok(Some(taken_away(outcome, &end)));
     }
-    keep_lock(ports, task, &run, Some(now)).await?;
-    Ok(Some(told_why(aborted(format!("the task ended without a result: {why}")), reclaimed)))
+    // The task may have lived on, and taken the lock, after this reconciliation began.
+    keep_lock(ports, task, &run, Some(end.at.map_or(now, |at| at.max(now)))).await?;
+    let began = end.code != Some(StopCode::FailedToStart) && has_begun(ports, task).await?;
+    let cause = end.cause(began);
+    Ok(Some(Outcome {
+        platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
+        started_at: began.then_some(owner.at),
+        ..aborted(without_result(cause, &end, launch_size))
+    }))
 }
 
-/// Whether Fargate Spot takes the task's capacity back, or did.
-fn is_reclaimed(state: &TaskState) -> bool {
-    matches!(state, TaskState::Alive { reclaimed: true, .. } | TaskState::Stopped { reclaimed: true, .. })
+/// Returns whether Pulumi may have begun: the runner writes its progress before it calls Pulumi, and the lock before the operation.
+async fn has_begun<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<bool, Error> {
+    let objects = ports.objects;
+    Ok(objects.exists(&format!("{task}out/progress")).await? || objects.exists(&format!("{task}out/lock")).await?)
 }
 
-/// Whether something else ended the run than what it did.
-fn was_cut_short(outcome: &Outcome) -> bool {
-    match &outcome.verdict {
-        Verdict::Succeeded {} => false,
-        Verdict::Failed { reason, .. } => reason == reason::INTERRUPTED,
-        Verdict::Aborted { .. } => true,
+/// Why there is no result, in ECS's words, and the remedy.
+fn without_result(cause: Cause, end: &TaskEnd, size: Option<TaskSize>) -> String {
+    let (words, remedy) = (&end.words, end.remedy());
+    match cause {
+        Cause::Program => format!("the task ended without a result: {words}"),
+        Cause::Platform => format!("the task ended without a result: {words}; {remedy}"),
+        Cause::Spot => format!("{SPOT}: the task ended without a result: {words}"),
+        Cause::OutOfMemory => {
+            let size = size.map_or_else(String::new, |size| format!(" of {} MiB", size.memory_mib));
+            format!("pulumi used more than the task's memory{size}: {words}; {remedy}")
+        }
     }
 }
 
-/// Says so of a run that was not done when Fargate Spot took its capacity back.
-fn told_why(mut outcome: Outcome, reclaimed: bool) -> Outcome {
-    outcome.reclaimed = reclaimed && was_cut_short(&outcome);
-    if let (true, Verdict::Failed { message, .. } | Verdict::Aborted { message }) = (outcome.reclaimed, &mut outcome.verdict) {
-        message.insert_str(0, "Fargate Spot took the capacity back: ");
+/// The beginning of the message of a run that Fargate Spot interrupted.
+const SPOT: &str = "Fargate Spot took the capacity back";
+
+/// Whether the task was told to stop before the run was done.
+fn is_interrupted(outcome: &Outcome) -> bool {
+    matches!(&outcome.verdict, Verdict::Failed { reason, .. } if reason == reason::INTERRUPTED)
+}
+
+/// Marks a run as failed by the platform if AWS took its task away, or if S3 failed its runner.
+fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
+    let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
+    if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
+        outcome.platform_failure = is_taken_away || reason == reason::PLATFORM_FAILURE;
+        match end.code {
+            Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
+            _ if is_taken_away => message.insert_str(0, &format!("AWS stopped the task ({}): ", end.words)),
+            _ => {}
+        }
     }
     outcome
 }
@@ -290,14 +320,20 @@ async fn reported<C, O: Objects, Q, T>(
 ) -> Result<Option<Outcome>, Error> {
     let Some(document) = told(ports.objects, task, "result").await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
-    let result = from_json("result", &document).unwrap_or_else(|error| {
-        let message = if document.len() as u64 == MAX_TOLD {
-            format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_TOLD >> 20)
-        } else {
-            format!("the task reported {error}")
-        };
-        RunResult::new(bound::unknown(&message), owner.at, now)
-    });
+    let result = if bound::parsed(&document) > bound::MAX_PARSED {
+        Err("the task's result has too many values; let the program have smaller outputs".into())
+    } else {
+        from_json("result", &document).map_err(|error| {
+            if document.is_empty() {
+                "the task's result is empty, or is stored so that it cannot be read".into()
+            } else if document.len() as u64 == MAX_TOLD {
+                format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_TOLD >> 20)
+            } else {
+                format!("the task reported {error}")
+            }
+        })
+    };
+    let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
     let result = bound::bounded(result, owner.at, now);
     Ok(Some(Outcome {
         version: VERSION,
@@ -312,16 +348,23 @@ async fn reported<C, O: Objects, Q, T>(
         failures: result.failures,
         drift: result.drift.filter(|_| preview),
         preview,
-        reclaimed: false,
+        platform_failure: false,
         inputs: result.inputs,
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
     }))
 }
 
-/// What a task wrote; no more than [`MAX_TOLD`] bytes of it.
+/// What a task wrote; no more than [`MAX_TOLD`] bytes of it. An object that S3 has and does not give is empty: the end of a run does not
+/// depend on how its task stored a report.
 async fn told<O: Objects>(objects: &O, task: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
-    Ok(objects.get_range(&format!("{task}out/{name}"), 0, MAX_TOLD).await?)
+    match objects.get_range(&format!("{task}out/{name}"), 0, MAX_TOLD).await {
+        Err(driftless_aws::Error::Permanent { call, message }) => {
+            tracing::warn!(call, message, "a report of a task cannot be read");
+            Ok(Some(Vec::new()))
+        }
+        document => Ok(document?),
+    }
 }
 
 fn sha256(document: &[u8]) -> String {
@@ -404,7 +447,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     } else if finalizer::is_on(&update) {
         // No Stack has to learn of it.
         finalizer::remove(&mut update);
-        ports.cluster.replace(&update).await?;
+        ports.cluster.patch_metadata(&update).await?;
     }
     Ok(())
 }

@@ -67,12 +67,13 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     Ok(None)
 }
 
-/// Whether the outputs Secret of an Update is there, with these contents where they are known. Another object may have its name: an earlier Update's, or one that
-/// somebody made with a forged owner.
-async fn is_stored<C: Cluster>(cluster: &C, update: &Update, secret: Option<&Secret>) -> Result<bool, KubernetesError> {
+/// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or one with a forged
+/// owner, can have the same name.
+async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
     let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(update)).await?;
     let is_ours = |found: &Secret| found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref());
-    let is_same = |found: &Secret| secret.is_none_or(|secret| found.immutable == secret.immutable && found.data == secret.data);
+    let is_same =
+        |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);
     Ok(found.is_some_and(|found| is_ours(&found) && is_same(&found)))
 }
 

@@ -23,7 +23,7 @@ pub(crate) async fn stop_overdue<C, O: Objects, Q, T: Tasks>(
     let age = now.duration_since(owner.at);
     let progress = format!("{}out/progress", keys::task(&settings.task_role_id, keys::task_id(arn)));
     let has_begun = !limits.must_have_begun(age) || ports.objects.exists(&progress).await?;
-    let why = if is_wanted { limits.overdue(age, has_begun) } else { Some("its Update was deleted".into()) };
+    let why = if is_wanted { limits.overdue(age, has_begun) } else { Some("Update was deleted".into()) };
     if let Some(why) = why {
         tracing::warn!(task = arn, why, "stopping a task");
         ports.tasks.stop(arn, &why).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn stop_orphan<T: Tasks>(tasks: &T, settings: &Settings, arn: &
     let TaskState::Alive { created: Some(created), .. } = tasks.state(arn).await? else { return Ok(()) };
     if now.duration_since(created) > SignedDuration::from_secs(settings.start_seconds.into()) {
         tracing::warn!(task = arn, "stopping a task without a run");
-        tasks.stop(arn, "no run was given to it").await?;
+        tasks.stop(arn, "task owns no run").await?;
     }
     Ok(())
 }

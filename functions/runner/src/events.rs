@@ -19,6 +19,9 @@ const MAX_LINE_BYTES: usize = 8 << 20;
 /// As much of pulumi's error messages as is kept, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 10;
 
+/// The type of the resource whose outputs are the stack's.
+const STACK: &str = "pulumi:pulumi:Stack";
+
 /// As many changed resources are named.
 const MAX_CHANGED: usize = 100;
 
@@ -45,6 +48,8 @@ pub(crate) struct Events {
     pub pending: Vec<String>,
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
+    /// The stack's outputs, as the end of its last step has them: secrets as `[secret]`, assets without their text.
+    pub outputs: Option<Map<String, Value>>,
     /// Of a refresh: resources that are not as they were left, and by URN the first of them.
     drifted: u32,
     drift: BTreeMap<String, DriftedResource>,
@@ -150,6 +155,15 @@ struct Summary {
     resource_changes: BTreeMap<String, u64>,
 }
 
+/// The outputs in an event of the stack's step. Those of other resources are not kept, as they may be large.
+fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
+    let mut event: Value = serde_json::from_slice(line).ok()?;
+    match event.pointer_mut("/resOutputsEvent/metadata/new/outputs")?.take() {
+        Value::Object(outputs) => Some(outputs),
+        _ => None,
+    }
+}
+
 impl Events {
     /// Takes in what was added to the file since the last time. A file that is not there yet has nothing.
     pub(crate) fn read(&mut self, path: &Path, mask: &Mask) -> io::Result<()> {
@@ -201,6 +215,9 @@ impl Events {
             if self.drift.len() > Drift::MAX_RESOURCES {
                 self.drift.pop_last();
             }
+        }
+        if event.done.as_ref().is_some_and(|OfStep { metadata: step }| step.r#type == STACK) {
+            self.outputs = stack_outputs(line);
         }
         if let Some(OfStep { metadata: step }) = event.done
             && step.op != "same"
@@ -342,10 +359,22 @@ mod tests {
         assert_eq!(events(&[update; 200]).changed.len(), MAX_CHANGED);
     }
 
+    #[test]
+    fn outputs_are_those_of_the_last_step_of_the_stack() {
+        let end = |kind: &str, new: &str| format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"{kind}","new":{new}}}}}}}"#);
+        let first = end(STACK, r#"{"outputs":{}}"#);
+        let last = end(STACK, r#"{"outputs":{"url":"https://a","n":1}}"#);
+        let other = end("world:index:Object", r#"{"outputs":{"content":"b"}}"#);
+        assert_eq!(events(&[&other]).outputs, None);
+        let outputs = events(&[&first, &last, &other]).outputs.unwrap();
+        assert_eq!(Value::from(outputs), serde_json::json!({ "url": "https://a", "n": 1 }));
+        assert_eq!(events(&[&last, &end(STACK, "null")]).outputs, None);
+    }
+
     /// The end of a refresh's step as pulumi 3.259.0 writes it, and the rest of its metadata.
     fn refreshed(op: &str, kind: &str, name: &str, rest: &str) -> String {
         let urn = format!("urn:pulumi:dev::p::{kind}::{name}");
-        let custom = if kind == "pulumi:pulumi:Stack" { "" } else { r#""custom":true,"# };
+        let custom = if kind == STACK { "" } else { r#""custom":true,"# };
         let state = format!(r#"{{"type":"{kind}","urn":"{urn}",{custom}"id":"i","inputs":{{"content":"v"}},"outputs":{{}}}}"#);
         let new = if op == "delete" { "null" } else { &state };
         let metadata = format!(r#""op":"{op}","urn":"{urn}","type":"{kind}","old":{state},"new":{new},{rest},"provider":"""#);
@@ -373,7 +402,7 @@ mod tests {
     fn a_refresh_names_what_changed_and_what_is_gone() {
         let nested = r#""diffs":["tags","items"],"detailedDiff":{"tags[\"a.b/c\"]":{"diffKind":"update","inputDiff":false},"items[2]":{"diffKind":"add","inputDiff":false},"items[0].n":{"diffKind":"update","inputDiff":false},"tags[\"new\nline\"]":{"diffKind":"add","inputDiff":false}}"#;
         let lines = [
-            refreshed("same", "pulumi:pulumi:Stack", "p-dev", NO_DIFF),
+            refreshed("same", STACK, "p-dev", NO_DIFF),
             refreshed("same", "pulumi:providers:world", "default", NO_DIFF),
             refreshed("update", OBJECT, "changed", CONTENT),
             refreshed("same", OBJECT, "same", r#""detailedDiff":{}"#),
@@ -399,8 +428,8 @@ mod tests {
     fn a_refresh_with_its_program_finds_no_drift_in_what_has_no_provider() {
         let logical = r#""detailedDiff":null,"logical":true"#;
         let lines = [
-            refreshed("update", "pulumi:pulumi:Stack", "p-dev", NO_DIFF),
-            refreshed("same", "pulumi:pulumi:Stack", "p-dev", logical),
+            refreshed("update", STACK, "p-dev", NO_DIFF),
+            refreshed("same", STACK, "p-dev", logical),
             refreshed("update", "pulumi:providers:world", "default", NO_DIFF),
             refreshed("update", OBJECT, "changed", CONTENT),
             refreshed("same", OBJECT, "added", logical),

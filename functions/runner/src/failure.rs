@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use driftless_contract::{Lock, reason};
+use driftless_contract::{Lock, MORE_MEMORY, reason};
 
 use crate::{events::Events, lock};
 
@@ -18,6 +18,11 @@ impl Failure {
         Self { reason: reason::UNKNOWN, message: message.to_string() }
     }
 
+    /// The bucket failed the runner before Pulumi began: the run does not count as a failure.
+    pub(crate) fn platform(message: impl Display) -> Self {
+        Self { reason: reason::PLATFORM_FAILURE, message: message.to_string() }
+    }
+
     /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
     /// `dead` is what is known of the lock of a dead run.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
@@ -29,6 +34,15 @@ impl Failure {
             reason::UNKNOWN
         };
         Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
+    }
+
+    /// A signal ended pulumi that the runner did not send: the kernel sends one when the task runs out of memory.
+    pub(crate) fn of_killed(self) -> Self {
+        let message = format!(
+            "pulumi was killed, probably because the task ran out of memory; {MORE_MEMORY}; its last words:\n{}",
+            self.message
+        );
+        Self { message, ..self }
     }
 
     /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.

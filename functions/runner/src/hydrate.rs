@@ -8,7 +8,10 @@ use cap_std::{
 };
 use driftless_source::{Digest, DigestMismatch, Directory, InvalidManifest, Manifest, Verifier};
 
-use crate::s3::{Folder, StoreError};
+use crate::{
+    failure::Failure,
+    s3::{Folder, StoreError},
+};
 
 /// Why the tree is not in place.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,14 @@ impl HydrateError {
             Self::Store(error) => error.passes(),
             Self::Pack(_) => true,
             _ => false,
+        }
+    }
+
+    /// Why the run failed: because of the bucket, or of what is in it.
+    pub(crate) fn failure(self) -> Failure {
+        match self {
+            Self::Store(_) | Self::Pack(_) => Failure::platform(self),
+            _ => Failure::unknown(self),
         }
     }
 }

@@ -59,6 +59,8 @@ impl ProgramIdentity {
                 ("AWS_ROLE_ARN".into(), OsString::from(&web.role_arn)),
                 ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.dir.join("aws-token").into()),
                 ("AWS_ROLE_SESSION_NAME".into(), format!("driftless-{update_uid}").into()),
+                // As EKS sets it: older SDKs call the global endpoint of STS without it, which a VPC endpoint does not serve.
+                ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
         }
         variables
@@ -198,6 +200,7 @@ mod tests {
                 "AWS_ROLE_ARN=arn:aws:iam::1:role/app".into(),
                 format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", at("aws-token")),
                 "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
+                "AWS_STS_REGIONAL_ENDPOINTS=regional".into(),
             ]
         );
         fs::remove_dir_all(scratch).unwrap();

@@ -78,9 +78,9 @@ pub struct Settings {
 /// Why no result was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another task owns the run, or it was given up.
-    #[error("no run was given to this task within 10 minutes: it belongs to nobody")]
-    NoRun,
+    /// Another task owns the run, it was abandoned, or S3 denies the read: S3 says the same of all three.
+    #[error("no run was given to this task within 10m; another task owns it, or the bucket denies the read")]
+    NoRun(#[source] StoreError),
     /// The task was told to stop before it had a run.
     #[error("told to stop before a run was given to this task")]
     Stopped,
@@ -151,8 +151,17 @@ async fn begin(settings: &Settings) -> Result<(String, s3::Folder, Result<RunSpe
     let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
     match given(&folder, "in/spec", "run spec").await {
         Ok(spec) => Ok((task, folder, spec)),
-        Err(error) if error.is_absent() => Err(Error::NoRun),
-        Err(error) => Err(error.into()),
+        Err(error) if error.is_absent() => Err(Error::NoRun(error)),
+        Err(error) => {
+            let Failure { reason, message } = Failure::platform(&error);
+            let now = (settings.now)();
+            let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason: reason.into(), message }, now, now);
+            // What keeps the spec from being read may keep the result from being written: the log has it in any case.
+            if let Err(unwritten) = folder.put("out/result", to_json(&result), true).await {
+                pulumi::say(&format!("driftless: cannot write the result: {unwritten}"));
+            }
+            Err(error.into())
+        }
     }
 }
 
@@ -204,8 +213,9 @@ async fn given<T: DeserializeOwned>(
 }
 
 async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
-    let unread = |error: &dyn std::fmt::Display| Failure::unknown(format!("cannot read the program's identity: {error}"));
-    given(folder, "in/identity", "identity").await.map_err(|error| unread(&error))?.map_err(|error| unread(&error))
+    let unread = |error: &dyn std::fmt::Display| format!("cannot read the program's identity: {error}");
+    let identity = given(folder, "in/identity", "identity").await.map_err(|error| Failure::platform(unread(&error)))?;
+    identity.map_err(|error| Failure::unknown(unread(&error)))
 }
 
 async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> Infallible {

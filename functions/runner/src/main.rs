@@ -133,3 +133,31 @@ fn settings(arguments: Arguments) -> io::Result<Settings> {
 fn now() -> Timestamp {
     Timestamp::now()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_on_fargate_uses_the_bucket_of_its_region_and_the_credentials_of_ecs() {
+        for (region, s3) in
+            [("eu-west-1", "https://s3.eu-west-1.amazonaws.com"), ("cn-north-1", "https://s3.cn-north-1.amazonaws.com.cn")]
+        {
+            let arguments = Arguments {
+                bucket: "bucket".into(),
+                role_id: "AROA".into(),
+                metadata: "http://169.254.170.2/v4/x".into(),
+                region: region.into(),
+                s3: None,
+                aws: None,
+                credentials_path: Some("/v2/credentials/x".into()),
+                credentials_url: None,
+                credentials_token: None,
+                certificates: None,
+            };
+            let settings = settings(arguments).unwrap();
+            assert_eq!((&*settings.bucket.url, &*settings.bucket.region), (s3, region));
+            assert_eq!(settings.credentials.url, "http://169.254.170.2/v2/credentials/x");
+        }
+    }
+}

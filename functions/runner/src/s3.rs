@@ -13,6 +13,7 @@ use aws_sigv4::{
     },
     sign::v4,
 };
+use backon::ExponentialBuilder;
 use http::{
     HeaderName, Method, StatusCode,
     header::{IF_NONE_MATCH, RANGE},
@@ -22,6 +23,16 @@ use reqwest::{Client, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use crate::credentials::Provider;
+
+/// S3's errors are shorter.
+const MAX_ERROR_BYTES: usize = 8 << 10;
+const MAX_CODE_BYTES: usize = 64;
+
+/// The back-off of requests in the middle of a run. It outlasts an outage of a minute.
+pub(crate) fn back_off() -> ExponentialBuilder {
+    let builder = ExponentialBuilder::default().with_max_delay(Duration::from_secs(10));
+    builder.without_max_times().with_total_delay(Some(Duration::from_mins(2)))
+}
 
 /// Where the bucket is.
 #[derive(Clone, Debug)]
@@ -38,7 +49,7 @@ pub struct BucketEndpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The service answered, and not well.
-    #[error("{method} of {name} answered {status}")]
+    #[error("{method} of {name} answered {}", answer(*status, code))]
     Status {
         /// GET or PUT.
         method: Method,
@@ -46,6 +57,8 @@ pub enum StoreError {
         name: String,
         /// The answer.
         status: StatusCode,
+        /// S3's error code, such as `AccessDenied`; empty if the answer has none.
+        code: String,
     },
     /// The service cannot be reached, or the connection broke.
     #[error("cannot reach the bucket")]
@@ -136,7 +149,11 @@ impl Folder {
         let response = self.client.execute(request.try_into()?).await?;
         match response.status() {
             status if status.is_success() => Ok(response),
-            status => Err(StoreError::Status { method, name: name.to_owned(), status }),
+            status => {
+                // An answer that breaks off says less, and no less clearly that it is an error.
+                let body = head(response).await;
+                Err(StoreError::Status { method, name: name.to_owned(), status, code: code(&body).to_owned() })
+            }
         }
     }
 
@@ -177,10 +194,49 @@ impl StoreError {
         }
     }
 
-    /// The object is not there. Who may not list a bucket is told 403.
+    /// Returns whether the object may still come. S3 answers 404 or, without the right to list the bucket, 403 `AccessDenied`, which also
+    /// means that a policy denies the read. Any other code of 403 is final.
     pub(crate) fn is_absent(&self) -> bool {
-        matches!(self, Self::Status { status: StatusCode::NOT_FOUND | StatusCode::FORBIDDEN, .. })
+        match self {
+            Self::Status { status: StatusCode::NOT_FOUND, .. } => true,
+            Self::Status { status: StatusCode::FORBIDDEN, code, .. } => matches!(code.as_str(), "" | "AccessDenied"),
+            _ => false,
+        }
     }
+}
+
+/// What S3 answered, and what a person can do about it where that is known.
+fn answer(status: StatusCode, code: &str) -> String {
+    let remedy = match code {
+        "" => return status.to_string(),
+        "AccessDenied" => "; check the policies of the task role, the bucket and the VPC endpoint for S3",
+        "ExpiredToken" | "TokenRefreshRequired" => "; the task's credentials have expired, a new task has new ones",
+        "RequestTimeTooSkewed" => "; the task's clock differs from that of S3 by more than 15m, a new task has another host",
+        "SignatureDoesNotMatch" | "InvalidAccessKeyId" | "InvalidToken" => {
+            "; check the bucket's Region, and that no proxy changes requests to S3"
+        }
+        _ => "",
+    };
+    format!("{status} {code}{remedy}")
+}
+
+/// The beginning of an answer's body: an error fits into it.
+async fn head(mut response: Response) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        body.extend_from_slice(&piece);
+        if body.len() >= MAX_ERROR_BYTES {
+            break;
+        }
+    }
+    body
+}
+
+/// The `<Code>` of an error of S3: letters and digits, else none.
+fn code(body: &[u8]) -> &str {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
+    if code.len() <= MAX_CODE_BYTES && code.bytes().all(|byte| byte.is_ascii_alphanumeric()) { code } else { "" }
 }
 
 /// A key as S3 signs it: all but unreserved characters and slashes percent-encoded.
@@ -205,5 +261,46 @@ mod tests {
     fn a_key_is_encoded_as_s3_signs_it() {
         assert_eq!(encoded("tasks/AROA1:abc/in/spec"), "tasks/AROA1%3Aabc/in/spec");
         assert_eq!(encoded("a b+é~"), "a%20b%2B%C3%A9~");
+    }
+
+    #[test]
+    fn code_of_an_error_is_read_from_its_body() {
+        let error = |code: &str| format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code><Message>m</Message></Error>");
+        for (body, expected) in [
+            (error("AccessDenied"), "AccessDenied"),
+            (error("RequestTimeTooSkewed"), "RequestTimeTooSkewed"),
+            (error("a b"), ""),
+            (error(&"A".repeat(65)), ""),
+            ("<Code>Broken".into(), ""),
+            (String::new(), ""),
+        ] {
+            assert_eq!(code(body.as_bytes()), expected, "{body}");
+        }
+        assert_eq!(code(b"\xff<Code>A</Code>"), "");
+    }
+
+    #[test]
+    fn absent_expired_skewed_and_denied_are_different_ends() {
+        let error = |status: u16, code: &str| StoreError::Status {
+            method: Method::GET,
+            name: "in/spec".into(),
+            status: StatusCode::from_u16(status).unwrap(),
+            code: code.into(),
+        };
+        for (status, code, waits, remedy) in [
+            (404, "NoSuchKey", true, "NoSuchKey"),
+            (403, "AccessDenied", true, "the VPC endpoint for S3"),
+            (403, "", true, "Forbidden"),
+            (403, "RequestTimeTooSkewed", false, "the task's clock differs"),
+            (403, "SignatureDoesNotMatch", false, "that no proxy changes requests"),
+            (403, "ExpiredToken", false, "the task's credentials have expired"),
+            (400, "ExpiredToken", false, "the task's credentials have expired"),
+            (503, "SlowDown", true, "SlowDown"),
+        ] {
+            let error = error(status, code);
+            assert_eq!(error.is_absent() || error.passes(), waits, "{error}");
+            assert!(error.to_string().contains(remedy), "{error}");
+        }
+        assert_eq!(error(404, "").to_string(), "GET of in/spec answered 404 Not Found");
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use backon::{ExponentialBuilder, Retryable};
+use backon::Retryable;
 use driftless_contract::{
     Drift, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure, RunSource,
     RunSpec, VERSION, to_json,
@@ -33,7 +33,7 @@ use crate::{
     lock,
     mask::Mask,
     pulumi::{Ended, Pulumi, say},
-    s3::Folder,
+    s3::{Folder, back_off},
     stop::{self, Stop, stopped},
 };
 
@@ -45,6 +45,12 @@ const AFTER_STALE_LOCK: &str = "2";
 
 /// What pulumi's outputs show for a value that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
+
+/// What events show instead of a secret.
+const MASKED: &str = "[secret]";
+
+/// The key that marks a value as none of JSON's: a secret, an asset, an archive, a reference to a resource.
+const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
 
 /// How far the run is, for those who watch it.
 pub(crate) struct Gauge {
@@ -203,10 +209,10 @@ impl<'a> Session<'a> {
         self.gauge.began.set((self.now)());
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
-        self.operation(told).await?;
+        let events = self.operation(told).await?;
         // Also in a run that is to stop by now: what is done is done, and is told.
         if self.spec.operation == Operation::Up {
-            told.outputs = Some(self.outputs().await?);
+            told.outputs = Some(self.outputs(events.outputs).await?);
         }
         Ok(())
     }
@@ -215,8 +221,7 @@ impl<'a> Session<'a> {
         match &self.spec.source {
             RunSource::Tree { dir, paths, manifest_sha256 } => {
                 let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.tree);
-                let back_off = ExponentialBuilder::default().with_max_times(4);
-                once.retry(back_off).when(HydrateError::passes).await.map_err(Failure::unknown)
+                once.retry(back_off()).when(HydrateError::passes).await.map_err(HydrateError::failure)
             }
             RunSource::Project(project) => bare(project, self.spec.operation, &self.tree),
         }
@@ -258,14 +263,15 @@ impl<'a> Session<'a> {
         if ended.success {
             return Ok(());
         }
-        match &*self.pulumi.stop.borrow() {
-            Some(stop) => Err(self.cut_short(stop, &ended.words)),
-            None => Err(Failure::of_pulumi(&ended.words, self.spec.stale_lock.as_ref())),
+        if let Some(stop) = &*self.pulumi.stop.borrow() {
+            return Err(self.cut_short(stop, &ended.words));
         }
+        let failure = Failure::of_pulumi(&ended.words, self.spec.stale_lock.as_ref());
+        Err(if ended.killed { failure.of_killed() } else { failure })
     }
 
-    /// The operation; once more if nothing but the lock of a run that is known to be dead was in its way.
-    async fn operation(&self, told: &mut Told) -> Result<(), Failure> {
+    /// Carries out the operation and returns its events; once more if only the lock of a run that is known to be dead was in its way.
+    async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not tell.
             told.pending_operations = self.pending_operations().await;
@@ -276,16 +282,16 @@ impl<'a> Session<'a> {
         if arguments::looks_before(self.spec) {
             self.destroy_before(told).await?;
         }
-        let first = self.attempt(told, "1", arguments::operation).await?.0;
+        let (first, events) = self.attempt(told, "1", arguments::operation).await?;
         let held = if first.success { None } else { lock::only_lock(&first.words) };
         let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
         if !is_stale {
-            return self.judge(&first);
+            return self.judge(&first).map(|()| events);
         }
         say("driftless: the lock is of a run that is known to be dead; removing it");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let second = self.attempt(told, AFTER_STALE_LOCK, arguments::operation).await?.0;
-        self.judge(&second)
+        let (second, events) = self.attempt(told, AFTER_STALE_LOCK, arguments::operation).await?;
+        self.judge(&second).map(|()| events)
     }
 
     /// Fails if a refresh would change anything.
@@ -340,7 +346,7 @@ impl<'a> Session<'a> {
         let lock = held.id().filter(|_| takes_lock).map(|pid| self.lock(pid));
         if let Some(lock) = &lock {
             // A process that is held has not begun, and goes with us.
-            self.unless_stopped(async { self.announce(lock).await.map_err(Failure::unknown) }).await?;
+            self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
         }
         let mut events = Events::default();
         let mut beat = tokio::time::interval(EVENTS_EVERY);
@@ -382,7 +388,7 @@ impl<'a> Session<'a> {
     /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.
     async fn announce(&self, lock: &Lock) -> Result<(), crate::StoreError> {
         let put = || self.folder.put("out/lock", to_json(lock), false);
-        put.retry(ExponentialBuilder::default()).when(crate::StoreError::passes).await
+        put.retry(back_off()).when(crate::StoreError::passes).await
     }
 
     fn observe(&self, events: &mut Events, event_log: &Path) {
@@ -400,23 +406,13 @@ impl<'a> Session<'a> {
     }
 
     /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
-    /// given and the program passed on.
-    async fn outputs(&self) -> Result<BTreeMap<String, OutputValue>, Failure> {
-        let call = |more: Option<&str>| Call::new(["stack", "output", "--json"].into_iter().chain(more), Some(&self.spec.stack));
-        let ask = async |call: Call| {
-            let unread = |words: &str| format!("the update succeeded, but its outputs cannot be read: {words}");
-            let (success, answer, words) = self.pulumi.ask(&call).await.map_err(|error| match &*self.pulumi.stop.borrow() {
-                Some(stop) => Failure { reason: stop.why.reason, message: unread(&format!("{}: {error}", stop.why.message)) },
-                None => not_run(error),
-            })?;
-            if !success {
-                return Err(Failure::unknown(unread(&words)));
-            }
-            let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
-            serde_json::from_slice::<Map<String, Value>>(&answer).map_err(unreadable)
+    /// given and the program passed on. `seen` are those that the events have; pulumi is asked where they are not whole.
+    async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
+        let (masked, clear) = match seen.filter(|outputs| outputs.values().all(is_whole)) {
+            Some(outputs) => (outputs.clone(), outputs),
+            None => try_join(self.stack_output(None), self.stack_output(Some("--show-secrets"))).await?,
         };
-        let (masked, clear) = try_join(ask(call(None)), ask(call(Some("--show-secrets")))).await?;
-        let known = clear.into_iter().filter(|(_, value)| !has_unknown(value));
+        let known = clear.into_iter().filter(|(_, value)| !has_text(value, &|text| text == UNKNOWN));
         Ok(known
             .map(|(name, value)| {
                 let text = value.to_string();
@@ -425,6 +421,20 @@ impl<'a> Session<'a> {
             })
             .collect())
     }
+
+    async fn stack_output(&self, flag: Option<&str>) -> Result<Map<String, Value>, Failure> {
+        let call = Call::new(["stack", "output", "--json"].into_iter().chain(flag), Some(&self.spec.stack));
+        let unread = |words: &str| format!("the update succeeded, but its outputs cannot be read: {words}");
+        let (success, answer, words) = self.pulumi.ask(&call).await.map_err(|error| match &*self.pulumi.stop.borrow() {
+            Some(stop) => Failure { reason: stop.why.reason, message: unread(&format!("{}: {error}", stop.why.message)) },
+            None => not_run(error),
+        })?;
+        if !success {
+            return Err(Failure::unknown(unread(&words)));
+        }
+        let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
+        serde_json::from_slice(&answer).map_err(unreadable)
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
@@ -432,11 +442,24 @@ fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }
 
-fn has_unknown(value: &Value) -> bool {
+/// Returns whether an event has all of an output: neither a secret, nor an asset, whose text pulumi leaves out.
+fn is_whole(output: &Value) -> bool {
+    fn is_special(value: &Value) -> bool {
+        match value {
+            Value::Object(fields) => fields.contains_key(SIGNATURE) || fields.values().any(is_special),
+            Value::Array(values) => values.iter().any(is_special),
+            _ => false,
+        }
+    }
+    !is_special(output) && !has_text(output, &|text| text.contains(MASKED))
+}
+
+/// Returns whether a string anywhere in a value is such a text.
+fn has_text(value: &Value, is_such: &impl Fn(&str) -> bool) -> bool {
     match value {
-        Value::String(text) => text == UNKNOWN,
-        Value::Array(values) => values.iter().any(has_unknown),
-        Value::Object(fields) => fields.values().any(has_unknown),
+        Value::String(text) => is_such(text),
+        Value::Array(values) => values.iter().any(|value| has_text(value, is_such)),
+        Value::Object(fields) => fields.values().any(|value| has_text(value, is_such)),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }
@@ -504,7 +527,18 @@ mod tests {
 
     #[test]
     fn an_output_that_was_not_computed_is_seen_at_any_depth() {
+        let has_unknown = |value: &Value| has_text(value, &|text| text == UNKNOWN);
         assert!(has_unknown(&json!({ "a": [1, { "b": UNKNOWN }] })));
         assert!(!has_unknown(&json!({ "a": [1, { "b": "known" }, null] })));
+    }
+
+    #[test]
+    fn events_have_outputs_without_secrets_and_assets_alone() {
+        let secret = json!({ SIGNATURE: "1b47061264138c4ac30d75fd1eb44270", "ciphertext": MASKED });
+        let asset = json!({ SIGNATURE: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>" });
+        for value in [secret, asset, json!({ "a": [{ SIGNATURE: "" }] }), json!(["https://user:[secret]@host"])] {
+            assert!(!is_whole(&value), "{value}");
+        }
+        assert!(is_whole(&json!({ "a": [1, { "b": "known" }, null] })));
     }
 }

@@ -50,6 +50,9 @@ const TASK: &str = "tasks/AROA1:t1/";
 /// The content of an object that can be neither read nor written.
 const UNAVAILABLE: &[u8] = b"503";
 
+/// The content of an object begins with that which is refused with the code that follows.
+const REFUSED: &[u8] = b"403 ";
+
 /// What a test waits for comes within this time, however busy the machine is.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -268,6 +271,10 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
             (200, keys.as_bytes().to_vec())
         }
         (_, Some(content)) if content == UNAVAILABLE => (503, vec![]),
+        ("GET", Some(content)) if content.starts_with(REFUSED) => {
+            let code = String::from_utf8_lossy(&content[REFUSED.len()..]);
+            (403, format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code></Error>").into_bytes())
+        }
         // As the policy of the task's role and S3 have it.
         ("PUT", _) if key.ends_with("/out/result") && headers.get("if-none-match") != Some(&"*") => (403, vec![]),
         ("PUT", Some(_)) if headers.contains_key("if-none-match") => (412, vec![]),
@@ -297,6 +304,22 @@ async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
 }
 
 #[tokio::test]
+async fn outputs_without_a_secret_are_those_of_the_events() {
+    let end = |outputs: &str| {
+        format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"pulumi:pulumi:Stack","new":{{"outputs":{outputs}}}}}}}}}"#) + "\n"
+    };
+    let secret = r#"{"n":{"4dabf18193072939515e22adb298388d":"1b47061264138c4ac30d75fd1eb44270","ciphertext":"[secret]"}}"#;
+    for (name, outputs, asked, expected) in [("outputs-plain", r#"{"n":2}"#, 0, 2), ("outputs-secret", secret, 2, 1)] {
+        let aws = Aws::new(name);
+        fs::write(aws.dir.join("events"), end(outputs)).unwrap();
+        aws.launch(|_| {});
+        aws.run().await.unwrap();
+        assert_eq!(aws.calls().iter().filter(|call| *call == "stack output").count(), asked, "{name}");
+        assert_eq!(aws.result().outputs.unwrap()["n"].value, expected, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
     let aws = Aws::new("none");
     let stopping = async {
@@ -306,6 +329,55 @@ async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
     let (ended, ()) = tokio::join!(aws.run(), stopping);
     assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
     assert!(aws.served.lock().unwrap().objects.is_empty(), "nothing is written");
+}
+
+#[tokio::test]
+async fn spec_that_s3_refuses_for_good_ends_the_task_at_once() {
+    for code in ["SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken"] {
+        let aws = Aws::new(code);
+        aws.put("in/spec", [REFUSED, code.as_bytes()].concat());
+        let ended = aws.run().await;
+        let Err(Error::Store(error)) = ended else { panic!("{ended:?}") };
+        let words = format!("GET of in/spec answered 403 Forbidden {code}; ");
+        assert!(error.to_string().starts_with(&words), "{error}");
+        let (phase, reason, message) = aws.failure();
+        assert_eq!((phase, reason.as_str()), (Phase::Fetch, "PlatformFailure"));
+        assert_eq!(message, error.to_string());
+        assert_eq!(aws.served.lock().unwrap().requests.iter().filter(|request| request.starts_with("GET in/spec")).count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn spec_that_is_denied_is_waited_for() {
+    let aws = Aws::new("denied");
+    aws.put("in/spec", [REFUSED, b"AccessDenied"].concat());
+    let giving = async {
+        aws.answered("GET in/spec 403", 3).await;
+        aws.launch(|_| {});
+    };
+    let (ended, ()) = tokio::join!(aws.run(), giving);
+    ended.unwrap();
+    assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+}
+
+#[tokio::test]
+async fn bucket_that_fails_the_runner_is_no_failure_of_the_program() {
+    for name in ["in/manifest", "in/identity"] {
+        let aws = Aws::new(&name.replace('/', "-"));
+        aws.launch(|spec| spec.identity = name == "in/identity");
+        aws.put(name, [REFUSED, b"RequestTimeTooSkewed"].concat());
+        aws.run().await.unwrap();
+        let (phase, told, message) = aws.failure();
+        assert_eq!((phase, told.as_str()), (Phase::Fetch, "PlatformFailure"), "{message}");
+        assert!(message.contains("RequestTimeTooSkewed; the task's clock differs"), "{message}");
+        assert!(aws.calls().is_empty());
+    }
+    // What is in it is another matter.
+    let aws = Aws::new("other-tree");
+    aws.launch(|_| {});
+    aws.put("in/manifest", b"other".to_vec());
+    aws.run().await.unwrap();
+    assert_eq!(aws.failure().1, "Unknown");
 }
 
 #[tokio::test]
@@ -441,6 +513,11 @@ async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
         }
         aws.run().await.unwrap();
         assert_eq!(aws.result().verdict != Verdict::Succeeded {}, dies);
+        if dies {
+            let (.., message) = aws.failure();
+            let words = "pulumi was killed, probably because the task ran out of memory; give it more memory with spec.";
+            assert!(message.starts_with(words), "{message}");
+        }
         let Lock { not_before, not_after, .. } = aws.document("out/lock").unwrap();
         assert_eq!(not_after.is_some(), dies);
         assert!(not_after.is_none_or(|end| end >= not_before));

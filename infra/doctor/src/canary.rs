@@ -35,26 +35,12 @@ pub struct Canary<'a> {
 }
 
 impl Canary<'_> {
-    /// The Program and the Stack. The passphrase protects nothing: there is no secret in it.
+    /// The Program and the Stack.
     #[must_use]
     pub fn objects(&self) -> Value {
-        let metadata = json!({ "name": NAME, "namespace": self.namespace });
-        let program = json!({
-            "resources": { "canary": { "type": "pulumi:index:Stash", "properties": { "input": NAME } } },
-            "outputs": { "canary": "${canary.output}" },
-        });
-        let spec = json!({
-            "stack": NAME,
-            "backend": self.backend,
-            "programRef": { "name": NAME },
-            "destroyOnFinalize": true,
-            "envRefs": { "PULUMI_CONFIG_PASSPHRASE": { "type": "Literal", "literal": { "value": NAME } } },
-            "envSecrets": self.secret.as_slice(),
-        });
-        json!({ "apiVersion": "v1", "kind": "List", "items": [
-            { "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": metadata, "program": program },
-            { "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec },
-        ] })
+        let Self { namespace, backend, secret, .. } = *self;
+        let stack = stack(namespace, NAME, NAME, backend, secret);
+        json!({ "apiVersion": "v1", "kind": "List", "items": [program(namespace, NAME), stack] })
     }
 
     /// Applies it, waits, says where it is stuck if it is, and deletes it.
@@ -121,6 +107,32 @@ impl Canary<'_> {
     }
 }
 
+/// A Program of one resource that needs no provider.
+#[must_use]
+pub fn program(namespace: &str, name: &str) -> Value {
+    let program = json!({
+        "resources": { "canary": { "type": "pulumi:index:Stash", "properties": { "input": NAME } } },
+        "outputs": { "canary": "${canary.output}" },
+    });
+    let metadata = json!({ "name": name, "namespace": namespace });
+    json!({ "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": metadata, "program": program })
+}
+
+/// A Stack of a Program, destroyed when it is deleted. The passphrase protects nothing: the state has no secret.
+#[must_use]
+pub fn stack(namespace: &str, name: &str, program: &str, backend: &str, secret: Option<&str>) -> Value {
+    let spec = json!({
+        "stack": name,
+        "backend": backend,
+        "programRef": { "name": program },
+        "destroyOnFinalize": true,
+        "envRefs": { "PULUMI_CONFIG_PASSPHRASE": { "type": "Literal", "literal": { "value": NAME } } },
+        "envSecrets": secret.as_slice(),
+    });
+    let metadata = json!({ "name": name, "namespace": namespace });
+    json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec })
+}
+
 fn is_absent(error: &str) -> bool {
     error.contains("NotFound")
 }
@@ -133,7 +145,9 @@ pub fn is_ready(stack: &Value) -> bool {
         && condition(stack, "Ready").is_some_and(|ready| ready["status"] == "True")
 }
 
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+/// A condition of an object by its type.
+#[must_use]
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     object["status"]["conditions"].as_array().into_iter().flatten().find(|condition| condition["type"] == kind)
 }
 

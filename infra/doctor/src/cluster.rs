@@ -74,9 +74,9 @@ pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation
         findings.push(opened(namespace, &may.map(|(_, what, may)| (what, may))));
     }
     findings.push(forwarder(&kubectl.json(&["--namespace", SYSTEM, "get", "deployment", "driftless-forwarder"])));
-    let address = found.outputs.get("WebhookUrl").map(|url| format!("{url}{cluster}"));
+    let Some(address) = found.outputs.get("WebhookUrl").map(|url| format!("{url}{cluster}")) else { return findings };
     let got = |kind: &str| kubectl.json(&["--namespace", FLUX, "get", kind, "driftless"]);
-    findings.push(provider(&got("providers.notification.toolkit.fluxcd.io"), address.as_deref()));
+    findings.push(provider(&got("providers.notification.toolkit.fluxcd.io"), Some(&address)));
     findings.push(alert(&got("alerts.notification.toolkit.fluxcd.io")));
     let path = "go-template={{ index .data \"token\" | base64decode }}";
     let token = kubectl.text(&["--namespace", FLUX, "get", "secret", "driftless", "--output", path], None);

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use driftless_core::DefaultSize;
+
 /// On-demand prices of us-east-1 in USD, without free tiers.
 pub mod price {
     /// Fargate, Linux on `x86_64`: a vCPU for an hour.
@@ -11,6 +13,10 @@ pub mod price {
     pub const FARGATE_GB_HOUR: f64 = 0.004_445;
     /// A public IPv4 address for an hour.
     pub const ADDRESS_HOUR: f64 = 0.005;
+    /// A NAT gateway for an hour, without its address.
+    pub const NAT_HOUR: f64 = 0.045;
+    /// A GB through a NAT gateway.
+    pub const NAT_GB: f64 = 0.045;
     /// Lambda on arm64: a GB of memory for a second.
     pub const LAMBDA_GB_SECOND: f64 = 0.000_013_333_4;
     /// A call of a function.
@@ -37,7 +43,8 @@ pub mod price {
     pub const NODE_HOUR: f64 = 0.096;
 }
 
-const HOURS: f64 = 730.0;
+/// The hours of a month.
+pub(crate) const HOURS: f64 = 730.0;
 const MINUTES: f64 = HOURS * 60.0;
 /// Event source mappings that poll standard queues; one more polls the FIFO queue.
 pub(crate) const STANDARD_MAPPINGS: f64 = 4.0;
@@ -58,10 +65,11 @@ const LOOK_LOG_GB: f64 = 1e-6;
 const METRICS: f64 = 30.0;
 /// Metrics that the alarms of the template look at.
 pub(crate) const ALARM_METRICS: f64 = 26.0;
-/// A task of the default size, and what its start and its image's pull add.
-const TASK_VCPUS: f64 = 0.5;
-const TASK_GB: f64 = 1.0;
-const START_MINUTES: f64 = 0.75;
+/// Fargate bills from the pull of the image, which takes so many MiB a minute; then the containers start.
+const PULL_MIB_PER_MINUTE: f64 = 900.0;
+const START_MINUTES: f64 = 0.25;
+/// A MiB in the GB by which AWS prices traffic.
+const GB_PER_MIB: f64 = 1.048_576e-3;
 /// Of one run, as `make bench` counts them: calls of S3 and SQS, and looks of functions.
 const RUN_S3_CALLS: f64 = 75.0;
 const RUN_SQS_CALLS: f64 = 48.0;
@@ -73,7 +81,7 @@ const POD_VCPUS: f64 = 0.1;
 /// The same where nodes are EKS on Fargate, whose smallest size has so many vCPUs and GB.
 const FARGATE_POD: (f64, f64) = (0.25, 0.5);
 
-/// What is run.
+/// What is run, and in which network.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Stacks.
@@ -84,18 +92,31 @@ pub struct Load {
     pub minutes: f64,
     /// Clusters.
     pub clusters: f64,
+    /// The size of a task.
+    pub size: DefaultSize,
+    /// MiB of the images that a task pulls, compressed.
+    pub image_mib: f64,
+    /// MiB that a run downloads beside them: plugins and packages.
+    pub install_mib: f64,
+    /// NAT gateways that are there for Driftless alone.
+    pub nat_gateways: f64,
+    /// Whether images are in ECR, whose layers an S3 gateway endpoint brings past the NAT gateway.
+    pub ecr: bool,
 }
 
-/// Months' costs in USD, with the formula of each.
+/// A line of the bill in USD a month: behind NAT, the default, and with public addresses (`AssignPublicIp`).
+type Line = (&'static str, [f64; 2]);
+
+/// Costs of a month.
 #[derive(Debug)]
 pub struct Bill {
     /// What there is without a Stack.
-    pub idle: Vec<(&'static str, f64)>,
+    pub idle: Vec<Line>,
     /// What each Stack adds while nothing changes, times the Stacks.
-    pub watched: Vec<(&'static str, f64)>,
+    pub watched: Vec<Line>,
     /// What runs add.
-    pub runs: Vec<(&'static str, f64)>,
-    /// One workspace pod per Stack: on a node of EC2, and on Fargate.
+    pub runs: Vec<Line>,
+    /// One workspace pod per Stack that stays, as `workspaceReclaimPolicy: Retain` has it: on a node of EC2, and on Fargate.
     pub pods: [f64; 2],
 }
 
@@ -105,33 +126,42 @@ impl Load {
     pub fn bill(&self) -> Bill {
         let lambda = |calls: f64, seconds: f64| calls * (price::LAMBDA_CALL + seconds * FUNCTION_GB * price::LAMBDA_GB_SECOND);
         let fargate = |vcpus: f64, gb: f64| vcpus * price::FARGATE_VCPU_HOUR + gb * price::FARGATE_GB_HOUR;
+        let both = |name, cost| (name, [cost; 2]);
         let looks = self.stacks * MINUTES / LOOK_MINUTES;
         let runs = self.runs_per_day * HOURS / 24.0;
-        let task_hours = (self.minutes + START_MINUTES).max(1.0) / 60.0;
+        let task_hours = (self.minutes + START_MINUTES + self.image_mib / PULL_MIB_PER_MINUTE).max(1.0) / 60.0;
+        let through_nat = if self.ecr { self.install_mib } else { self.image_mib + self.install_mib };
+        let downloads = runs * through_nat * GB_PER_MIB;
         Bill {
             idle: vec![
-                (
+                both(
                     "queues that are polled",
                     MINUTES * POLLS_PER_MINUTE * (STANDARD_MAPPINGS * price::SQS_CALL + price::SQS_FIFO_CALL),
                 ),
-                ("sweeps of nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
-                ("seven secrets and a key", 7.0 * price::SECRET + price::KEY),
-                ("alarms and dashboard", ALARM_METRICS * price::ALARM_METRIC + price::DASHBOARD),
-                ("metrics", METRICS * self.clusters * price::METRIC),
+                both("sweeps of nothing", lambda(MINUTES * self.clusters, SWEEP_SECONDS)),
+                both("seven secrets and a key", 7.0 * price::SECRET + price::KEY),
+                both("alarms and dashboard", ALARM_METRICS * price::ALARM_METRIC + price::DASHBOARD),
+                both("metrics", METRICS * self.clusters * price::METRIC),
+                ("NAT gateways", [self.nat_gateways * HOURS * (price::NAT_HOUR + price::ADDRESS_HOUR), 0.0]),
             ],
             watched: vec![
-                ("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
-                ("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
-                ("logs of looks", looks * LOOK_LOG_GB * price::LOG_GB),
+                both("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
+                both("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
+                both("logs of looks", looks * LOOK_LOG_GB * price::LOG_GB),
             ],
             runs: vec![
-                ("Fargate", runs * task_hours * (fargate(TASK_VCPUS, TASK_GB) + price::ADDRESS_HOUR)),
-                (
+                both(
+                    "Fargate",
+                    runs * task_hours * fargate(f64::from(self.size.cpu) / 1024.0, f64::from(self.size.memory_mib) / 1024.0),
+                ),
+                ("image and installs through NAT", [downloads * price::NAT_GB, 0.0]),
+                ("public addresses", [0.0, runs * task_hours * price::ADDRESS_HOUR]),
+                both(
                     "S3, SQS and Lambda",
                     runs * (RUN_S3_CALLS * price::S3_CALL + RUN_SQS_CALLS * price::SQS_CALL)
                         + lambda(runs * RUN_INVOCATIONS, LOOK_SECONDS),
                 ),
-                ("logs of runs", runs * RUN_LOG_GB * price::LOG_GB),
+                both("logs of runs", runs * RUN_LOG_GB * price::LOG_GB),
             ],
             pods: [
                 self.stacks * HOURS * POD_VCPUS * price::NODE_HOUR / 2.0,
@@ -141,17 +171,27 @@ impl Load {
     }
 }
 
+impl Bill {
+    /// What is paid for these hours in USD, if all runs of the month are in them: behind NAT, and with public addresses.
+    #[must_use]
+    pub fn within(&self, hours: f64) -> [f64; 2] {
+        let sum = |lines: &[Line], network: usize| lines.iter().map(|(_, cost)| cost[network]).sum::<f64>();
+        [0, 1].map(|network| (sum(&self.idle, network) + sum(&self.watched, network)) * hours / HOURS + sum(&self.runs, network))
+    }
+}
+
 impl fmt::Display for Bill {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut total = 0.0;
+        writeln!(formatter, "{:<40}{:>12}{:>12}", "USD a month", "behind NAT", "public")?;
+        let mut total = [0.0; 2];
         for (title, lines) in [("idle", &self.idle), ("Stacks", &self.watched), ("runs", &self.runs)] {
-            for (name, cost) in lines {
-                writeln!(formatter, "{title:<8}{name:<28}{cost:>9.2}")?;
-                total += cost;
+            for (name, [nat, public]) in lines {
+                writeln!(formatter, "{title:<8}{name:<32}{nat:>12.2}{public:>12.2}")?;
+                total = [total[0] + nat, total[1] + public];
             }
         }
-        writeln!(formatter, "{:<36}{total:>9.2}", "Driftless, USD a month")?;
-        writeln!(formatter, "{:<36}{:>9.2}", "a pod per Stack, on EC2 nodes", self.pods[0])?;
-        write!(formatter, "{:<36}{:>9.2}", "a pod per Stack, on EKS Fargate", self.pods[1])
+        writeln!(formatter, "{:<40}{:>12.2}{:>12.2}", "Driftless", total[0], total[1])?;
+        writeln!(formatter, "{:<40}{:>12.2}", "a retained pod per Stack, EC2 nodes", self.pods[0])?;
+        write!(formatter, "{:<40}{:>12.2}", "a retained pod per Stack, EKS Fargate", self.pods[1])
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 /// Of Service Quotas: the vCPUs that Fargate runs on demand at once.
 const FARGATE_VCPUS: &str = "L-3032A538";
 /// Fewer vCPUs than that are 16 runs of the default size: new accounts have 6.
-const FEW_VCPUS: f64 = 8.0;
+const FEW_VCPUS: f64 = 16.0;
 /// What is read of a function. Its environment has secrets and stays where it is.
 const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatus: LastUpdateStatus, \
     LastUpdateStatusReason: LastUpdateStatusReason, Architecture: Architectures[0], Clusters: Environment.Variables.CLUSTERS}";
@@ -459,7 +459,7 @@ fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Install
         }
         findings.extend(shared_credentials(name, &kubeconfigs, &found.clusters));
     }
-    if let Some(name) = parameters.get("WebhookKeysSecret") {
+    if let Some(name) = parameters.get("WebhookKeysSecret").filter(|_| found.outputs.contains_key("WebhookUrl")) {
         let keys = read(name)
             .and_then(|text| serde_json::from_str(&text).map_err(|_| "it is no JSON object of clusters and keys".to_owned()));
         findings.extend(webhook_keys(name, keys.as_ref(), &found.clusters));

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod cost;
 mod finding;
 pub mod installation;
+pub mod prove;
 pub mod tools;
 
 pub use finding::{Finding, Level};

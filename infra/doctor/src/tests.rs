@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::{Finding, Level, canary, cluster, cost::Load, installation};
+use crate::{Finding, Level, canary, cluster, installation};
 
 type Answer = Result<Value, String>;
 
@@ -224,7 +224,7 @@ fn inbound_rules_and_images_that_move_are_told() {
         (groups(json!([{ "IpProtocol": "-1", "UserIdGroupPairs": [{ "GroupId": "sg-2" }] }])), Level::Warn, "sg-2"),
         (installation::security_groups(&no()).remove(0), Level::Warn, "ec2:DescribeSecurityGroups"),
         (installation::default_image("pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
-        (installation::default_image("pulumi/pulumi:latest-nonroot"), Level::Warn, "no digest"),
+        (installation::default_image("pulumi/pulumi:3.259.0-nonroot"), Level::Warn, "no digest"),
     ]);
 }
 
@@ -409,16 +409,6 @@ fn ready_is_of_the_generation_that_is_there() {
     assert_eq!(latest(json!({})), Value::Null);
 }
 
-/// The page has what `make cost` prints, so that its figures are this code's.
-#[test]
-fn the_page_on_costs_has_these_figures() {
-    let page = include_str!("../../../docs/cost.md");
-    for (stacks, runs_per_day, minutes) in [(100.0, 50.0, 3.0), (1000.0, 500.0, 3.0)] {
-        let bill = Load { stacks, runs_per_day, minutes, clusters: 1.0 }.bill().to_string();
-        assert!(page.contains(&bill), "docs/cost.md has not, for {stacks} Stacks:\n{bill}");
-    }
-}
-
 fn template() -> Value {
     serde_saphyr::from_str(include_str!("../../template.yaml")).unwrap()
 }
@@ -437,6 +427,18 @@ fn the_bill_has_as_many_mappings_and_metrics_of_alarms_as_the_template() {
     assert_eq!(metrics.sum::<usize>().to_string(), crate::cost::ALARM_METRICS.to_string());
     let mappings = of_type("AWS::Lambda::EventSourceMapping").len();
     assert_eq!(mappings.to_string(), (crate::cost::STANDARD_MAPPINGS + 1.0).to_string());
+}
+
+#[test]
+fn the_default_image_is_the_pulumi_that_is_tested() {
+    let versions = include_str!("../../../tests/tools/pulumi/go.mod");
+    let version =
+        versions.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
+    let image = format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot");
+    assert_eq!(template()["Parameters"]["DefaultImage"]["Default"], image);
+    for page in [include_str!("../../../docs/images.md"), include_str!("../../../docs/aws.md")] {
+        assert!(page.contains(&image));
+    }
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub use program::{
 pub use shared::{ObjectReference, ProjectInfo, duration};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,
-    FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, Prerequisite, ProgramReference, Requirement, ResourceRef,
-    SecretSelector, SshAuth, Stack, StackDrift, StackSpec, StackStatus, WorkspaceReclaimPolicy,
+    FluxSource, GitAuth, GithubAppAuth, LastUpdate, LiteralSelector, PlatformFailures, Prerequisite, ProgramReference,
+    Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackSpec, StackStatus, WorkspaceReclaimPolicy,
 };
 pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,

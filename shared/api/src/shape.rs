@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use driftless_core::{InitContainer, TaskShape, size};
+use driftless_core::{DefaultSize, InitContainer, TaskShape, size};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -49,7 +49,8 @@ struct Init {
 impl WorkspaceSpec {
     /// What a task for this Workspace is made of. Else the field that has no meaning on Fargate or asks for more than Fargate has, and the
     /// remedy. `at` is where the user wrote this spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
-    pub fn shape(&self, at: &str) -> Result<TaskShape, String> {
+    /// `default` changes no error.
+    pub fn shape(&self, at: &str, default: DefaultSize) -> Result<TaskShape, String> {
         self.check_own(at)?;
         let pod = format!("{at}.podTemplate.spec");
         only(&pod, self.pod(), &["containers", "initContainers"])?;
@@ -66,7 +67,7 @@ impl WorkspaceSpec {
         let mut asked = Asked::default();
         asked.add(&format!("{}.resources", home("resources")), &main.resources)?;
         let init = inits(&pod, list(&self.pod()["initContainers"]), &mut asked)?;
-        let (cpu, memory_mib) = asked.size(at)?;
+        let (cpu, memory_mib) = asked.size(at, default)?;
         let image = main.image.filter(|image| !image.is_empty());
         Ok(TaskShape { image, cpu, memory_mib, ephemeral_gib: asked.disk(at)?, init })
     }
@@ -201,9 +202,9 @@ impl Asked {
         Ok(())
     }
 
-    fn size(&self, at: &str) -> Result<(u32, u32), String> {
+    fn size(&self, at: &str, default: DefaultSize) -> Result<(u32, u32), String> {
         let bytes = self.memory.map(|milli| milli.div_ceil(1000));
-        size(self.cpu, bytes).ok_or_else(|| {
+        size(self.cpu, bytes, default).ok_or_else(|| {
             let (cpu, gib) = (self.cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
             format!(
                 "{at}.resources: {cpu} CPUs and {gib} GiB of memory are asked for; Fargate has 16 and 120 at most: ask for less"
@@ -389,9 +390,9 @@ mod tests {
             (json!({ "podTemplate": { "spec": {} }, "projectInfo": { "name": "p", "runtime": "yaml" } }), default.clone()),
             (resources(json!({ "cpu": 1, "memory": "64Mi" }), json!({ "memory": "4Gi" })), of(1024, 4096, None)),
             (resources(json!({ "cpu": "2" }), json!({ "cpu": "100m" })), of(2048, 4096, None)),
-            (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(512, 1024, None)),
-            (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(512, 1024, Some(21))),
-            (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(512, 1024, Some(200))),
+            (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(1024, 2048, None)),
+            (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(1024, 2048, Some(21))),
+            (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(1024, 2048, Some(200))),
             (
                 pod(json!({ "containers": [{ "name": "pulumi", "image": "mine", "securityContext": {}, "ports": null }] })),
                 image("mine"),
@@ -429,7 +430,7 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(workspace(spec.clone()).shape("spec"), Ok(expected), "{spec}");
+            assert_eq!(workspace(spec.clone()).shape("spec", DefaultSize::default()), Ok(expected), "{spec}");
         }
     }
 
@@ -510,7 +511,9 @@ mod tests {
             (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is no list of containers"),
             (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),
         ] {
-            let error = workspace(spec.clone()).shape("spec.workspaceTemplate.spec").expect_err(&spec.to_string());
+            let error = workspace(spec.clone())
+                .shape("spec.workspaceTemplate.spec", DefaultSize::default())
+                .expect_err(&spec.to_string());
             assert!(error.starts_with("spec.workspaceTemplate.spec.") && error.contains(words), "{error}\n{words}");
         }
     }

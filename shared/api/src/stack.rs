@@ -388,6 +388,8 @@ pub struct DriftlessStackStatus {
     /// When the Stack is looked at again, if no event comes before.
     #[serde(deserialize_with = "json::lenient")]
     pub next_look: Option<Time>,
+    /// The last runs failed because of the platform under them: they are not counted in `lastUpdate.failures`.
+    pub platform_failures: Option<PlatformFailures>,
     /// Whether any of its runs ever began. Absent if another operator ran it.
     pub ran: Option<bool>,
     /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.
@@ -396,6 +398,16 @@ pub struct DriftlessStackStatus {
     pub suspended: Option<bool>,
     /// The first of the prerequisites that it waits for.
     pub waits_for: Option<String>,
+}
+
+/// Runs in a row that the platform failed: an image that cannot be pulled, capacity, maintenance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PlatformFailures {
+    /// How many. The back-off grows with it, up to 30 minutes.
+    pub count: i64,
+    /// Pulumi has not run this generation yet.
+    pub fresh: bool,
 }
 
 /// What is known of a Stack's drift.

@@ -6,14 +6,20 @@ use std::{
 
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use driftless_contract::InvalidMessage;
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
 /// Kept free at the end of an invocation for the answer.
 const MARGIN: Duration = Duration::from_secs(2);
 
+/// Messages of a batch that are handled concurrently, so that one that waits for a dead cluster delays no other. Each may hold a page of
+/// 500 objects, some 40 MiB, and a function has 256 MiB.
+const AT_ONCE: usize = 4;
+
 /// Handles a batch of an SQS event source, and says which messages SQS shall deliver again: each that failed, that cannot be read
-/// or for which no time was left, and every later one of the same FIFO group.
+/// or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled concurrently,
+/// those of a FIFO queue one after another.
 ///
 /// `absorb(kept, other)` makes one message of two that ask for the same, and says whether it did; they are handled once. `handle`
 /// is stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash there.
@@ -37,16 +43,26 @@ pub async fn batch_sent<M, E: fmt::Display>(
 ) -> SqsBatchResponse {
     let deadline = instant(deadline);
     let mut answer = Answer::default();
-    for (message, records) in distinct(event, parse, absorb, &mut answer) {
+    // Boxed, or the compiler would lay out every call below as one value.
+    let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
+        Ok(handled) => handled.map_err(|error| error.to_string()),
+        Err(_) => Err("no time was left".into()),
+    };
+    let messages = distinct(event, parse, absorb, &mut answer);
+    let (ordered, free): (Vec<_>, Vec<_>) =
+        messages.into_iter().partition(|(_, records)| records.iter().any(|record| group(record).is_some()));
+    let free = free.into_iter().map(async |(message, records)| (records, attempt(message).await));
+    let mut handled = stream::iter(free).buffer_unordered(AT_ONCE);
+    while let Some((records, result)) = handled.next().await {
+        if let Err(error) = result {
+            answer.fail(&records, &error);
+        }
+    }
+    for (message, records) in ordered {
         if answer.is_blocked(&records) {
             answer.fail(&records, "an earlier message of the group failed");
-            continue;
-        }
-        // Boxed, or the compiler would lay out every call below as one value.
-        match timeout_at(deadline, Box::pin(handle(message))).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => answer.fail(&records, &error),
-            Err(_) => answer.fail(&records, "no time was left"),
+        } else if let Err(error) = attempt(message).await {
+            answer.fail(&records, &error);
         }
     }
     answer.response
@@ -111,10 +127,16 @@ fn instant(deadline: SystemTime) -> Instant {
 #[cfg(test)]
 #[expect(clippy::disallowed_methods, reason = "the deadline is in wall time")]
 mod tests {
-    use std::{cell::RefCell, fs, future::pending, path::Path};
+    use std::{
+        cell::{Cell, RefCell},
+        fs,
+        future::pending,
+        path::Path,
+    };
 
     use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, from_json, parse_run_message, to_json};
     use serde_json::json;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -214,6 +236,50 @@ mod tests {
         let (handled, failed) = run(event, async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
         assert_eq!(handled, ["a", "b"]);
         assert_eq!(failed, ["0"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn message_that_hangs_fails_alone() {
+        let event = event(&["a", "b", "c", "d", "e", "f"].map(|name| (None, to_json(&hint(name, 0)))));
+        let begin = Instant::now();
+        let (_, failed) = run(event, async |name| {
+            if name == "a" {
+                pending::<()>().await;
+            }
+            sleep(Duration::from_secs(3)).await;
+            Ok(())
+        })
+        .await;
+        assert_eq!(failed, ["0"]);
+        assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_messages_of_a_standard_queue_are_handled_at_once() {
+        let event = event(&["a", "b", "c", "d", "e", "f"].map(|name| (None, to_json(&hint(name, 0)))));
+        let begin = Instant::now();
+        let (open, most) = (Cell::new(0), Cell::new(0));
+        let (_, failed) = run(event, async |_| {
+            open.set(open.get() + 1);
+            most.set(most.get().max(open.get()));
+            sleep(Duration::from_secs(3)).await;
+            open.set(open.get() - 1);
+            Ok(())
+        })
+        .await;
+        assert_eq!((most.get(), begin.elapsed().as_secs(), failed.len()), (AT_ONCE, 6, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_of_a_fifo_queue_are_handled_in_order() {
+        let event = event(&["c", "a", "b"].map(|name| (Some(name), to_json(&hint(name, 0)))));
+        let begin = Instant::now();
+        let (handled, failed) = run(event, async |_| {
+            sleep(Duration::from_secs(3)).await;
+            Ok(())
+        })
+        .await;
+        assert_eq!((handled, failed.len(), begin.elapsed().as_secs()), (["c", "a", "b"].map(String::from).to_vec(), 0, 9));
     }
 
     #[tokio::test(start_paused = true)]

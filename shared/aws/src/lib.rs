@@ -5,6 +5,7 @@ mod account;
 mod batch;
 mod objects;
 mod queues;
+mod refusal;
 mod sdk;
 mod tasks;
 
@@ -13,7 +14,7 @@ use std::{fs::File, future::Future};
 pub use account::Account;
 pub use batch::{batch, batch_sent};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint};
-use driftless_core::TaskShape;
+use driftless_core::{TaskEnd, TaskShape};
 use jiff::Timestamp;
 pub use objects::Bucket;
 pub use queues::{BATCH, QueueUrls, Sqs};
@@ -28,6 +29,14 @@ pub enum Error {
     #[error("{call}: {message}")]
     Transient {
         /// The call, such as `s3:GetObject runs/…`.
+        call: String,
+        /// The service's words.
+        message: String,
+    },
+    /// The service refuses what a tenant's spec asks for.
+    #[error("{call}: {message}")]
+    Invalid {
+        /// The call.
         call: String,
         /// The service's words.
         message: String,
@@ -68,8 +77,8 @@ pub trait Objects {
     /// The next objects, by key and when they were last written, whose keys begin with `prefix` and come after `after`, in order of
     /// the keys. Some hundreds at a time; none at the end.
     fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
-    /// The bytes of all objects whose keys begin with `prefix`. A call for every thousand of them.
-    fn size(&self, prefix: &str) -> impl Future<Output = Result<u64>>;
+    /// The bytes of all objects whose keys begin with `prefix`, each counted as `least` at least. A call for every thousand of them.
+    fn size(&self, prefix: &str, least: u64) -> impl Future<Output = Result<u64>>;
     /// Writes the object whether or not it is there.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
     /// Writes the object whether or not it is there, encrypted under the key of [`Bucket::sealing_with`]: whoever may not use that key
@@ -107,20 +116,29 @@ pub trait Queues {
 pub enum TaskState {
     /// Not stopped yet.
     Alive {
-        /// It will be, as Fargate Spot takes its capacity back.
-        reclaimed: bool,
+        /// Why it is about to stop; empty of one that goes on.
+        end: TaskEnd,
         /// When `RunTask` was called, where ECS says so.
         created: Option<Timestamp>,
     },
     /// Stopped, and why.
     Stopped {
-        /// ECS's words: stop code, reason and the containers' exit codes.
-        why: String,
-        /// Fargate Spot took its capacity back.
-        reclaimed: bool,
+        /// How ECS says that it stopped.
+        end: TaskEnd,
     },
     /// ECS does not know it (any more, or yet).
     Missing,
+}
+
+impl TaskState {
+    /// How the task ended or is about to; empty of one that goes on, or that ECS does not know.
+    #[must_use]
+    pub fn into_end(self) -> TaskEnd {
+        match self {
+            Self::Alive { end, .. } | Self::Stopped { end } => end,
+            Self::Missing => TaskEnd::default(),
+        }
+    }
 }
 
 /// A page of tasks.
@@ -149,8 +167,8 @@ pub enum Started {
 
 /// Fargate.
 pub trait Tasks {
-    /// The full ARN of a task definition for this shape, registered if there is none yet. A shape without an image is
-    /// [`Error::Permanent`].
+    /// The full ARN of a task definition for this shape, registered if there is none yet. A shape that ECS refuses is
+    /// [`Error::Invalid`].
     fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
     /// Starts the task of a launch record, or finds the one that it started before.
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;

@@ -96,13 +96,13 @@ impl Objects for Bucket {
         objects.map(|(key, modified)| Ok((key, timestamp(call(), modified)?))).collect()
     }
 
-    async fn size(&self, prefix: &str) -> Result<u64> {
+    async fn size(&self, prefix: &str, least: u64) -> Result<u64> {
         let mut pages = self.client.list_objects_v2().bucket(&self.name).prefix(prefix).into_paginator().send();
         let mut bytes = 0_u64;
         while let Some(page) = pages.next().await {
             let page = page.map_err(|error| failure(format!("s3:ListObjectsV2 {prefix}"), &error))?;
             let sizes = page.contents().iter().filter_map(|object| u64::try_from(object.size()?).ok());
-            bytes = bytes.saturating_add(sizes.sum());
+            bytes = bytes.saturating_add(sizes.map(|size| size.max(least)).sum());
         }
         Ok(bytes)
     }

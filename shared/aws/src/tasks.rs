@@ -8,14 +8,14 @@ use aws_sdk_ecs::{
     types::{
         AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition,
         ContainerDefinition, ContainerDependency, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver,
-        MountPoint, NetworkConfiguration, NetworkMode, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
+        MountPoint, NetworkConfiguration, NetworkMode, Tag, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
     },
 };
-use driftless_contract::{Launch, keys, to_json};
-use driftless_core::{InitContainer, TaskShape};
+use driftless_contract::{Launch, ObjectKey, keys, to_json};
+use driftless_core::{InitContainer, StopCode, TaskEnd, TaskShape};
 use jiff::Timestamp;
 
-use crate::{Error, Result, Started, TaskPage, TaskState, Tasks, sdk::failure};
+use crate::{Error, Result, Started, TaskPage, TaskState, Tasks, refusal::refusal, sdk::failure};
 
 /// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
@@ -38,6 +38,8 @@ const SPOT: &str = "FARGATE_SPOT";
 const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
+/// The most characters that a tag's value has.
+const TAG_LENGTH: usize = 256;
 /// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
 const REVISION: &str = "3";
 
@@ -64,6 +66,8 @@ pub struct TaskSettings {
     pub bucket: String,
     /// `AWS_REGION`: of the log group.
     pub region: String,
+    /// `TASK_TAGS`: tags of every task, each as `KEY=VALUE`.
+    pub tags: Vec<String>,
 }
 
 /// The real Fargate.
@@ -96,7 +100,9 @@ impl Ecs {
         let request = request.cpu(shape.cpu.to_string()).memory(shape.memory_mib.to_string());
         let request = request.set_ephemeral_storage(disk.map(|gib| EphemeralStorage::builder().size_in_gib(gib).build()));
         let request = request.task_role_arn(&settings.role_arn).execution_role_arn(&settings.execution_role_arn);
-        let answer = request.set_volumes(Some(volumes.collect())).send().await.map_err(|error| failure(call, &error))?;
+        let values = || shape.init.iter().flat_map(|init| init.env.iter().map(|(_, value)| value));
+        let answer = request.set_volumes(Some(volumes.collect())).send().await;
+        let answer = answer.map_err(|error| refusal(call, &error, values()))?;
         let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
         arn.map(Into::into).ok_or_else(|| transient(call, "the answer has no ARN"))
     }
@@ -114,7 +120,7 @@ impl Tasks for Ecs {
             // "Unable to describe task definition": there is none. Two that race register the same twice, which is harmless, as the
             // launch record names the ARN.
             Err(error) if error.code() == Some("ClientException") => self.register(settings, &family, shape).await,
-            Err(error) => Err(failure("ecs:DescribeTaskDefinition", &error)),
+            Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }
     }
 
@@ -127,6 +133,7 @@ impl Tasks for Ecs {
             vpc.set_security_groups(Some(settings.security_groups.clone())).build().map_err(|error| permanent(call, error))?;
         let request = self.client.run_task().cluster(&self.cluster).task_definition(&launch.task_definition).count(1);
         let request = request.client_token(launch.client_token()).started_by(&launch.run.uid);
+        let request = request.set_tags(Some(tags(settings, launch))).enable_ecs_managed_tags(true);
         let request = if launch.is_on_spot() {
             let spot = CapacityProviderStrategyItem::builder().capacity_provider(SPOT).weight(1);
             request.capacity_provider_strategy(spot.build().map_err(|error| permanent(call, error))?)
@@ -150,7 +157,7 @@ impl Tasks for Ecs {
                         why: "the client token is taken, by no task that ECS names".into(),
                     }))
                 }
-                _ => Err(failure(call, &error)),
+                _ => Err(refusal(call, &error, [])),
             },
         }
     }
@@ -160,12 +167,10 @@ impl Tasks for Ecs {
         let request = self.client.describe_tasks().cluster(&self.cluster).tasks(arn);
         let answer = request.send().await.map_err(|error| failure(call, &error))?;
         match (answer.tasks().first(), answer.failures().first()) {
-            (Some(task), _) if task.last_status() == Some("STOPPED") => {
-                Ok(TaskState::Stopped { why: why(task), reclaimed: is_reclaimed(task) })
-            }
+            (Some(task), _) if task.last_status() == Some("STOPPED") => Ok(TaskState::Stopped { end: end(task) }),
             (Some(task), _) => {
                 let created = task.created_at().and_then(|at| Timestamp::new(at.secs(), 0).ok());
-                Ok(TaskState::Alive { reclaimed: is_reclaimed(task), created })
+                Ok(TaskState::Alive { end: end(task), created })
             }
             (None, Some(failure)) if failure.reason() == Some("MISSING") => Ok(TaskState::Missing),
             (None, failure) => Err(transient(call, failure.and_then(|failure| failure.reason()).unwrap_or("an empty answer"))),
@@ -211,6 +216,23 @@ fn fragment(text: &str) -> String {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded + char::from(byte).encode_utf8(&mut [0; 4]),
         _ => format!("{encoded}$25{byte:02X}"),
     })
+}
+
+/// The tags by which a bill is divided. The Stack is named by the Workspace, which has its name.
+fn tags(settings: &TaskSettings, launch: &Launch) -> Vec<Tag> {
+    let ObjectKey { cluster, namespace, .. } = &launch.run.update;
+    let stack = launch.request.as_ref().and_then(|request| request.spec["workspaceName"].as_str());
+    let ours = [("cluster", cluster.as_str()), ("namespace", namespace.as_str()), ("stack", stack.unwrap_or_default())];
+    let mut tags: BTreeMap<String, String> =
+        settings.tags.iter().filter_map(|tag| tag.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect();
+    tags.extend(ours.map(|(name, value)| (format!("driftless:{name}"), tag_value(value))));
+    tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
+}
+
+/// What ECS takes as a tag's value: 256 characters, of which others than these become `_`.
+fn tag_value(text: &str) -> String {
+    let allowed = |char: char| char.is_ascii_alphanumeric() || " +-=._:/@".contains(char);
+    text.chars().take(TAG_LENGTH).map(|char| if allowed(char) { char } else { '_' }).collect()
 }
 
 /// Every part that shapes the definition is in its family's name: the same name is the same definition.
@@ -320,10 +342,32 @@ fn why(task: &Task) -> String {
     task_words.into_iter().chain(containers).flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// Whether Fargate Spot takes a task's capacity back, or did. The second stop code is what it said of that earlier.
-fn is_reclaimed(task: &Task) -> bool {
-    task.capacity_provider_name() == Some(SPOT)
-        && matches!(task.stop_code(), Some(TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice))
+/// What AWS says of a task that it stops for maintenance, whatever the stop code is.
+const MAINTENANCE: &str = "performing maintenance";
+/// What a container that the kernel killed gives as its reason begins with.
+const OUT_OF_MEMORY: &str = "OutOfMemory";
+
+fn end(task: &Task) -> TaskEnd {
+    let mut main = task.containers().iter().filter(|container| container.name() == Some(MAIN));
+    let out_of_memory = main.any(|main| main.reason().is_some_and(|reason| reason.starts_with(OUT_OF_MEMORY)));
+    let at = task.stopped_at().and_then(|at| Timestamp::new(at.secs(), at.subsec_nanos().try_into().ok()?).ok());
+    TaskEnd { code: stop_code(task), out_of_memory, words: why(task), at }
+}
+
+fn stop_code(task: &Task) -> Option<StopCode> {
+    let is_on_spot = task.capacity_provider_name() == Some(SPOT);
+    match task.stop_code()? {
+        // The second one is what Fargate Spot said earlier.
+        TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice if is_on_spot => Some(StopCode::Spot),
+        TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice | TaskStopCode::ServiceSchedulerInitiated => {
+            Some(StopCode::Maintenance)
+        }
+        _ if task.stopped_reason().is_some_and(|reason| reason.contains(MAINTENANCE)) => Some(StopCode::Maintenance),
+        TaskStopCode::TaskFailedToStart => Some(StopCode::FailedToStart),
+        TaskStopCode::EssentialContainerExited => Some(StopCode::Exited),
+        TaskStopCode::UserInitiated => Some(StopCode::Requested),
+        _ => None,
+    }
 }
 
 fn transient(call: &str, message: impl Into<String>) -> Error {
@@ -337,6 +381,8 @@ fn permanent(call: &str, message: impl ToString) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_ecs::types::Container;
+
     use super::*;
 
     fn settings() -> TaskSettings {
@@ -351,7 +397,34 @@ mod tests {
             log_group: "logs".into(),
             bucket: "bucket".into(),
             region: "eu-west-1".into(),
+            tags: Vec::new(),
         }
+    }
+
+    #[test]
+    fn tasks_are_tagged_by_cluster_namespace_and_stack() {
+        let launch = serde_json::json!({
+            "version": 1, "attempt": 0, "taskDefinition": "d", "at": "2026-01-01T00:00:00Z",
+            "run": { "update": { "cluster": "arn:aws:eks:r:1:cluster/c", "apiVersion": "v", "kind": "Update", "namespace": "team", "name": "u" }, "uid": "uid", "claim": "l" },
+            "request": { "spec": { "workspaceName": "shop" } },
+        });
+        let launch: Launch = serde_json::from_value(launch).unwrap();
+        let own = ["CostCenter=4=2", "driftless:stack=mine"].map(Into::into).into();
+        let tags = tags(&TaskSettings { tags: own, ..settings() }, &launch);
+        let tags: Vec<_> = tags.iter().filter_map(|tag| tag.key().zip(tag.value())).collect();
+        let expected = [
+            ("CostCenter", "4=2"),
+            ("driftless:cluster", "arn:aws:eks:r:1:cluster/c"),
+            ("driftless:namespace", "team"),
+            ("driftless:stack", "shop"),
+        ];
+        assert_eq!(tags, expected, "the installation's tags do not replace ours");
+    }
+
+    #[test]
+    fn tag_values_have_what_ecs_allows() {
+        assert_eq!(tag_value("shop-1.eu*ä!"), "shop-1.eu___");
+        assert_eq!(tag_value(&"a".repeat(300)).len(), 256);
     }
 
     fn init(name: &str, image: Option<&str>) -> InitContainer {
@@ -394,16 +467,32 @@ mod tests {
     }
 
     #[test]
-    fn a_task_on_spot_that_is_interrupted_has_lost_its_capacity() {
-        for (provider, code, reclaimed) in [
-            (Some(SPOT), Some(TaskStopCode::SpotInterruption), true),
-            (Some(SPOT), Some(TaskStopCode::TerminationNotice), true),
-            (Some(SPOT), Some(TaskStopCode::UserInitiated), false),
-            (Some(SPOT), None, false),
-            (None, Some(TaskStopCode::TerminationNotice), false),
+    fn stop_code_says_who_stopped_the_task() {
+        let maintenance = "ECS is performing maintenance on the underlying infrastructure hosting the task.";
+        for (provider, code, reason, expected) in [
+            (Some(SPOT), Some(TaskStopCode::SpotInterruption), "", Some(StopCode::Spot)),
+            (Some(SPOT), Some(TaskStopCode::TerminationNotice), "", Some(StopCode::Spot)),
+            (None, Some(TaskStopCode::TerminationNotice), "", Some(StopCode::Maintenance)),
+            (None, Some(TaskStopCode::ServiceSchedulerInitiated), "", Some(StopCode::Maintenance)),
+            (None, Some(TaskStopCode::UserInitiated), maintenance, Some(StopCode::Maintenance)),
+            (Some(SPOT), Some(TaskStopCode::UserInitiated), "its run is recorded", Some(StopCode::Requested)),
+            (None, Some(TaskStopCode::TaskFailedToStart), "", Some(StopCode::FailedToStart)),
+            (None, Some(TaskStopCode::EssentialContainerExited), "", Some(StopCode::Exited)),
+            (Some(SPOT), None, "", None),
         ] {
-            let task = Task::builder().set_capacity_provider_name(provider.map(Into::into)).set_stop_code(code).build();
-            assert_eq!(is_reclaimed(&task), reclaimed, "{task:?}");
+            let task = Task::builder().set_capacity_provider_name(provider.map(Into::into)).set_stop_code(code);
+            let task = task.stopped_reason(reason).build();
+            assert_eq!(stop_code(&task), expected, "{task:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_main_container() {
+        let reason = "OutOfMemoryError: Container killed due to memory usage";
+        for (name, expected) in [(MAIN, true), ("init-a", false)] {
+            let container = Container::builder().name(name).exit_code(137).reason(reason).build();
+            let end = end(&Task::builder().containers(container).build());
+            assert_eq!((end.out_of_memory, end.words), (expected, format!("{name}: exit code 137, {reason}")));
         }
     }
 
@@ -424,8 +513,8 @@ mod tests {
         let shape = TaskShape { image: Some("image".into()), ..TaskShape::default() };
         let others = [
             TaskShape { image: Some("other".into()), ..shape.clone() },
-            TaskShape { cpu: 1024, ..shape.clone() },
-            TaskShape { memory_mib: 2048, ..shape.clone() },
+            TaskShape { cpu: 512, ..shape.clone() },
+            TaskShape { memory_mib: 1024, ..shape.clone() },
             TaskShape { ephemeral_gib: Some(21), ..shape.clone() },
             TaskShape { init: vec![init("a", None)], ..shape.clone() },
         ];

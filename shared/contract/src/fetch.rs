@@ -32,7 +32,7 @@ pub struct FetchOutcome {
     /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git and a Workspace the
     /// fingerprint of the fields that say what to fetch.
     pub subject: String,
-    /// When the source was read.
+    /// When the fetch began.
     pub at: Timestamp,
     /// How long the fetch took, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -49,7 +49,7 @@ pub struct FetchOutcome {
 }
 
 impl FetchOutcome {
-    /// Until when the source is not fetched again; when it was read, unless that was slow.
+    /// The end of the source's rest after a slow fetch; `at` if the fetch was not slow.
     #[must_use]
     pub fn rests_until(&self) -> Timestamp {
         let took = SignedDuration::from_secs(self.took_seconds.into());

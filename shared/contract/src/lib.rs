@@ -7,16 +7,19 @@ mod fetch;
 mod hint;
 pub mod keys;
 mod message;
+mod report;
 mod run;
 
-pub use driftless_core::{Drift, DriftedResource, Operation};
+pub use driftless_core::{Drift, DriftedResource, MORE_MEMORY, Operation};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
+pub use report::{
+    Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult, Verdict, reason,
+};
 pub use run::{
-    ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Lock, Outcome, OutputValue, Owner, Phase, Progress,
-    ProjectFile, ProjectInfo, ResourceFailure, Resources, RunId, RunLimits, RunRequest, RunResult, RunSource, RunSpec,
-    SealedInputs, StackId, TaskRun, TaskSize, Verdict, WebIdentity, reason,
+    ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Owner, Refused, RunId, RunLimits, RunRequest,
+    RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, WebIdentity,
 };
 
 /// The version that every message and document carries.

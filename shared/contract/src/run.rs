@@ -1,10 +1,12 @@
-use std::{collections::BTreeMap, fmt};
+//! What a run is given: the launch record, its owner, and the documents in the task folder.
+
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, ObjectKey, Operation};
+use crate::{Lock, ObjectKey, Operation, ProjectInfo};
 
 /// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,15 +59,27 @@ pub struct Launch {
     /// What the task definition gives a task; for what the run costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
-    /// What is run. Absent in a record of a release that did not keep it: such a run is started no more.
+    /// The request that is run. `None` in a record of an earlier release, which starts no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RunRequest>,
+    /// ECS started no task so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<Refused>,
     /// When the launch was decided.
     pub at: Timestamp,
 }
 
-/// What a launch fixes of its Update. Whoever may write the Update may change its spec, its annotations and its owner references afterwards:
-/// none of that changes the run.
+/// The tries to start a task that failed, so that the next one waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Refused {
+    /// The first.
+    pub since: Timestamp,
+    /// The last.
+    pub last: Timestamp,
+}
+
+/// The part of an Update that a launch records. Later changes of the Update's spec, annotations or owner references do not affect the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunRequest {
@@ -79,7 +93,7 @@ pub struct RunRequest {
     pub limits: RunLimits,
 }
 
-/// A Stack that the launcher read, never one that an Update only names.
+/// The identity of a Stack that the launcher read from the API server, not of one that an Update only names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct StackId {
@@ -348,7 +362,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What a run was given that is not in its Update: `sealed/…`, of one Stack and for no other. Has no `Debug`: see [`Env`] and [`Config`].
+/// The sealed copy of a Stack's inputs (`sealed/…`). Only runs of that Stack use it. Has no `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SealedInputs {
@@ -370,274 +384,4 @@ pub enum ConfigValue {
     String(String),
     /// Typed or structured; needs pulumi 3.202.0.
     Json(Value),
-}
-
-/// What pulumi writes into the backend's lock: who holds it. `tasks/…/out/lock`, written before pulumi starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Lock {
-    /// [`crate::VERSION`].
-    pub version: u32,
-    /// The host's name in the task.
-    pub host: String,
-    /// The process id in the task.
-    pub pid: u32,
-    /// Just before pulumi started: the lock is not older, and not newer than the end of the task.
-    pub not_before: Timestamp,
-    /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub not_after: Option<Timestamp>,
-}
-
-/// How far a run is: `tasks/…/out/progress`, rewritten every 30 s at most.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Progress {
-    /// [`crate::VERSION`].
-    pub version: u32,
-    /// When it was written.
-    pub at: Timestamp,
-    /// What the runner is doing.
-    pub phase: Phase,
-    /// Resource steps to be taken as far as is known: one for each resource that the last run left, or as many as have begun.
-    #[serde(default)]
-    pub planned: u32,
-    /// Resource steps begun.
-    pub started: u32,
-    /// Resource steps ended, also those that failed.
-    pub done: u32,
-    /// Resource steps that failed.
-    #[serde(default)]
-    pub failed: u32,
-    /// A resource step that is under way: `update URN`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current: Option<String>,
-}
-
-/// How many resources the last run of a Pulumi stack that succeeded left: `resources/…`. For the progress of the next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Resources {
-    /// [`crate::VERSION`].
-    pub version: u32,
-    /// As pulumi counts them, with the stack itself.
-    pub count: u32,
-}
-
-/// What went wrong with a resource, in its provider's words; secrets masked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct ResourceFailure {
-    /// The resource.
-    pub urn: String,
-    /// The words, of bounded length.
-    pub message: String,
-}
-
-/// The phase of a run, in order. A failure names the one it happened in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Getting the tree into place.
-    Fetch,
-    /// `pulumi install`
-    Install,
-    /// Login, select, config.
-    Init,
-    /// The operation itself.
-    Run,
-}
-
-/// What the runner reports: `tasks/…/out/result`, written once, when all else is done. The only document with outputs' values in it;
-/// deleted when the outcome is recorded. Has no `Debug`.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct RunResult {
-    /// [`crate::VERSION`].
-    pub version: u32,
-    /// How it ended.
-    pub verdict: Verdict,
-    /// The stack's outputs after a successful `up`; absent otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outputs: Option<BTreeMap<String, OutputValue>>,
-    /// The project that ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<ProjectInfo>,
-    /// A link to the update in Pulumi Cloud.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub permalink: Option<String>,
-    /// Resource changes by operation (`create`, `update`, `same`, …).
-    #[serde(default)]
-    pub changes: BTreeMap<String, u64>,
-    /// Operations that an interrupted run had begun and whose end is not known, as pulumi names them: `creating URN`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pending_operations: Vec<String>,
-    /// Resources that failed, the first ten.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<ResourceFailure>,
-    /// What a refresh that only looks found; absent of any other run, and of one that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drift: Option<Drift>,
-    /// See [`RunSpec::inputs`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inputs: Option<String>,
-    /// When the operation began.
-    pub started_at: Timestamp,
-    /// When it ended.
-    pub ended_at: Timestamp,
-}
-
-impl RunResult {
-    /// How a run ended of which nothing else is known.
-    #[must_use]
-    pub fn new(verdict: Verdict, started_at: Timestamp, ended_at: Timestamp) -> Self {
-        Self {
-            version: crate::VERSION,
-            verdict,
-            outputs: None,
-            project: None,
-            permalink: None,
-            changes: BTreeMap::new(),
-            pending_operations: Vec::new(),
-            failures: Vec::new(),
-            drift: None,
-            inputs: None,
-            started_at,
-            ended_at,
-        }
-    }
-}
-
-/// An output of the stack.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct OutputValue {
-    /// The value, in clear.
-    pub value: Value,
-    /// Pulumi knows it as secret, or it has something in it that came from a Secret.
-    pub secret: bool,
-}
-
-/// The project that ran.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct ProjectInfo {
-    /// The project's name.
-    pub name: String,
-    /// The runtime's name.
-    pub runtime: String,
-}
-
-/// A project's file, one of [`crate::PROJECT_FILES`], as far as it says which project it is.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct ProjectFile {
-    name: String,
-    runtime: Runtime,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-enum Runtime {
-    Name(String),
-    Options { name: String },
-}
-
-impl From<ProjectFile> for ProjectInfo {
-    fn from(ProjectFile { name, runtime: Runtime::Name(runtime) | Runtime::Options { name: runtime } }: ProjectFile) -> Self {
-        Self { name, runtime }
-    }
-}
-
-/// Why a run failed, as a condition says it.
-pub mod reason {
-    /// Somebody else holds the stack's lock. PKO's word, like the next two.
-    pub const UPDATE_CONFLICT: &str = driftless_core::reason::UPDATE_CONFLICT;
-    /// The backend does not take the token.
-    pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
-    /// No sign of another one.
-    pub const UNKNOWN: &str = "Unknown";
-    /// The task was told to stop.
-    pub const INTERRUPTED: &str = "Interrupted";
-    /// It said nothing for [`super::RunLimits::silence_seconds`].
-    pub const SILENT: &str = "Silent";
-    /// It took longer than [`super::RunLimits::max_seconds`].
-    pub const TIMED_OUT: &str = "TimedOut";
-    /// All that a runner gives.
-    pub const ALL: [&str; 6] = [UPDATE_CONFLICT, INVALID_ACCESS_TOKEN, UNKNOWN, INTERRUPTED, SILENT, TIMED_OUT];
-}
-
-/// How a run ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", tag = "kind")]
-pub enum Verdict {
-    /// As asked.
-    #[serde(rename_all = "camelCase")]
-    Succeeded {},
-    /// pulumi, or the runner's preparation for it, failed.
-    #[serde(rename_all = "camelCase")]
-    Failed {
-        /// Where.
-        phase: Phase,
-        /// The condition's reason: one of [`reason::ALL`].
-        reason: String,
-        /// pulumi's own words, secrets masked.
-        message: String,
-    },
-    /// Nobody reported: the task is gone, or never was.
-    #[serde(rename_all = "camelCase")]
-    Aborted {
-        /// What is known about why.
-        message: String,
-    },
-}
-
-/// How the run ended, for good: `runs/…/outcome`, written once, by the recorder. No secrets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Outcome {
-    /// [`crate::VERSION`].
-    pub version: u32,
-    /// The run.
-    pub run: RunId,
-    /// How it ended.
-    pub verdict: Verdict,
-    /// The SHA-256 of the result that this was made from, in hex: the outputs Secret is made from that one and no other. Absent if
-    /// nobody reported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub result_sha256: Option<String>,
-    /// The outputs, a secret one as the string `[secret]`; absent if the operation has none to tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outputs: Option<BTreeMap<String, Value>>,
-    /// The project that ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub project: Option<ProjectInfo>,
-    /// A link to the update in Pulumi Cloud.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub permalink: Option<String>,
-    /// Resource changes by operation.
-    #[serde(default)]
-    pub changes: BTreeMap<String, u64>,
-    /// Operations that an interrupted run had begun and whose end is not known.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pending_operations: Vec<String>,
-    /// Resources that failed, the first ten.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failures: Vec<ResourceFailure>,
-    /// What a refresh that only looks found; absent of any other run, and of one that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drift: Option<Drift>,
-    /// See [`RunSpec::is_preview`]; of what the launcher knew, not of what the task said.
-    #[serde(default)]
-    pub preview: bool,
-    /// It was not done when Fargate Spot took the task's capacity back, as ECS says.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub reclaimed: bool,
-    /// See [`RunSpec::inputs`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inputs: Option<String>,
-    /// When the operation began; of an aborted one, when the owner's ticket was taken. Absent if no task ever owned the run: nothing ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub started_at: Option<Timestamp>,
-    /// When it ended, or was seen to be gone.
-    pub ended_at: Timestamp,
 }

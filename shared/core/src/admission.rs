@@ -1,6 +1,6 @@
 //! How many runs may go on at once, and whose turn it is when not all may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
 /// under way at most where any limit is set.
 const MOST_RUNNING: usize = 400;
 /// The list keeps this many waiting runs, the first in the queue. The others ask again every minute and enter it later.
-const MOST_WAITING: usize = 150;
+const MOST_WAITING: usize = 120;
 
 /// How many runs may go on at once. `None` is as many as there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,9 @@ pub struct Admissions {
     pub running: BTreeMap<String, Applicant>,
     /// Those that wait.
     pub waiting: BTreeMap<String, Applicant>,
+    /// When each namespace with waiting runs last got a slot.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub served: BTreeMap<String, Timestamp>,
 }
 
 /// A run that goes on or wants to.
@@ -46,8 +49,7 @@ pub struct Admissions {
 pub struct Applicant {
     /// The Update's namespace.
     pub namespace: String,
-    /// The namespace that the run counts for, where that is not the Update's own: the Update for a Stack of a terminating namespace is in
-    /// the system's namespace.
+    /// The namespace whose limit applies, if it is not the Update's: the Update of a terminating namespace is in the system namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts_for: Option<String>,
     /// The Update's name.
@@ -86,6 +88,9 @@ impl Admissions {
             return Err(words);
         }
         self.waiting.remove(uid);
+        self.served.insert(applicant.tenant().to_owned(), now);
+        let waiting: BTreeSet<_> = self.waiting.values().map(Applicant::tenant).collect();
+        self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
         self.running.insert(uid.to_owned(), applicant);
         Ok(())
     }
@@ -99,7 +104,7 @@ impl Admissions {
     /// The waiting runs, the next one first.
     #[must_use]
     pub fn queue(&self) -> Vec<(&str, &Applicant)> {
-        ranked(&self.running, self.waiting()).into_iter().map(|(_, uid, waiter)| (uid, waiter)).collect()
+        self.ranked(self.waiting()).into_iter().map(|(_, uid, waiter)| (uid, waiter)).collect()
     }
 
     fn waiting(&self) -> impl Iterator<Item = (&str, &Applicant)> {
@@ -112,43 +117,56 @@ impl Admissions {
         let most_of_one = limits.runs_per_namespace.unwrap_or(usize::MAX);
         if self.running.values().filter(|run| run.tenant() == namespace).count() >= most_of_one {
             return Some(format!(
-                "{most_of_one} runs of the namespace {namespace:?} are under way, which are all it may have at once"
+                "waiting for a slot: namespace {namespace:?} has reached its limit of {} at once",
+                runs(most_of_one)
             ));
         }
         let most = limits.runs.unwrap_or(MOST_RUNNING).min(MOST_RUNNING);
         let free = most.saturating_sub(self.running.len());
         let others = self.waiting().filter(|(other, _)| *other != uid);
-        let next = ranked(&self.running, others.chain([(uid, applicant)]));
+        let next = self.ranked(others.chain([(uid, applicant)]));
         // A run that its own namespace's limit keeps back delays no other namespace.
         let mut next = next.into_iter().filter(|(level, ..)| *level < most_of_one).take(free);
         (!next.any(|(_, next, _)| next == uid))
-            .then(|| format!("at most {most} runs go on at once, and it is not the turn of this one"))
+            .then(|| format!("waiting for a slot: other runs come first; the limit of the cluster is {} at once", runs(most)))
+    }
+
+    /// Waiting runs in the order in which free slots go to them, each with its level, its position in its own
+    /// namespace: runs under way plus runs ahead of it. The lowest level is first.
+    ///
+    /// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because a
+    /// tenant chooses the operation; namespaces at the same level take turns, so that a long queue of one does not delay
+    /// another even where there is a single slot.
+    fn ranked<'a>(&self, waiting: impl Iterator<Item = (&'a str, &'a Applicant)>) -> Vec<(usize, &'a str, &'a Applicant)> {
+        let mut waiting: Vec<_> = waiting.collect();
+        // A namespace waits for its turn since its oldest Update was created, or since it last got a slot.
+        let mut turns = BTreeMap::<&str, Timestamp>::new();
+        for (_, waiter) in &waiting {
+            let since = turns.entry(waiter.tenant()).or_insert(waiter.since);
+            *since = waiter.since.min(*since);
+        }
+        for (namespace, since) in &mut turns {
+            *since = self.served.get(*namespace).map_or(*since, |served| *served.max(since));
+        }
+        let mut levels = BTreeMap::<&str, usize>::new();
+        for run in self.running.values() {
+            *levels.entry(run.tenant()).or_default() += 1;
+        }
+        waiting.sort_by_key(|(uid, waiter)| (!waiter.destroys, waiter.since, *uid));
+        let mut ranked = Vec::new();
+        for (uid, waiter) in waiting {
+            let level = levels.entry(waiter.tenant()).or_default();
+            ranked.push((*level, uid, waiter));
+            *level += 1;
+        }
+        // Stable: within a namespace and level the order stays as it is.
+        ranked.sort_by_key(|(level, _, waiter)| (*level, turns[waiter.tenant()], waiter.tenant()));
+        ranked
     }
 }
 
-/// Waiting runs in the order in which free slots go to them, each with its level: how many runs of its namespace are under way or come
-/// before it. The lowest level is first, then the oldest run.
-///
-/// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because the
-/// operation of an Update is the tenant's word.
-fn ranked<'a>(
-    running: &BTreeMap<String, Applicant>,
-    waiting: impl Iterator<Item = (&'a str, &'a Applicant)>,
-) -> Vec<(usize, &'a str, &'a Applicant)> {
-    let mut levels = BTreeMap::<&str, usize>::new();
-    for run in running.values() {
-        *levels.entry(run.tenant()).or_default() += 1;
-    }
-    let mut waiting: Vec<_> = waiting.collect();
-    waiting.sort_by_key(|(uid, waiter)| (!waiter.destroys, waiter.since, *uid));
-    let mut ranked = Vec::new();
-    for (uid, waiter) in waiting {
-        let level = levels.entry(waiter.tenant()).or_default();
-        ranked.push((*level, uid, waiter));
-        *level += 1;
-    }
-    ranked.sort_by_key(|(level, uid, waiter)| (*level, waiter.since, *uid));
-    ranked
+fn runs(count: usize) -> String {
+    if count == 1 { "1 run".into() } else { format!("{count} runs") }
 }
 
 #[cfg(test)]
@@ -181,7 +199,7 @@ mod tests {
         running: [(String, Applicant); R],
         waiting: [(String, Applicant); W],
     ) -> Admissions {
-        Admissions { running: running.into(), waiting: waiting.into() }
+        Admissions { running: running.into(), waiting: waiting.into(), ..Admissions::default() }
     }
 
     fn limits(runs: usize, runs_per_namespace: usize) -> Limits {
@@ -225,7 +243,7 @@ mod tests {
             let running = running.iter().map(|namespace| of(namespace, 0)).collect();
             let waiting = (10..110).map(|since| destroy("a", since)).collect();
             let (uid, me) = of("b", since);
-            let mut all = Admissions { running, waiting };
+            let mut all = Admissions { running, waiting, ..Admissions::default() };
             let free = Limits { runs: Some(all.running.len() + 1), runs_per_namespace: None };
             assert_eq!(all.admit(free, &uid, me), Ok(()));
         }
@@ -234,9 +252,26 @@ mod tests {
     #[test]
     fn namespace_with_a_long_queue_leaves_every_second_slot_to_another() {
         let waiting = (0..100).map(|since| destroy("a", since)).chain([of("b", 500), of("b", 501)]);
-        let all = Admissions { running: BTreeMap::new(), waiting: waiting.collect() };
+        let all = Admissions { waiting: waiting.collect(), ..Admissions::default() };
         let first: Vec<_> = all.queue().into_iter().map(|(uid, _)| uid).take(5).collect();
         assert_eq!(first, ["a0", "b500", "a1", "b501", "a2"]);
+    }
+
+    #[test]
+    fn namespaces_take_turns_at_a_single_slot() {
+        let mut all = admissions([], []);
+        all.waiting.extend((0..100).map(|since| of("a", since)).chain([of("b", 50), of("b", 60)]));
+        let mut order = Vec::new();
+        for second in 100..106 {
+            let (uid, next) = all.queue().first().map(|(uid, next)| ((*uid).to_owned(), (*next).clone())).unwrap();
+            assert_eq!(all.admit(limits(1, 1), &uid, Applicant { seen: at(second), ..next }), Ok(()));
+            assert!(all.release(&uid));
+            order.push(uid);
+        }
+        assert_eq!(order, ["a0", "b50", "a1", "b60", "a2", "a3"]);
+        assert_eq!(all.served.keys().collect::<Vec<_>>(), ["a"], "b waits no more");
+        all.waiting.extend([of("b", 104)]);
+        assert_eq!(all.queue()[0].0, "b104", "a got a slot at 105");
     }
 
     #[test]
@@ -250,7 +285,7 @@ mod tests {
         assert_eq!(all.admit(limits(9, 1), &uid, me), Ok(()), "another namespace's");
         let (uid, me) = of("a", 2);
         let words = all.admit(limits(9, 1), &uid, me).unwrap_err();
-        assert!(words.contains("of the namespace \"a\""), "{words}");
+        assert!(words.contains("namespace \"a\""), "{words}");
         let (uid, me) = of("system", 3);
         assert_eq!(all.admit(limits(9, 1), &uid, me), Ok(()));
     }
@@ -271,7 +306,8 @@ mod tests {
             for run in running.values() {
                 *runs.entry(run.namespace.clone()).or_default() += 1;
             }
-            let all = Admissions { running, waiting: waiting.into_iter().enumerate().map(waiter).collect() };
+            let waiting = waiting.into_iter().enumerate().map(waiter).collect();
+            let all = Admissions { running, waiting, ..Admissions::default() };
             let queue = all.queue();
             proptest::prop_assert_eq!(queue.len(), all.waiting.len());
             for (position, (uid, run)) in queue.iter().enumerate() {
@@ -306,9 +342,9 @@ mod tests {
     fn who_waits_is_told_for_what_and_goes_on_when_there_is_a_place() {
         let mut all = admissions([of("a", 0), of("b", 0)], [destroy("b", 1)]);
         let (uid, me) = of("a", 5);
-        let words = r#"1 runs of the namespace "a" are under way, which are all it may have at once"#;
+        let words = r#"waiting for a slot: namespace "a" has reached its limit of 1 run at once"#;
         assert_eq!(all.admit(limits(9, 1), &uid, me.clone()), Err(words.into()));
-        let words = "at most 2 runs go on at once, and it is not the turn of this one";
+        let words = "waiting for a slot: other runs come first; the limit of the cluster is 2 runs at once";
         assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()));
         assert!(all.release("b1"));
         assert_eq!(all.admit(limits(2, 9), &uid, me.clone()), Err(words.into()), "it waits for the same");
@@ -335,7 +371,9 @@ mod tests {
             let (namespace, counts_for) = ("driftless".into(), Some(namespace));
             (format!("{n:036}"), Applicant { namespace, counts_for, name, destroys: false, since, seen: since })
         };
-        let mut all = Admissions { running: (0..400).map(long).collect(), waiting: (400..600).map(long).collect() };
+        let served = (400..600).map(long).map(|(_, run)| (run.counts_for.unwrap(), run.since)).collect();
+        let (running, waiting) = ((0..400).map(long).collect(), (400..600).map(long).collect());
+        let mut all = Admissions { running, waiting, served };
         let (uid, me) = long(600);
         assert!(all.admit(Limits { runs: None, runs_per_namespace: Some(1) }, &uid, me).is_err());
         assert_eq!((all.running.len(), all.waiting.len()), (MOST_RUNNING, MOST_WAITING));
@@ -349,12 +387,12 @@ mod tests {
         };
         assert!((1..=400).rev().chain(1..=400).all(|since| waits(&mut all, since)));
         let kept: Vec<_> = all.queue().into_iter().map(|(_, waiter)| waiter.since).collect();
-        assert_eq!(kept, (1..=150).map(at).collect::<Vec<_>>());
+        assert_eq!(kept, (1..=120).map(at).collect::<Vec<_>>());
         let before = all.clone();
         assert!(waits(&mut all, 300));
         assert_eq!(all, before, "nothing is to be written");
         all.release("a0");
-        assert!(waits(&mut all, 300), "150 come first");
+        assert!(waits(&mut all, 300), "120 come first");
         all.waiting.clear();
         assert!(!waits(&mut all, 300), "it has its turn although it was not kept");
     }

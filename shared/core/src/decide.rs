@@ -10,6 +10,7 @@ use crate::{
     observe, paths, prerequisites, reason,
     retry::{self, Retry},
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
+    synced::go_duration,
     validate, workspace,
 };
 
@@ -120,7 +121,7 @@ impl<'a> Look<'a> {
                     commit: run.commit.clone(),
                 });
                 self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
-                Some(Readiness::processing(waiting.as_deref().unwrap_or("stack is being processed")))
+                Some(waiting.clone().unwrap_or_else(|| Readiness::processing("stack is being processed")))
             }
             RunState::Ended(run, outcome) => {
                 let (status, event) = observe(&self.stack.status, run, outcome, self.now);
@@ -316,6 +317,13 @@ impl<'a> Look<'a> {
                 self.effects.push(Effect::ReclaimWorkspace);
             }
             return Readiness::Ready;
+        }
+        if let Some(platform) = self.stack.status.platform_failures {
+            let wait = go_duration(retry::platform_cooldown(platform.count));
+            return Readiness::Reconciling {
+                reason: reason::PLATFORM_FAILURE,
+                message: format!("{message}; not counted as a failed update, retried after {wait}"),
+            };
         }
         let word = operation.map_or("update", Operation::as_str);
         match (retry::retry(&self.stack, *failures), operation) {

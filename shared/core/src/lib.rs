@@ -7,6 +7,7 @@
 //! - [`violations`] lists the invariants that a plan breaks; tests and the simulation run it over every plan.
 
 mod admission;
+mod backoff;
 mod decide;
 mod drift;
 mod due;
@@ -27,11 +28,13 @@ mod shape;
 mod source;
 mod status;
 mod synced;
+mod task_end;
 mod validate;
 mod watch;
 mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
+pub use backoff::start_backoff;
 pub use decide::decide;
 pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
@@ -45,11 +48,14 @@ pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
 pub use repository::{git_refs, repository};
 pub use retention::{Retention, StoredTree};
-pub use retry::{MAX_FAILURES, cooldown};
+pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
 pub use schedule::Schedule;
 pub use shape::*;
 pub use source::{fetch_again, is_answered, rest};
-pub use status::{CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Readiness, StackStatus, reason};
+pub use status::{
+    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus, reason,
+};
 pub use synced::{Sync, Why, is_synced};
+pub use task_end::{Cause, MORE_MEMORY, StopCode, TaskEnd};
 pub use watch::WatchNamespaces;
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

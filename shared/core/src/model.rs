@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, DriftSettings, StackStatus};
+use crate::{Drift, DriftSettings, Readiness, StackStatus};
 
 /// Everything that is true of a Stack as far as a decision needs it, read in one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -335,8 +335,8 @@ pub enum RunState {
     Missing,
     /// There is an object of that name which is not this Stack's.
     Foreign,
-    /// It is running, or waits for what these words say.
-    Live(Run, Option<String>),
+    /// It is running, or waits and makes the Stack wait like this.
+    Live(Run, Option<Readiness>),
     /// Its outcome is recorded.
     Ended(Run, RunOutcome),
 }
@@ -409,8 +409,8 @@ pub struct RunOutcome {
     pub conflict: bool,
     /// It was told to stop before it was done.
     pub interrupted: bool,
-    /// Fargate Spot took its capacity back before it was done: it has not failed by itself.
-    pub reclaimed: bool,
+    /// The platform under it failed: Pulumi never began, or its task was taken away. It does not count as a failure.
+    pub platform_failure: bool,
     /// What drifted; of a check that succeeded.
     pub drift: Option<Drift>,
     /// Outputs, secret ones masked; `None` if the operation has none to tell.

@@ -6,10 +6,10 @@ use crate::Stack;
 /// outputs Secret (`<update>-stack-outputs`) want more room.
 const MAX_STACK_PART: usize = 180;
 
-/// The most bytes of a digest that a tenant states. That of a SHA-512 has 135.
+/// The maximum length of a digest, in bytes; `sha512:` with its digits has 135.
 const MAX_DIGEST: usize = 160;
 
-/// The kinds whose trees are kept under their own names, with their group.
+/// Kinds whose trees Driftless stores under its own keys, and their groups. A foreign group would share those keys.
 const OWN_KINDS: [(&str, &str); 3] = [("stack", "pulumi.com"), ("program", "pulumi.com"), ("workspace", "auto.pulumi.com")];
 
 /// Stands for the predecessor of the first.
@@ -34,8 +34,7 @@ fn name(stack: &Stack, after: &[&str]) -> String {
     format!("{cut}-{}", &hash(&parts)[..12])
 }
 
-/// What is wrong with a reference to a source, with the field `at`: it is checked before a part of it becomes part of a key or a path.
-/// `None` if an object can be called that.
+/// Returns why a source reference is invalid, as a message about the field `at`. Callers check it before they build a key or path from it.
 #[must_use]
 pub fn invalid_object(at: &str, api_version: &str, kind: &str, name: &str) -> Option<String> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
@@ -48,12 +47,12 @@ pub fn invalid_object(at: &str, api_version: &str, kind: &str, name: &str) -> Op
         return Some(wrong("kind", kind, "write a kind of at most 63 letters, digits and \"-\", such as GitRepository"));
     }
     if let Some((_, own)) = OWN_KINDS.iter().find(|(own, _)| kind.eq_ignore_ascii_case(own)).filter(|(_, own)| *own != group) {
-        return Some(wrong("apiVersion", api_version, &format!("a {kind} is of the group {own}")));
+        return Some(wrong("apiVersion", api_version, &format!("use the group {own} for {kind}")));
     }
     (!is_name(name, 253)).then(|| wrong("name", name, "write a name of at most 253 letters, digits, \"-\" and \".\""))
 }
 
-/// The same of the digest of a source.
+/// Returns why a source digest is invalid, as a message about the field `at`.
 #[must_use]
 pub fn invalid_digest(at: &str, digest: &str) -> Option<String> {
     let is_digest = !digest.is_empty() && digest.len() <= MAX_DIGEST;

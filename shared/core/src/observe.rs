@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, Run, RunOutcome, StackStatus};
+use crate::{DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus};
 
 /// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
 #[must_use]
@@ -8,9 +8,20 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     let previous = status.last_update.as_ref();
     let same_request =
         previous.filter(|last| last.generation == run.generation && last.reconcile_request == run.reconcile_request);
+    // A new request ends the count of platform failures, so that a change is tried at once.
+    let platform = status.platform_failures.filter(|_| same_request.is_some());
+    let fresh = same_request.is_none() || platform.is_some_and(|platform| platform.fresh);
+    let counts = outcome.started && !outcome.platform_failure && !fresh;
     let failures = match (outcome.succeeded, same_request) {
         (true, _) | (false, None) => 0,
-        (false, Some(last)) => last.failures.saturating_add(i64::from(outcome.started && !outcome.reclaimed)),
+        (false, Some(last)) => last.failures.saturating_add(i64::from(counts)),
+    };
+    let platform_failures = match (outcome.platform_failure && !outcome.succeeded, outcome.started || outcome.succeeded) {
+        (true, _) => Some(PlatformFailures { count: platform.map_or(0, |platform| platform.count).saturating_add(1), fresh }),
+        // Pulumi ran.
+        (false, true) => None,
+        // It was abandoned before it started, which says nothing.
+        (false, false) => platform,
     };
     let last_update = LastUpdate {
         name: run.name.clone(),
@@ -31,7 +42,8 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     };
     let conflict = !outcome.succeeded && outcome.conflict;
     let ran = if outcome.started { Some(true) } else { status.ran.or(previous.is_none().then_some(false)) };
-    let mut status = StackStatus { current_update: None, last_update: Some(last_update), ran, conflict, ..status.clone() };
+    let last_update = Some(last_update);
+    let mut status = StackStatus { current_update: None, last_update, ran, conflict, platform_failures, ..status.clone() };
     // A first run that failed may have made something: to destroy that, its project is needed.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);

@@ -3,7 +3,7 @@
 
 use jiff::SignedDuration;
 
-/// After this much more than its limit a task is stopped: by then the runner has interrupted pulumi, and pulumi has saved its state.
+/// The time between a run's limit and the stop of its task. The runner uses it to interrupt pulumi and save the state.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
 /// What bounds the life of a task.
@@ -22,14 +22,18 @@ impl TaskLimits {
         age > seconds(self.start_seconds)
     }
 
-    /// Why a task of that age is stopped, in words; `None` if it may go on. `age` is the time since it became the run's owner.
+    /// The reason to stop a task of this age, if there is one. `age` counts from the time the task became the owner.
     #[must_use]
     pub fn overdue(self, age: SignedDuration, has_begun: bool) -> Option<String> {
         let Self { start_seconds, max_seconds } = self;
         if self.must_have_begun(age) && !has_begun {
-            return Some(format!("no progress within {start_seconds}s of its start"));
+            return Some(format!(
+                "no progress within {start_seconds}s; task stopped; check its images and init containers, or raise StartSeconds"
+            ));
         }
-        max_seconds.filter(|max| age > seconds(*max) + GRACE).map(|max| format!("running for longer than its limit of {max}s"))
+        max_seconds.filter(|max| age > seconds(*max) + GRACE).map(|max| {
+            format!("run exceeded its limit of {max}s; task stopped; raise MaxRunSeconds or driftless.dev/max-duration")
+        })
     }
 }
 
@@ -47,14 +51,16 @@ mod tests {
         let unlimited = TaskLimits { max_seconds: None, ..limits };
         for (limits, age, has_begun, expected) in [
             (limits, 900, false, None),
-            (limits, 901, false, Some("no progress within 900s of its start")),
+            (limits, 901, false, Some("no progress within 900s;")),
             (limits, 901, true, None),
             (limits, 3900, true, None),
-            (limits, 3901, true, Some("running for longer than its limit of 3600s")),
+            (limits, 3901, true, Some("run exceeded its limit of 3600s;")),
             (unlimited, 1_000_000, true, None),
-            (unlimited, 901, false, Some("no progress within 900s of its start")),
+            (unlimited, 901, false, Some("no progress within 900s;")),
         ] {
-            assert_eq!(limits.overdue(seconds(age), has_begun).as_deref(), expected, "{limits:?} {age} {has_begun}");
+            let why = limits.overdue(seconds(age), has_begun);
+            let fact = why.as_ref().map(|why| &why[..=why.find(';').unwrap_or(why.len() - 1)]);
+            assert_eq!(fact, expected, "{limits:?} {age} {has_begun}");
         }
     }
 }

@@ -9,6 +9,8 @@ pub const MAX_FAILURES: i64 = 3;
 const FIRST_COOLDOWN_SECONDS: i64 = 10;
 const COOLDOWN_FACTOR: i64 = 3;
 const MAX_COOLDOWN_SECONDS: i64 = 24 * 60 * 60;
+/// An attempt that the platform fails is billed a minute: two an hour cost little however long the cause lasts.
+const MAX_PLATFORM_COOLDOWN_SECONDS: i64 = 30 * 60;
 const MIN_RESYNC_SECONDS: i64 = 60;
 
 /// What becomes of a Stack whose last run failed.
@@ -24,6 +26,9 @@ pub(crate) enum Retry {
 
 /// Whether a failure is tried again. A Stack that is to go never gives up: nobody may be there to change anything.
 pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
+    if let Some(platform) = stack.status.platform_failures {
+        return Retry::After(platform_cooldown(platform.count));
+    }
     let conflict = stack.status.conflict;
     if stack.deleting || conflict && stack.spec.retry_on_update_conflict {
         Retry::After(cooldown(&stack.spec, failures))
@@ -39,7 +44,16 @@ pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
 /// How long after a failure the next try waits: 10 s, 30 s, 90 s, up to the spec's cap. The first is never capped.
 #[must_use]
 pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
-    let cap = spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS);
+    capped(failures, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
+}
+
+/// How long the next try waits after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 30 min, without an end.
+#[must_use]
+pub fn platform_cooldown(count: i64) -> SignedDuration {
+    capped(count.saturating_sub(1), MAX_PLATFORM_COOLDOWN_SECONDS)
+}
+
+fn capped(failures: i64, cap: i64) -> SignedDuration {
     let seconds = match u32::try_from(failures) {
         Ok(0) | Err(_) => FIRST_COOLDOWN_SECONDS,
         Ok(failures) => COOLDOWN_FACTOR.saturating_pow(failures).saturating_mul(FIRST_COOLDOWN_SECONDS).min(cap),

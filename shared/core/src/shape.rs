@@ -1,8 +1,23 @@
 use serde::Serialize;
 
-/// CPU units and MiB of a task whose Workspace does not say.
-const DEFAULT_CPU: u32 = 512;
-const DEFAULT_MEMORY_MIB: u32 = 1024;
+/// The size of a task whose Workspace does not say, as the installation sets it. Where Fargate has no such size, the task gets the next
+/// one that holds both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DefaultSize {
+    /// CPU units; a vCPU has 1024.
+    pub cpu: u32,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+}
+
+impl Default for DefaultSize {
+    /// The template's defaults of `TaskCpu` and `TaskMemory`, which a test compares: a provider plugin takes 300 to 430 MB, pulumi 120 MB,
+    /// and a language host with its packages comes on top.
+    fn default() -> Self {
+        Self { cpu: 1024, memory_mib: 2048 }
+    }
+}
+
 /// Fargate's sizes: CPU units, and the least and most MiB with them, in steps.
 const SIZES: [(u32, u32, u32, u32); 8] = [
     (256, 512, 512, 512),
@@ -32,7 +47,8 @@ pub struct TaskShape {
 
 impl Default for TaskShape {
     fn default() -> Self {
-        Self { image: None, cpu: DEFAULT_CPU, memory_mib: DEFAULT_MEMORY_MIB, ephemeral_gib: None, init: Vec::new() }
+        let DefaultSize { cpu, memory_mib } = DefaultSize::default();
+        Self { image: None, cpu, memory_mib, ephemeral_gib: None, init: Vec::new() }
     }
 }
 
@@ -52,11 +68,11 @@ pub struct InitContainer {
 }
 
 /// The smallest size of Fargate that holds so many thousandths of a CPU and so many bytes, as CPU units and MiB. What is not asked for is
-/// 0.5 vCPU and 1 GiB. `None` if it is more than Fargate has: 16 vCPU and 120 GiB.
+/// that of `default`. `None` if it is more than Fargate has: 16 vCPU and 120 GiB.
 #[must_use]
-pub fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>) -> Option<(u32, u32)> {
-    let cpu = cpu_milli.map_or(u64::from(DEFAULT_CPU), |milli| milli.saturating_mul(1024).div_ceil(1000));
-    let memory = memory_bytes.map_or(u64::from(DEFAULT_MEMORY_MIB), |bytes| bytes.div_ceil(1 << 20));
+pub fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>, default: DefaultSize) -> Option<(u32, u32)> {
+    let cpu = cpu_milli.map_or(u64::from(default.cpu), |milli| milli.saturating_mul(1024).div_ceil(1000));
+    let memory = memory_bytes.map_or(u64::from(default.memory_mib), |bytes| bytes.div_ceil(1 << 20));
     SIZES.into_iter().find(|(units, _, most, _)| u64::from(*units) >= cpu && u64::from(*most) >= memory).and_then(
         |(units, least, _, step)| {
             let memory = u32::try_from(memory).ok()?.max(least);
@@ -74,14 +90,15 @@ mod tests {
     #[test]
     fn the_smallest_size_that_holds_what_is_asked() {
         for (cpu, memory, expected) in [
-            (None, None, Some((512, 1024))),
+            (None, None, Some((1024, 2048))),
             (Some(100), Some(64 << 20), Some((256, 512))),
             (Some(250), Some((512 << 20) + 1), Some((256, 1024))),
             (Some(250), Some(GIB + 1), Some((256, 2048))),
             (Some(250), Some(2 * GIB + 1), Some((512, 3072))),
-            (Some(100), None, Some((256, 1024))),
-            (Some(251), None, Some((512, 1024))),
-            (Some(500), None, Some((512, 1024))),
+            (Some(100), None, Some((256, 2048))),
+            (Some(251), None, Some((512, 2048))),
+            (Some(500), None, Some((512, 2048))),
+            (None, Some(64 << 20), Some((1024, 2048))),
             (None, Some(8 * GIB), Some((1024, 8192))),
             (Some(2000), None, Some((2048, 4096))),
             (Some(4000), Some(30 * GIB), Some((4096, 30720))),
@@ -93,7 +110,25 @@ mod tests {
             (None, Some(120 * GIB + 1), None),
             (Some(u64::MAX), Some(u64::MAX), None),
         ] {
-            assert_eq!(size(cpu, memory), expected, "{cpu:?} {memory:?}");
+            assert_eq!(size(cpu, memory, DefaultSize::default()), expected, "{cpu:?} {memory:?}");
+        }
+    }
+
+    #[test]
+    fn default_size_fills_in_what_is_not_asked_for() {
+        let default = |cpu, memory_mib| DefaultSize { cpu, memory_mib };
+        for (default, cpu, memory, expected) in [
+            (default(256, 512), None, None, (256, 512)),
+            (default(512, 1024), None, None, (512, 1024)),
+            (default(2048, 2048), None, None, (2048, 4096)),
+            (default(256, 8192), None, None, (1024, 8192)),
+            (default(1024, 2500), None, None, (1024, 3072)),
+            (default(16384, 122_880), None, None, (16384, 122_880)),
+            (default(256, 512), Some(1000), None, (1024, 2048)),
+            (default(256, 512), None, Some(GIB), (256, 1024)),
+            (default(2048, 16384), Some(250), Some(512 << 20), (256, 512)),
+        ] {
+            assert_eq!(size(cpu, memory, default), Some(expected), "{default:?} {cpu:?} {memory:?}");
         }
     }
 }

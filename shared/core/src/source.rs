@@ -11,14 +11,14 @@ const MAX_FETCH_RETRY_SECONDS: i64 = 600;
 /// A run that is wanted starts from what git had this many seconds ago at most; else it is asked again first.
 const FRESH_SECONDS: i64 = 30;
 
-/// A fetch that takes so long is slow: its source rests
+/// The duration from which a fetch counts as slow.
 const SLOW: SignedDuration = SignedDuration::from_secs(10);
-/// for this many times the fetch's duration, so that one source takes a tenth of one fetcher at most.
+/// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses at most a tenth of one fetcher.
 const REST_FACTOR: i32 = 9;
 /// How far the clocks of SQS and of a function may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
-/// How long after its end a fetch that took so long is not repeated.
+/// The time after a fetch in which the source is not fetched again.
 #[must_use]
 pub fn rest(took: SignedDuration) -> SignedDuration {
     if took < SLOW { SignedDuration::ZERO } else { took.saturating_mul(REST_FACTOR) }

@@ -26,6 +26,8 @@ pub struct StackStatus {
     pub ran: Option<bool>,
     /// The last run failed because the backend's lock was somebody else's.
     pub conflict: bool,
+    /// The platform failures of the last runs; `None` if Pulumi decided how the last run ended.
+    pub platform_failures: Option<PlatformFailures>,
     /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.
     pub waits_for: Option<String>,
     /// What is known of drift.
@@ -38,6 +40,15 @@ pub struct StackStatus {
     pub scope: Option<String>,
     /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
     pub next_look: Option<Timestamp>,
+}
+
+/// Runs in a row that the platform failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlatformFailures {
+    /// How many, one at least.
+    pub count: i64,
+    /// Pulumi has not run this generation and request yet: its first failure is still not counted, as in PKO.
+    pub fresh: bool,
 }
 
 /// What is known of a Stack's drift.
@@ -95,6 +106,8 @@ pub mod reason {
     pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
     /// A failed preview is tried again.
     pub const PREVIEW_FAILED: &str = "PreviewFailed";
+    /// The platform failed a run: it is tried again with a back-off of its own.
+    pub const PLATFORM_FAILURE: &str = "PlatformFailure";
     /// A prerequisite is not met.
     pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
     /// The spec cannot be run.
@@ -110,6 +123,12 @@ pub mod reason {
 }
 
 impl Readiness {
+    /// The readiness of a Stack whose run waits for what `message` says, by the reason on its Update.
+    #[must_use]
+    pub fn waiting(why: &str, message: impl Into<String>) -> Self {
+        if why == reason::SPEC_INVALID { Self::stalled(reason::SPEC_INVALID, message) } else { Self::processing(message) }
+    }
+
     /// Under way.
     #[must_use]
     pub fn processing(message: impl Into<String>) -> Self {

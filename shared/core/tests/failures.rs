@@ -93,10 +93,95 @@ fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
     assert_eq!(failed(stack_after(last_update(Succeeded, 0, 1)), run(Operation::Up)), 1);
 }
 
+fn platform(started: bool) -> RunOutcome {
+    let message = "the task ended without a result: CannotPullContainerError; check the image".into();
+    RunOutcome { platform_failure: true, started, message, ..outcome(false) }
+}
+
 #[test]
-fn a_run_that_lost_its_capacity_is_not_counted_and_the_next_one_gets_through() {
+fn platform_failures_are_not_counted_and_retried_without_an_end() {
+    let mut snapshot = snapshot(stack());
+    let mut at = now();
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        snapshot.run = RunState::Ended(run(Operation::Up), platform(false));
+        let ended = plan_at(&snapshot, at);
+        let status = ended.status.clone();
+        let wait = ended.look_at.unwrap().duration_since(at);
+        assert_eq!((status.last_update.as_ref().unwrap().failures, status.ran), (0, Some(false)));
+        let told = ["10s", "30s", "1m30s", "4m30s", "13m30s", "30m0s", "30m0s", "30m0s"][waits.len()];
+        let words = "Reconciling/PlatformFailure: the task ended without a result: CannotPullContainerError; check the image";
+        let next = format!("not counted as a failed update, retried after {told}");
+        assert_eq!(condition(&ended), format!("{words}; {next}"));
+        waits.push(wait.as_secs());
+        (snapshot.stack.status, snapshot.run, at) = (status, RunState::None, at + wait);
+        assert!(created(&plan_at(&snapshot, at)).is_some());
+    }
+    assert_eq!(waits, [10, 30, 90, 270, 810, 1800, 1800, 1800]);
+
+    // When the cause is gone the Stack recovers by itself, and nothing is left of it.
+    snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
+    let recovered = plan_at(&snapshot, at);
+    assert_eq!((condition(&recovered).as_str(), recovered.status.platform_failures), ("Ready", None));
+}
+
+#[test]
+fn platform_failures_leave_the_count_of_real_failures_alone() {
+    // A fresh generation still gets four tries, whatever the platform does between them.
+    let mut snapshot = snapshot(stack());
+    let mut at = now();
+    let mut counted = Vec::new();
+    for n in 0..8 {
+        let ended = if n % 2 == 0 { platform(n > 1) } else { outcome(false) };
+        snapshot.run = RunState::Ended(run(Operation::Up), ended);
+        let plan = plan_at(&snapshot, at);
+        at += SignedDuration::from_hours(1);
+        counted.push(plan.status.last_update.as_ref().unwrap().failures);
+        assert_eq!(condition(&plan).starts_with("Reconciling/PlatformFailure"), n % 2 == 0, "{n}");
+        snapshot.stack.status = plan.status;
+    }
+    assert_eq!(counted, [0, 0, 0, 1, 1, 2, 2, 3]);
+    snapshot.run = RunState::None;
+    assert_eq!(condition(&plan_at(&snapshot, at)).split(':').next(), Some("Stalled/UpdateFailed"));
+}
+
+#[test]
+fn platform_failures_start_anew_with_a_new_generation() {
+    let mut snapshot = snapshot(stack_after(last_update(Failed, 2, 1)));
+    snapshot.stack.status.platform_failures = Some(PlatformFailures { count: 7, fresh: false });
+    snapshot.stack.generation = 2;
+    assert!(created(&plan(&snapshot)).is_some(), "an edit is tried at once");
+    snapshot.run = RunState::Ended(Run { generation: 2, ..run(Operation::Up) }, platform(false));
+    let status = plan(&snapshot).status;
+    assert_eq!(status.platform_failures, Some(PlatformFailures { count: 1, fresh: true }));
+    assert_eq!(status.last_update.unwrap().failures, 0);
+}
+
+#[test]
+fn abandoned_run_keeps_the_back_off_of_the_platform() {
+    let mut snapshot = snapshot(stack_after(last_update(Failed, 1, 1)));
+    let before = Some(PlatformFailures { count: 3, fresh: false });
+    snapshot.stack.status.platform_failures = before;
+    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { started: false, ..outcome(false) });
+    let status = plan(&snapshot).status;
+    assert_eq!((status.platform_failures, status.last_update.unwrap().failures), (before, 1));
+}
+
+#[test]
+fn destroy_that_the_platform_fails_is_not_stalled() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
-    snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { reclaimed: true, ..outcome(false) });
+    (snapshot.stack.deleting, snapshot.stack.spec.destroy_on_finalize) = (true, true);
+    snapshot.stack.status.last_update.as_mut().unwrap().failures = 5;
+    snapshot.run = RunState::Ended(run(Operation::Destroy), platform(true));
+    let plan = plan(&snapshot);
+    assert!(condition(&plan).starts_with("Reconciling/PlatformFailure"), "{}", condition(&plan));
+    assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(10)));
+}
+
+#[test]
+fn run_that_lost_its_capacity_is_not_counted_and_the_next_is_on_demand() {
+    let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
+    snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     snapshot.stack.status = plan(&snapshot).status;
     assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
     snapshot.run = RunState::None;

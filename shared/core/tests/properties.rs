@@ -109,7 +109,7 @@ fn a_run_state() -> impl Strategy<Value = RunState> {
         3 => Just(RunState::None),
         1 => Just(RunState::Missing),
         1 => Just(RunState::Foreign),
-        2 => (a_run(), option::of(Just("Secret".to_owned()))).prop_map(|(run, waiting)| RunState::Live(run, waiting)),
+        2 => (a_run(), option::of(Just(Readiness::processing("Secret")))).prop_map(|(run, waiting)| RunState::Live(run, waiting)),
         2 => (a_run(), any::<bool>(), any::<bool>())
             .prop_map(|(run, succeeded, conflict)| RunState::Ended(run, RunOutcome { conflict, ..outcome(succeeded) })),
     ]

@@ -30,11 +30,11 @@ use kube::{
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tower::{ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResponseLayer};
+use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResultLayer};
 
 use crate::{
     Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
-    failure::{failed_write, failure},
+    failure::{failed_write, failure, timed_out_connecting},
     metadata_patch,
 };
 
@@ -46,6 +46,9 @@ const PAGE_BYTES: usize = 8 << 20;
 const FEW: u32 = 5;
 /// How long the cluster may be silent within an answer: a function's own time is short.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// How long the cluster may take to accept a connection, TLS included. A cluster that drops packets takes this long from a function's
+/// batch.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Tries after a 429, 503 or 504. Few: redelivery and later looks are the outer retry.
 const RETRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -61,7 +64,16 @@ pub struct Client {
     kube: kube::Client,
     endpoint: Endpoint,
     manager: &'static str,
-    refused: Arc<AtomicBool>,
+    seen: Arc<Seen>,
+}
+
+/// What calls found out about the API server.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The API server answered 401.
+    refused: AtomicBool,
+    /// A connection timed out before it was there.
+    unreachable: AtomicBool,
 }
 
 impl Client {
@@ -72,28 +84,35 @@ impl Client {
             config.root_cert.as_ref().map(|certificates| certificates.iter().map(|der| pem(der)).collect());
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         config.read_timeout = Some(TIMEOUT);
-        config.connect_timeout = Some(TIMEOUT);
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
         // kube's own would go on for minutes.
         config.default_retry = false;
         let retry = RetryPolicy::new(FIRST_RETRY, LAST_RETRY, RETRIES, false).map_err(unusable)?;
         // The buffer makes the service below it one that can be cloned, which a retry needs.
         let layers = ServiceBuilder::new().layer(RetryLayer::new(retry)).layer(BufferLayer::new(WAITING)).into_inner();
-        let refused = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&refused);
-        let look = move |response: Response<_>| {
-            if response.status() == StatusCode::UNAUTHORIZED {
-                seen.store(true, Ordering::Relaxed);
+        let seen = Arc::new(Seen::default());
+        let noted = Arc::clone(&seen);
+        let note = move |answer: std::result::Result<Response<_>, BoxError>| {
+            match &answer {
+                Ok(response) if response.status() == StatusCode::UNAUTHORIZED => noted.refused.store(true, Ordering::Relaxed),
+                Err(error) if timed_out_connecting(error.as_ref()) => noted.unreachable.store(true, Ordering::Relaxed),
+                _ => {}
             }
-            response
+            answer
         };
         let builder = ClientBuilder::try_from(config).map_err(unusable)?.with_layer(&layers);
-        let kube = builder.with_layer(&MapResponseLayer::new(look)).build();
-        Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager, refused })
+        let kube = builder.with_layer(&MapResultLayer::new(note)).build();
+        Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager, seen })
     }
 
     /// Whether the API server has said that it does not know who calls: its credentials are no longer good.
     pub(crate) fn is_refused(&self) -> bool {
-        self.refused.load(Ordering::Relaxed)
+        self.seen.refused.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection to the API server timed out.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.seen.unreachable.load(Ordering::Relaxed)
     }
 
     /// The client below, for what the port does not have.
@@ -137,6 +156,18 @@ impl Client {
         }
     }
 
+    /// Reads, and once more after a transient error: a connection that died while the function was frozen fails the first request on it.
+    /// A connection that timed out is not retried.
+    async fn again<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
+        match read().await {
+            Err(Error::Transient { call, message }) if !self.is_unreachable() => {
+                tracing::info!(call, message, "reading again");
+                read().await
+            }
+            other => other,
+        }
+    }
+
     fn api<K: Object>(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.kube.clone(), namespace)
     }
@@ -164,18 +195,6 @@ fn readable<K: Object>(object: &RawValue) -> Option<K> {
     serde_json::from_str(object.get()).inspect_err(warn).ok()
 }
 
-/// A read, and once more if it failed for a cause that passes: a connection that was idle while the function was frozen is found dead by
-/// the first request on it.
-async fn again<T>(read: impl AsyncFn() -> Result<T>) -> Result<T> {
-    match read().await {
-        Err(Error::Transient { call, message }) => {
-            tracing::info!(call, message, "reading again");
-            read().await
-        }
-        other => other,
-    }
-}
-
 impl Cluster for Client {
     fn endpoint(&self) -> Endpoint {
         self.endpoint.clone()
@@ -185,7 +204,7 @@ impl Cluster for Client {
         if !(is_name(namespace) && is_name(name)) {
             return Ok(None);
         }
-        again(async || {
+        self.again(async || {
             let got = self.api(namespace).get_opt(name).await;
             got.map_err(|error| failure(format!("get {} {namespace}/{name}", K::kind(&())), error))
         })
@@ -200,7 +219,7 @@ impl Cluster for Client {
         }
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), namespace, &resource);
-        again(async || {
+        self.again(async || {
             match api.get(name).await {
                 Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
                 // A path that the API server does not know: it answers without a reason.
@@ -230,7 +249,8 @@ impl Cluster for Client {
             continue_token: from.map(Into::into),
             ..ListParams::default()
         };
-        let text = again(async || self.page_text(&list, params.clone()).await.map_err(|error| failure(call(), error))).await?;
+        let text =
+            self.again(async || self.page_text(&list, params.clone()).await.map_err(|error| failure(call(), error))).await?;
         let too_large =
             || Error::Permanent { call: call(), message: format!("{FEW} objects are larger than {PAGE_BYTES} bytes") };
         let text = text.ok_or_else(too_large)?;
@@ -247,7 +267,7 @@ impl Cluster for Client {
             return Ok(None);
         }
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
-        again(async || {
+        self.again(async || {
             let got = namespaces.get_metadata_opt(namespace).await;
             got.map_err(|error| failure(format!("get Namespace {namespace}"), error))
         })
@@ -258,7 +278,7 @@ impl Cluster for Client {
     async fn watch_labels(&self) -> Result<BTreeMap<String, String>> {
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
         let labelled = ListParams::default().labels(WATCH);
-        let found = again(async || {
+        let found = self.again(async || {
             let listed = namespaces.list_metadata(&labelled).await;
             listed.map_err(|error| failure("list namespaces".into(), error))
         });
@@ -398,9 +418,9 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::client::Body;
     use serde_json::json;
-    use tower::BoxError;
 
     use super::*;
+    use crate::Pages;
 
     #[test]
     fn a_name_that_is_a_path_names_nothing() {
@@ -425,7 +445,7 @@ mod tests {
         });
         let endpoint = Endpoint { server: String::new(), certificate_authority: None };
         let kube = kube::Client::new(service, "default");
-        (Client { kube, endpoint, manager: "test", refused: Arc::default() }, queries)
+        (Client { kube, endpoint, manager: "test", seen: Arc::default() }, queries)
     }
 
     fn page(names: &[&str], next: &str) -> (u16, String) {
@@ -443,8 +463,11 @@ mod tests {
 
     /// The names on all pages, or the error.
     async fn names(client: &Client) -> Result<Vec<String>> {
-        let objects = client.list::<ConfigMap>(Some("n"), None).await?;
-        Ok(objects.into_iter().filter_map(|object| object.metadata.name).collect())
+        let (mut names, mut pages) = (Vec::new(), Pages::<_, ConfigMap>::new(client, Some("n"), None));
+        while let Some(page) = pages.next().await? {
+            names.extend(page.into_iter().filter_map(|object| object.metadata.name));
+        }
+        Ok(names)
     }
 
     #[tokio::test]

@@ -1,9 +1,7 @@
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use driftless_aws::Keyring;
+use futures::lock::Mutex;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Config, config::KubeConfigOptions};
 use secrecy::ExposeSecret as _;
@@ -14,13 +12,48 @@ use crate::{Client, Error, Result, kubeconfig::Entry};
 /// is counted on for 14 of its 15. It is also how long a kubeconfig that was replaced goes on to be used.
 const KEPT: SignedDuration = SignedDuration::from_mins(9);
 
+/// How long an instance opens no connection to a cluster after one timed out. Shorter than the time between two sweeps, so that each sweep
+/// tries.
+const AWAY: SignedDuration = SignedDuration::from_secs(45);
+
 /// The clusters that the functions serve: each is a context of one kubeconfig, named like the cluster. The kubeconfig is the text of a
 /// secret.
 pub struct Clusters<K> {
     keyring: K,
     secret: String,
     manager: &'static str,
-    clients: Mutex<HashMap<String, (Client, Timestamp)>>,
+    clients: Mutex<HashMap<String, Kept>>,
+}
+
+/// A client with its times.
+struct Kept {
+    client: Client,
+    made: Timestamp,
+    /// When it was last handed out.
+    used: Timestamp,
+}
+
+/// Whether a kept client can be used.
+#[derive(Debug, PartialEq, Eq)]
+enum Standing {
+    Usable,
+    /// A new client replaces it.
+    Stale,
+    /// A connection timed out: no other is opened before this time.
+    AwayUntil(Timestamp),
+}
+
+impl Standing {
+    /// The standing of a client that was made and last handed out at these times.
+    fn of(made: Timestamp, used: Timestamp, is_refused: bool, is_unreachable: bool, now: Timestamp) -> Self {
+        if is_unreachable && now < used + AWAY {
+            Self::AwayUntil(used + AWAY)
+        } else if is_unreachable || is_refused || now >= made + KEPT {
+            Self::Stale
+        } else {
+            Self::Usable
+        }
+    }
 }
 
 impl<K: Keyring> Clusters<K> {
@@ -30,18 +63,26 @@ impl<K: Keyring> Clusters<K> {
         Self { keyring, secret, manager, clients: Mutex::default() }
     }
 
-    /// The client of a cluster, which is kept for a while. The secret is read for one that was not asked for lately, or that the API server
-    /// refused as nobody's.
+    /// The client of a cluster, which is kept for a while. The secret is read again when the client was not used lately, or when
+    /// the API server rejected its credential. A cluster that accepted no connection is a transient error for [`AWAY`].
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
-        let known = self.clients().get(cluster).cloned();
-        if let Some((client, made)) = known
-            && now < made + KEPT
-            && !client.is_refused()
-        {
-            return Ok(client);
+        // Held while connecting, so that messages that are handled concurrently share one client and one read of the secret.
+        let mut clients = self.clients.lock().await;
+        if let Some(Kept { client, made, used }) = clients.get_mut(cluster) {
+            match Standing::of(*made, *used, client.is_refused(), client.is_unreachable(), now) {
+                Standing::Usable => {
+                    *used = now;
+                    return Ok(client.clone());
+                }
+                Standing::AwayUntil(time) => {
+                    let message = format!("the API server accepted no connection; not tried again before {time:.0}");
+                    return Err(Error::Transient { call: format!("connect to cluster {cluster:?}"), message });
+                }
+                Standing::Stale => {}
+            }
         }
         let client = self.connect(cluster, now).await?;
-        self.clients().insert(cluster.into(), (client.clone(), now));
+        clients.insert(cluster.into(), Kept { client: client.clone(), made: now, used: now });
         Ok(client)
     }
 
@@ -68,20 +109,19 @@ impl<K: Keyring> Clusters<K> {
         let config = Config::from_custom_kubeconfig(entry.into_kubeconfig(token), &KubeConfigOptions::default()).await;
         Client::new(config.map_err(|error| unusable(error.to_string()))?, self.manager)
     }
-
-    fn clients(&self) -> MutexGuard<'_, HashMap<String, (Client, Timestamp)>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use driftless_aws::Error as AwsError;
     use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
     use secrecy::SecretString;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::TcpListener,
+        net::{TcpListener, TcpSocket, TcpStream},
+        time::{Duration, Instant, timeout},
     };
 
     use super::*;
@@ -179,5 +219,63 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let error = clusters(&asked).get("plain", at(0)).await.err().unwrap();
         assert!(error.is_transient());
         assert_eq!(error.to_string(), "connect to cluster \"plain\": read: throttled");
+    }
+
+    #[test]
+    fn standing_of_a_client_follows_from_its_times_and_what_it_saw() {
+        let at = |seconds| at(0) + SignedDuration::from_secs(seconds);
+        let [usable, stale, away] = [Standing::Usable, Standing::Stale, Standing::AwayUntil(at(145))];
+        for (now, is_refused, is_unreachable, expected) in [
+            (100, false, false, &usable),
+            (539, false, false, &usable),
+            (540, false, false, &stale),
+            (101, true, false, &stale),
+            (101, false, true, &away),
+            (101, true, true, &away),
+            (144, false, true, &away),
+            (145, false, true, &stale),
+        ] {
+            assert_eq!(Standing::of(at(0), at(100), is_refused, is_unreachable, at(now)), *expected, "after {now} s");
+        }
+    }
+
+    #[tokio::test]
+    async fn cluster_that_drops_packets_costs_one_connect_timeout_in_45_seconds() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        // The kernel drops the SYNs to a listener whose queue is full.
+        let listener = socket.listen(0).unwrap();
+        let server = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(connection) = timeout(Duration::from_millis(200), TcpStream::connect(server)).await {
+            queued.push(connection.unwrap());
+        }
+        let asked = Asked { server: server.to_string(), ..Asked::default() };
+        let clusters = clusters(&asked);
+        let seconds = |seconds| at(0) + SignedDuration::from_secs(seconds);
+        let begin = Instant::now();
+        let client = clusters.get("plain", at(0)).await.unwrap();
+        let error = client.get::<Lease>("n", "a").await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!((3..5).contains(&begin.elapsed().as_secs()), "{error}: {:?}", begin.elapsed());
+        for second in [3, 44] {
+            let error = clusters.get("plain", seconds(second)).await.err().unwrap();
+            assert!(error.is_transient());
+            let words = "connect to cluster \"plain\": the API server accepted no connection; not tried again before 2026-11-22T05:00:45Z";
+            assert_eq!(error.to_string(), words);
+        }
+        assert_eq!(asked.calls.lock().unwrap().len(), 1);
+        assert!(clusters.get("eks", seconds(44)).await.is_ok(), "another cluster is used");
+        assert!(clusters.get("plain", seconds(45)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn refused_connection_is_tried_again_at_once() {
+        let asked = Asked { server: "127.0.0.1:1".into(), ..Asked::default() };
+        let clusters = clusters(&asked);
+        let error = clusters.get("plain", at(0)).await.unwrap().get::<Lease>("n", "a").await.unwrap_err();
+        assert!(error.is_transient(), "{error}");
+        assert!(clusters.get("plain", at(0)).await.is_ok());
+        assert_eq!(asked.calls.lock().unwrap().len(), 1);
     }
 }

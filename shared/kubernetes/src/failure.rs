@@ -1,5 +1,8 @@
 //! What a failed call means.
 
+use std::{error::Error as StdError, io};
+
+use hyper_util::client::legacy;
 use kube::core::Status;
 
 use crate::Error;
@@ -28,6 +31,17 @@ pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
     }
 }
 
+/// Whether a connection timed out before it was established: the API server, or the network before it, drops packets.
+pub(crate) fn timed_out_connecting(error: &(dyn StdError + 'static)) -> bool {
+    let (mut is_connect, mut is_timeout, mut cause) = (false, false, Some(error));
+    while let Some(error) = cause {
+        is_connect |= error.downcast_ref().is_some_and(legacy::Error::is_connect);
+        is_timeout |= error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut);
+        cause = error.source();
+    }
+    is_connect && is_timeout
+}
+
 fn answer(call: String, status: Status) -> Error {
     let terminating =
         status.details.iter().flat_map(|details| &details.causes).any(|cause| cause.reason == "NamespaceTerminating");
@@ -48,7 +62,7 @@ fn is_about_namespace(status: &Status) -> bool {
 }
 
 /// An error and its causes; kube names only itself.
-fn words(error: &dyn std::error::Error) -> String {
+fn words(error: &dyn StdError) -> String {
     let mut words = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

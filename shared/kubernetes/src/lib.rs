@@ -5,6 +5,7 @@ mod client;
 mod clusters;
 mod failure;
 mod kubeconfig;
+mod pages;
 mod watch;
 
 use std::{collections::BTreeMap, fmt, future::Future};
@@ -18,6 +19,7 @@ use kube::{
     Resource,
     core::{DynamicObject, NamespaceResourceScope, ObjectMeta},
 };
+pub use pages::Pages;
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 pub use watch::{WATCH, Watch};
@@ -137,18 +139,6 @@ pub trait Cluster {
         field_selector: Option<&str>,
         from: Option<&str>,
     ) -> impl Future<Output = Result<Page<K>>>;
-    /// The objects of every page at once.
-    fn list<K: Object>(&self, namespace: Option<&str>, field_selector: Option<&str>) -> impl Future<Output = Result<Vec<K>>> {
-        async move {
-            let Page { mut objects, mut next } = self.page(namespace, field_selector, None).await?;
-            while let Some(from) = next {
-                let page = self.page(namespace, field_selector, Some(&from)).await?;
-                objects.extend(page.objects);
-                next = page.next;
-            }
-            Ok(objects)
-        }
-    }
     /// What the label [`WATCH`] of a Namespace says, if it has one; `None` if there is no such Namespace.
     fn watch_label(&self, namespace: &str) -> impl Future<Output = Result<Option<Option<String>>>>;
     /// What it says on all Namespaces that have it, by their names.

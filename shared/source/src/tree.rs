@@ -54,19 +54,19 @@ pub enum Refusal {
     SizesDiffer,
     #[error("a global header states the {what} of all entries")]
     GlobalHeader { what: &'static str },
-    #[error("the content is larger than {limit} bytes")]
+    #[error("content is too large, the maximum is {limit} bytes")]
     TooLarge { limit: u64 },
-    #[error("the archive inflates to more than {limit} times its size")]
+    #[error("archive inflates too much, the maximum is {limit} times its size")]
     TooDense { limit: u64 },
-    #[error("an extended header is larger than {limit} bytes")]
+    #[error("extended header is too large, the maximum is {limit} bytes")]
     HeaderTooLarge { limit: u64 },
-    #[error("more than {limit} files and directories")]
+    #[error("too many files and directories, the maximum is {limit}")]
     TooManyEntries { limit: usize },
-    #[error("the paths together are longer than {limit} bytes")]
+    #[error("paths together are too long, the maximum is {limit} bytes")]
     PathsTooLong { limit: usize },
-    #[error("the path {path:?} is longer than {limit} bytes")]
+    #[error("path {path:?} is too long, the maximum is {limit} bytes")]
     PathTooLong { path: String, limit: usize },
-    #[error("the path {path:?} has more than {limit} parts")]
+    #[error("path {path:?} has too many parts, the maximum is {limit}")]
     TooDeep { path: String, limit: usize },
     #[error("the path {path:?} is not UTF-8")]
     NotUtf8 { path: String },
@@ -84,7 +84,7 @@ pub enum Refusal {
     NotADirectory { path: String },
     #[error("the target of the link {path:?} {why}")]
     InvalidTarget { path: String, why: &'static str },
-    #[error("the target of the link {path:?} is longer than {limit} bytes")]
+    #[error("target of the link {path:?} is too long, the maximum is {limit} bytes")]
     TargetTooLong { path: String, limit: usize },
     #[error("the link {path:?} leads out of the tree")]
     LinkLeavesTree { path: String },

@@ -104,7 +104,7 @@ fn sizes() -> Vec<Hostile> {
     let pax_size = |size: &str| Tar::default().pax(&[("size", size)]).file("file", b"content").gzip();
     let number = "the archive is damaged: a number in a header is malformed";
     let differs = "the size of an entry is stated twice and differently";
-    let too_large = "the content is larger than";
+    let too_large = "content is too large, the maximum is";
     vec![
         hostile("size-lies", Tar::default().entry(b'0', b"file", b"", 5000, b"content").gzip(), "the archive ends early"),
         hostile("size-no-number", with_size(b"0000000000x\0"), number),
@@ -145,11 +145,11 @@ fn smuggled() -> Vec<u8> {
 /// What is small and becomes large.
 fn bombs() -> Vec<Hostile> {
     const MIB: usize = 1 << 20;
-    let too_dense = "the archive inflates to more than 200 times its size";
+    let too_dense = "archive inflates too much, the maximum is 200 times its size";
     let zeros = Tar::default().file("zeros", &vec![0; 2 * MIB]).gzip();
     let header_bomb =
         |kind: u8| Tar::default().entry(kind, b"h", b"", 1 + (1 << 20), &vec![b'n'; 1 + MIB]).file("file", b"").gzip();
-    let headers = "an extended header is larger than";
+    let headers = "extended header is too large, the maximum is";
     let many = (0..2050).fold(Tar::default(), |tar, n| tar.file(&format!("{n:04}{}/f", "/d".repeat(47)), b""));
     let members = [gzip(&Tar::default().file("zeros", &vec![0; 2 * MIB]).0[..512]), gzip(&vec![0; MIB / 4]).repeat(8)].concat();
     let behind = [Tar::default().file("file", b"").end().0, vec![0; 2 * MIB]].concat();
@@ -159,20 +159,24 @@ fn bombs() -> Vec<Hostile> {
         hostile("too-dense", zeros, too_dense),
         hostile("too-dense-behind-the-end", gzip(&behind), too_dense),
         hostile("too-dense-in-many-members", members, too_dense),
-        hostile("too-large", Tar::default().entry(b'0', b"file", b"", 1 << 32, b"content").gzip(), "the content is larger than"),
-        hostile("too-large-in-sum", too_large_in_sum(), "the content is larger than"),
+        hostile(
+            "too-large",
+            Tar::default().entry(b'0', b"file", b"", 1 << 32, b"content").gzip(),
+            "content is too large, the maximum is",
+        ),
+        hostile("too-large-in-sum", too_large_in_sum(), "content is too large, the maximum is"),
         hostile("long-name-bomb", header_bomb(b'L'), headers),
         hostile("long-link-bomb", header_bomb(b'K'), headers),
         hostile("pax-bomb", header_bomb(b'x'), headers),
         hostile("global-pax-bomb", header_bomb(b'g'), headers),
-        hostile("too-many-entries", many.gzip(), "more than 100000 files and directories"),
-        hostile("paths-too-long-in-sum", long.gzip(), "the paths together are longer than 16777216 bytes"),
-        hostile("too-deep", Tar::default().file(&deep, b"").gzip(), "has more than 64 parts"),
-        hostile("path-too-long", Tar::default().file(&"n".repeat(2000), b"").gzip(), "is longer than 1024 bytes"),
+        hostile("too-many-entries", many.gzip(), "too many files and directories, the maximum is 100000"),
+        hostile("paths-too-long-in-sum", long.gzip(), "paths together are too long, the maximum is 16777216 bytes"),
+        hostile("too-deep", Tar::default().file(&deep, b"").gzip(), "has too many parts, the maximum is 64"),
+        hostile("path-too-long", Tar::default().file(&"n".repeat(2000), b"").gzip(), "is too long, the maximum is 1024 bytes"),
         hostile(
             "target-too-long",
             Tar::default().link("link", &"n".repeat(2000)).gzip(),
-            "the target of the link \"link\" is longer than 1024 bytes",
+            "target of the link \"link\" is too long, the maximum is 1024 bytes",
         ),
         hostile("link-maze", maze().gzip(), "the links take too long to follow"),
     ]

@@ -69,6 +69,8 @@ struct State {
     /// The last number given to an object's version or uid, a message or a task.
     last: u64,
     objects: BTreeMap<String, (Vec<u8>, Timestamp)>,
+    /// Keys whose objects S3 does not give.
+    archived: BTreeSet<String>,
     queue: Vec<queues::Queued>,
     sent: Vec<Message>,
     deduplications: BTreeMap<String, Timestamp>,
@@ -93,6 +95,7 @@ impl World {
             crashed: false,
             last: 0,
             objects: BTreeMap::new(),
+            archived: BTreeSet::new(),
             queue: Vec::new(),
             sent: Vec::new(),
             deduplications: BTreeMap::new(),

@@ -21,6 +21,13 @@ impl World {
     }
 }
 
+impl World {
+    /// Archives an object: S3 has it and does not give it.
+    pub fn archive(&self, key: &str) {
+        self.state().archived.insert(key.into());
+    }
+}
+
 impl State {
     /// Writes an object, and notifies of a task's result as the bucket does.
     fn write(&mut self, key: &str, content: Vec<u8>) {
@@ -33,8 +40,13 @@ impl State {
 
 impl Objects for World {
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let get = self.call(|state| state.objects.get(key).map(|(content, _)| content.clone()));
-        get.await.ok_or_else(|| lost("s3:GetObject"))
+        let get = self.call(|state| (state.objects.get(key).map(|(content, _)| content.clone()), state.archived.contains(key)));
+        match get.await.ok_or_else(|| lost("s3:GetObject"))? {
+            (Some(_), true) => {
+                Err(Error::Permanent { call: format!("s3:GetObject {key}"), message: "InvalidObjectState".into() })
+            }
+            (content, _) => Ok(content),
+        }
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
@@ -55,10 +67,10 @@ impl Objects for World {
         list.await.ok_or_else(|| lost("s3:ListObjectsV2"))
     }
 
-    async fn size(&self, prefix: &str) -> Result<u64> {
+    async fn size(&self, prefix: &str, least: u64) -> Result<u64> {
         let size = self.call(|state| {
             let of_prefix = state.objects.iter().filter(|(key, _)| key.starts_with(prefix));
-            of_prefix.map(|(_, (content, _))| content.len() as u64).sum()
+            of_prefix.map(|(_, (content, _))| least.max(content.len() as u64)).sum()
         });
         size.await.ok_or_else(|| lost("s3:ListObjectsV2"))
     }

@@ -1,6 +1,6 @@
 use driftless_aws::{Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{Launch, ObjectKey, RunId, RunMessage, keys, to_json};
-use driftless_core::TaskShape;
+use driftless_core::{StopCode, TaskEnd, TaskShape};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{CLUSTER, Message, World, lost};
@@ -18,7 +18,7 @@ pub(crate) struct Task {
     spot: bool,
     stopping: bool,
     reclaimed: bool,
-    stopped: Option<(Timestamp, String)>,
+    stopped: Option<(Timestamp, TaskEnd)>,
 }
 
 impl Task {
@@ -88,12 +88,22 @@ impl World {
         }
     }
 
-    /// Stops a task for good, whatever the reason, and notifies of it as ECS does.
+    /// Ends a task for good, by itself or as it was told to, and notifies of it as ECS does.
     pub fn end_task(&self, arn: &str, why: &str) {
+        let code = match self.state().tasks.get(arn) {
+            Some(Task { reclaimed: true, .. }) => StopCode::Spot,
+            Some(Task { stopping: true, .. }) => StopCode::Requested,
+            _ => StopCode::Exited,
+        };
+        self.stop_task(arn, TaskEnd { code: Some(code), words: why.into(), ..TaskEnd::default() });
+    }
+
+    /// Stops a task for good with what ECS says of it.
+    pub fn stop_task(&self, arn: &str, end: TaskEnd) {
         let mut state = self.state();
         let now = state.now;
         if let Some(task) = state.tasks.get_mut(arn) {
-            task.stopped.get_or_insert_with(|| (now, why.into()));
+            task.stopped.get_or_insert((now, end));
             state.enqueue(Message::Run(RunMessage::Task { arn: arn.into() }), 0, None);
         }
     }
@@ -129,9 +139,9 @@ impl Tasks for World {
     async fn state(&self, arn: &str) -> Result<TaskState> {
         let describe = self.call(|state| match state.tasks.get(arn) {
             Some(task) if !task.is_forgotten(state.now) => {
-                let reclaimed = task.reclaimed;
-                let stopped = task.stopped.as_ref().map(|(_, why)| TaskState::Stopped { why: why.clone(), reclaimed });
-                stopped.unwrap_or(TaskState::Alive { reclaimed, created: Some(task.created) })
+                let stopped = task.stopped.as_ref().map(|(_, end)| TaskState::Stopped { end: end.clone() });
+                let end = TaskEnd { code: task.reclaimed.then_some(StopCode::Spot), ..TaskEnd::default() };
+                stopped.unwrap_or(TaskState::Alive { end, created: Some(task.created) })
             }
             _ => TaskState::Missing,
         });

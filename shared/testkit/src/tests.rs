@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use driftless_aws::{Objects, Queues as _, Started, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, RunId, VERSION};
-use driftless_kubernetes::{Cluster, Error};
+use driftless_core::{StopCode, TaskEnd};
+use driftless_kubernetes::{Cluster, Error, Page};
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use serde_json::json;
 
@@ -92,8 +93,8 @@ fn field_selectors_choose_by_path() {
         }));
     }
     let names = |selector: &str| {
-        let secrets: Vec<Secret> = world.drive(world.list(Some("n"), Some(selector))).unwrap().unwrap();
-        secrets.into_iter().filter_map(|secret| secret.metadata.name).collect::<Vec<_>>()
+        let secrets: Page<Secret> = world.drive(world.page(Some("n"), Some(selector), None)).unwrap().unwrap();
+        secrets.objects.into_iter().filter_map(|secret| secret.metadata.name).collect::<Vec<_>>()
     };
     assert_eq!(names("metadata.labels.program=x"), ["a", "c"]);
     assert_eq!(names("metadata.labels.program=x,metadata.name!=a"), ["c"]);
@@ -140,6 +141,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         project: None,
         inputs: None,
         preview: false,
+        refused: None,
         spot: true,
         size: None,
         request: None,
@@ -154,7 +156,8 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
     assert_eq!(start(), first);
     world.end_task(&first, "done");
     assert_eq!(start(), first);
-    assert_eq!(state(&first), TaskState::Stopped { why: "done".into(), reclaimed: false });
+    let end = TaskEnd { code: Some(StopCode::Exited), words: "done".into(), ..TaskEnd::default() };
+    assert_eq!(state(&first), TaskState::Stopped { end });
     world.advance(SignedDuration::from_mins(61));
     assert_ne!(start(), first);
     assert_eq!(state(&first), TaskState::Missing);

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use anyhow::{Result, bail};
@@ -20,7 +21,7 @@ use tokio::net::TcpListener;
 use super::{
     fargate::Fargate, gate::http_client, lambda::Lambda, poller::Mappings, schedule::Schedules, site::Site, url::FunctionUrl,
 };
-pub use super::{identity::Credentials, poller::Switches};
+pub use super::{identity::Credentials, outages::Outage, poller::Switches};
 
 /// What the hooks act on.
 pub(super) struct Parts {
@@ -68,6 +69,12 @@ struct Session {
     session: String,
 }
 
+#[derive(Serialize, Deserialize)]
+struct Quota {
+    about: String,
+    tasks: Option<usize>,
+}
+
 /// Serves the hooks.
 pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
     let router = Router::new()
@@ -83,10 +90,17 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/variables/{name}", put(set))
         .route("/control/tasks/refuse", put(refuse))
         .route("/control/tasks/refuse-spot", put(refuse_spot))
+        .route("/control/tasks/limit", put(limit))
         .route("/control/tasks/reclaim", post(reclaim))
+        .route("/control/tasks/retire", post(retire))
+        .route("/control/tasks/exhaust", post(exhaust))
+        .route("/control/tasks/fail-starts", put(fail_starts))
+        .route("/control/tasks/slow-starts", put(slow_starts))
         .route("/control/tasks/forget", post(forget))
         .route("/control/s3/hold", put(hold))
+        .route("/control/outages", put(outage))
         .route("/control/credentials", post(credentials))
+        .route("/control/alarms/forgive", post(forgive))
         .with_state(Arc::new(Control { site: Arc::clone(site), parts }));
     site.tasks.spawn(async move {
         if let Err(error) = axum::serve(listener, router).await {
@@ -129,6 +143,7 @@ async fn reset(State(control): Shared) -> Answer<()> {
     fargate.refuse(0);
     fargate.refuse_spot(0);
     control.site.holds.set(Vec::new());
+    control.site.outages.reset();
     mappings.reset().await?;
     Ok(Json(lambda.reset().await?))
 }
@@ -180,8 +195,31 @@ async fn refuse_spot(State(control): Shared, Json(count): Json<u32>) -> Answer<(
     Ok(Json(()))
 }
 
+async fn limit(State(control): Shared, Json(Quota { about, tasks }): Json<Quota>) -> Answer<()> {
+    control.parts.fargate.limit(about, tasks);
+    Ok(Json(()))
+}
+
 async fn reclaim(State(control): Shared, Json(task): Json<String>) -> Answer<()> {
     Ok(Json(control.parts.fargate.reclaim(&task)?))
+}
+
+async fn retire(State(control): Shared, Json(task): Json<String>) -> Answer<()> {
+    Ok(Json(control.parts.fargate.retire(&task)?))
+}
+
+async fn exhaust(State(control): Shared, Json(task): Json<String>) -> Answer<()> {
+    Ok(Json(control.parts.fargate.exhaust(&task)?))
+}
+
+async fn fail_starts(State(control): Shared, Json((image, reason)): Json<(String, Option<String>)>) -> Answer<()> {
+    control.parts.fargate.fail_starts(&image, reason);
+    Ok(Json(()))
+}
+
+async fn slow_starts(State(control): Shared, Json((image, seconds)): Json<(String, u64)>) -> Answer<()> {
+    control.parts.fargate.slow_starts(&image, Duration::from_secs(seconds));
+    Ok(Json(()))
 }
 
 async fn forget(State(control): Shared) -> Answer<()> {
@@ -194,9 +232,19 @@ async fn hold(State(control): Shared, Json(held): Json<Vec<String>>) -> Answer<(
     Ok(Json(()))
 }
 
+async fn outage(State(control): Shared, Json(outage): Json<Outage>) -> Answer<()> {
+    control.site.outages.set(outage);
+    Ok(Json(()))
+}
+
 async fn credentials(State(control): Shared, Json(wanted): Json<Session>) -> Answer<Credentials> {
     let site = &control.site;
     Ok(Json(site.identities.session(&site.template, &wanted.role, &wanted.session, None)?))
+}
+
+async fn forgive(State(control): Shared, Json(words): Json<String>) -> Answer<()> {
+    control.site.forgive(&words);
+    Ok(Json(()))
 }
 
 /// Reaches the hooks of a running world.
@@ -216,7 +264,7 @@ impl Client {
         self.call(reqwest::Method::GET, "status", &()).await
     }
 
-    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, capacity, and the functions' variables as
+    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, outages that concern all, capacity, and the functions' variables as
     /// the template has them.
     pub async fn reset(&self) -> Result<()> {
         self.call(reqwest::Method::POST, "reset", &()).await
@@ -272,9 +320,36 @@ impl Client {
         self.call(reqwest::Method::PUT, "tasks/refuse-spot", &count).await
     }
 
+    /// Allows so many tasks at once whose definition contains a text, such as the name of an image; `None` ends the quota.
+    pub async fn limit_tasks(&self, about: &str, tasks: Option<usize>) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/limit", &Quota { about: about.into(), tasks }).await
+    }
+
     /// Takes the capacity of a task on Spot back: it gets SIGTERM, and SIGKILL after its stop timeout.
     pub async fn reclaim(&self, task: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/reclaim", &task).await
+    }
+
+    /// Has AWS stop a task for maintenance: it gets SIGTERM, and SIGKILL after its stop timeout.
+    pub async fn retire(&self, task: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, "tasks/retire", &task).await
+    }
+
+    /// Kills the main container of a task that runs, as one that used more memory than it has.
+    pub async fn exhaust(&self, task: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, "tasks/exhaust", &task).await
+    }
+
+    /// Lets tasks with a container of this image fail to start with that reason, or lets them start again. It goes on through
+    /// [`Client::reset`], as no other test has the image.
+    pub async fn fail_starts(&self, image: &str, reason: Option<&str>) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/fail-starts", &(image, reason)).await
+    }
+
+    /// Lets tasks with a container of this image be pending for so many seconds, as on Fargate while it pulls a large image. It goes on
+    /// through [`Client::reset`], as no other test has the image.
+    pub async fn slow_starts(&self, image: &str, seconds: u64) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/slow-starts", &(image, seconds)).await
     }
 
     /// Makes ECS forget the stopped tasks and their client tokens, as it does after an hour.
@@ -287,10 +362,20 @@ impl Client {
         self.call(reqwest::Method::PUT, "s3/hold", &held).await
     }
 
+    /// Begins an outage, or ends it.
+    pub async fn outage(&self, outage: &Outage) -> Result<()> {
+        self.call(reqwest::Method::PUT, "outages", outage).await
+    }
+
     /// Keys of a session of a role, such as `TaskRole` with a made-up task id: what would somebody with these be refused?
     pub async fn credentials(&self, role: &str, session: &str) -> Result<Credentials> {
         let wanted = Session { role: role.into(), session: session.into() };
         self.call(reqwest::Method::POST, "credentials", &wanted).await
+    }
+
+    /// Removes the alarms that contain these words. The caller caused and checked them.
+    pub async fn forgive(&self, words: &str) -> Result<()> {
+        self.call(reqwest::Method::POST, "alarms/forgive", &words).await
     }
 
     async fn call<T: DeserializeOwned>(&self, method: reqwest::Method, path: &str, body: &impl Serialize) -> Result<T> {

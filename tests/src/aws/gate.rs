@@ -1,7 +1,8 @@
 //! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role and of the
-//! resource, and passes it to moto or to the local Fargate. Signatures are not verified: a key id is as good as its secret here.
+//! resource, and passes it to moto or to the local Fargate. It verifies the signatures of calls to S3; for other services a key id is as good
+//! as its secret.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use anyhow::Result;
 use axum::{
@@ -15,7 +16,7 @@ use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
 
-use super::{fargate::Fargate, identity::Caller, now, policy::Demand, s3, site::Site};
+use super::{fargate::Fargate, identity::Caller, now, outages::Outage, policy::Demand, s3, signature, site::Site};
 
 /// As much as SQS takes in one call, with room for its JSON.
 const MESSAGE_BYTES: usize = 2 << 20;
@@ -53,13 +54,13 @@ pub fn http_client() -> Result<reqwest::Client> {
 /// A refusal, before it has a service's form.
 struct Refusal {
     status: StatusCode,
-    code: &'static str,
+    code: Cow<'static, str>,
     message: String,
 }
 
 impl Refusal {
-    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+    fn new(status: StatusCode, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self { status, code: code.into(), message: message.into() }
     }
 
     fn denied(caller: &Caller, demand: &Demand) -> Self {
@@ -80,7 +81,7 @@ impl Refusal {
         let Self { status, code, message } = self;
         match service {
             "sqs" => {
-                let code = if code == "AccessDenied" { "AccessDeniedException" } else { code };
+                let code = if code == "AccessDenied" { "AccessDeniedException".into() } else { code };
                 let body = json!({ "__type": format!("com.amazonaws.sqs#{code}"), "message": message });
                 (
                     status,
@@ -114,10 +115,13 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
     let (key, service) = credential(&parts.headers).unwrap_or_default();
     let mut entry =
         json!({ "at": now().to_string(), "service": service, "method": parts.method.as_str(), "path": parts.uri.path() });
-    let answer = match gate.site.identities.caller(&key, now()) {
-        Some(caller) => {
+    let answer = match gate.site.identities.holder(&key, now()) {
+        Some((caller, keys)) => {
             entry["caller"] = caller.arn.clone().into();
             match service.as_str() {
+                "s3" if let Some(code) = signature::flaw(&parts, &keys, now()) => {
+                    Err(Refusal::new(StatusCode::FORBIDDEN, code, "the signature of the request is not the caller's"))
+                }
                 "s3" => gate.s3(&caller, &parts, body, &mut entry).await,
                 "sqs" => gate.sqs(&caller, &parts, body, &mut entry).await,
                 "ecs" => gate.ecs(&caller, &parts, body, &mut entry).await,
@@ -138,7 +142,7 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
         )),
     };
     let response = answer.unwrap_or_else(|refusal| {
-        entry["refused"] = refusal.code.into();
+        entry["refused"] = refusal.code.clone().into();
         if refusal.status.is_server_error() {
             gate.site.alarm(format!("the AWS endpoint: {} {}: {}", parts.method, parts.uri.path(), refusal.message));
         }
@@ -174,9 +178,22 @@ impl Gate {
         denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
     }
 
+    /// The answer to a call that meets an outage.
+    fn outage(&self, call: &str, text: &str, entry: &mut Value) -> Option<Response> {
+        let Outage { call: of, status, code, message, .. } = self.site.outages.met_by(call, text)?;
+        entry["fault"] = code.clone().into();
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let service = of.split(' ').next().unwrap_or_default();
+        Some(Refusal::new(status, code, message).into_response(service))
+    }
+
     fn may(&self, caller: &Caller, demand: &Demand) -> bool {
         let template = &self.site.template;
-        caller.role.as_ref().is_none_or(|role| template.allows(role, &template.asked_by(role, &caller.userid, demand)))
+        match &caller.role {
+            Some(role) => template.allows(role, &template.asked_by(role, &caller.userid, demand)),
+            // The administrator has all rights but one: a write-once object is not written a second time.
+            None => demand.action != "s3:PutObject" || !template.denies(demand),
+        }
     }
 
     async fn s3(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
@@ -190,6 +207,13 @@ impl Gate {
             };
         };
         self.check(caller, request.demands, entry)?;
+        // The administrator is the test itself, and meets no outage.
+        let about = format!("{}{}", parts.uri.path(), if request.conditional { " if-none-match" } else { "" });
+        if caller.role.is_some()
+            && let Some(answer) = self.outage(&format!("s3 {}", parts.method), &about, entry)
+        {
+            return Ok(answer);
+        }
         self.site.holds.pass(&format!("{} {}", parts.method, parts.uri.path())).await;
         let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
         let response = self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await?;
@@ -215,6 +239,9 @@ impl Gate {
         }
         let action = operation.strip_suffix("Batch").unwrap_or(&operation);
         self.check(caller, vec![Demand::new(format!("sqs:{action}"), resource)], entry)?;
+        if let Some(answer) = self.outage(&format!("sqs {operation}"), &String::from_utf8_lossy(&bytes), entry) {
+            return Ok(answer);
+        }
         self.forward(parts, bytes.into()).await
     }
 
@@ -227,6 +254,9 @@ impl Gate {
         let answer = match self.fargate.demands(&operation, &input) {
             Ok(demands) => {
                 self.check(caller, demands, entry)?;
+                if let Some(answer) = self.outage(&format!("ecs {operation}"), &self.fargate.text(&input), entry) {
+                    return Ok(answer);
+                }
                 self.fargate.call(&operation, input)
             }
             Err(fault) => Err(fault),

@@ -69,12 +69,7 @@ impl Identities {
         Ok(keys)
     }
 
-    /// Who holds the key pair, if its time is not over.
-    pub fn caller(&self, access_key_id: &str, now: Timestamp) -> Option<Arc<Caller>> {
-        Some(self.holder(access_key_id, now)?.0)
-    }
-
-    /// The same with the whole key pair.
+    /// Who holds the key pair, and the whole of it, if its time is not over.
     pub fn holder(&self, access_key_id: &str, now: Timestamp) -> Option<(Arc<Caller>, Credentials)> {
         let known = self.0.read().ok()?.get(access_key_id).cloned()?;
         known.0.expires.is_none_or(|expires| now < expires).then_some(known)

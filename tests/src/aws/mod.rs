@@ -10,11 +10,13 @@ mod fargate;
 mod gate;
 mod identity;
 mod lambda;
+mod outages;
 pub mod policy;
 mod poller;
 mod provision;
 mod s3;
 mod schedule;
+mod signature;
 mod site;
 pub mod template;
 mod url;
@@ -46,6 +48,8 @@ pub struct Settings {
     pub parameters: BTreeMap<String, String>,
     /// Secrets Manager's secrets, by name.
     pub secrets: BTreeMap<String, String>,
+    /// S3's objects outside the template's bucket, by ARN.
+    pub objects: BTreeMap<String, String>,
     /// The cluster that lets the functions in by their roles, where there is one.
     pub eks: Option<Eks>,
     /// Stands for `/driftless/runner`.
@@ -64,6 +68,11 @@ pub const ACCOUNT: &str = "123456789012";
 pub const REGION: &str = "us-east-1";
 /// The stack's name.
 pub const STACK: &str = "driftless";
+/// The objects of git's files that a world has, by the parameter that names them, where `make deploy` would put them.
+pub const GIT_FILES: [(&str, &str); 2] = [
+    ("GitKnownHosts", "arn:aws:s3:::driftless-artifacts/driftless/git/known-hosts"),
+    ("GitCaCertificates", "arn:aws:s3:::driftless-artifacts/driftless/git/ca-certificates"),
+];
 
 /// A running AWS. Dropping it ends every function and every task.
 pub struct Aws {
@@ -115,7 +124,9 @@ impl Aws {
             identities,
             aws_sdk_sqs::Client::new(&config),
         )?);
-        provision::create(&site, &config, &settings.secrets).await.context("making the template's resources in moto")?;
+        provision::create(&site, &config, &settings.secrets, &settings.objects)
+            .await
+            .context("making the template's resources in moto")?;
 
         let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
         gate::serve(&site, Arc::clone(&fargate), gate)?;

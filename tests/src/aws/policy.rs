@@ -185,6 +185,11 @@ pub fn allows<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<
     allowed
 }
 
+/// Whether a statement denies it.
+pub fn denies<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<'_>, demand: &Demand) -> bool {
+    statements.into_iter().any(|statement| statement.effect == Effect::Deny && statement.matches(who, demand))
+}
+
 impl Statement {
     fn matches(&self, who: Who<'_>, demand: &Demand) -> bool {
         let principal = match (&self.principal, who) {

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -22,14 +22,15 @@ use tokio::{
 
 use super::{lambda::Lambda, site::Site, template::Mapping};
 
-/// One long poll; short enough that a switch is seen soon.
-const POLL_SECONDS: i32 = 2;
+/// Between polls that find nothing: the least after a message, doubled each time. A long poll of moto keeps a processor busy.
+const BETWEEN_POLLS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(320)];
 /// Between polls that fail.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 
 /// What a test can make a mapping do that AWS may do at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Switches {
     /// Nothing is polled for, nor handled, once this is set.
     pub paused: bool,
@@ -37,6 +38,8 @@ pub struct Switches {
     pub duplicate: bool,
     /// The first message about each object is lost.
     pub drop_first: bool,
+    /// Lambda has no concurrency left for the function: each message comes back after its visibility timeout, until it is a dead letter.
+    pub throttled: bool,
 }
 
 /// All mappings. Those of one function are switched, and counted, together.
@@ -116,16 +119,15 @@ impl Mappings {
         Ok(())
     }
 
-    /// Makes the visibility timeout of the messages that failed pass now.
+    /// Makes the visibility timeout of the messages that failed pass now. A message that another delivery deleted stays deleted.
     pub async fn expire(&self, function: &str) -> Result<usize> {
         let mut shown = 0;
         for poller in self.of(function)? {
             let hidden = std::mem::take(&mut poller.progress().hidden);
             for receipt in &hidden {
                 let request = poller.site.sqs.change_message_visibility().queue_url(&poller.url).receipt_handle(receipt);
-                request.visibility_timeout(0).send().await.context("showing a failed message")?;
+                shown += usize::from(request.visibility_timeout(0).send().await.is_ok());
             }
-            shown += hidden.len();
         }
         Ok(shown)
     }
@@ -159,6 +161,8 @@ impl Mappings {
 
 async fn poll(poller: Arc<Poller>) {
     let mut switches = poller.switches.subscribe();
+    let [least, most] = BETWEEN_POLLS;
+    let mut pause = least;
     loop {
         if switches.wait_for(|switches| !switches.paused).await.is_err() {
             return;
@@ -168,8 +172,13 @@ async fn poll(poller: Arc<Poller>) {
             continue;
         }
         match poller.receive().await {
-            Ok(messages) if messages.is_empty() => {}
+            Ok(messages) if messages.is_empty() => {
+                drop(permit);
+                sleep(pause).await;
+                pause = most.min(pause * 2);
+            }
             Ok(messages) => {
+                pause = least;
                 let (work, poller) = (Arc::clone(&poller), &poller);
                 poller.site.tasks.spawn(async move {
                     work.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +213,7 @@ impl Poller {
 
     async fn receive(&self) -> Result<Vec<Message>> {
         let request = self.site.sqs.receive_message().queue_url(&self.url).max_number_of_messages(self.mapping.batch_size.into());
-        let request = request.wait_time_seconds(POLL_SECONDS).message_attribute_names("All");
+        let request = request.wait_time_seconds(0).message_attribute_names("All");
         let answer = request.message_system_attribute_names(MessageSystemAttributeName::All).send().await?;
         Ok(answer.messages.unwrap_or_default())
     }
@@ -218,7 +227,9 @@ impl Poller {
         if messages.is_empty() {
             return;
         }
-        if switches.duplicate && self.fifo {
+        if switches.throttled {
+            self.hide(messages);
+        } else if switches.duplicate && self.fifo {
             self.deliver(&messages).await;
             self.deliver(&messages).await;
         } else if switches.duplicate {
@@ -241,9 +252,14 @@ impl Poller {
         let failed = |message: &Message| message.message_id().is_none_or(|id| failed.contains(id));
         let (failed, done): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(failed);
         self.delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
+        self.hide(failed);
+        self.delete(&done).await;
+    }
+
+    /// Leaves messages to their visibility timeout.
+    fn hide(&self, failed: Vec<Message>) {
         self.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
         self.progress().hidden.extend(failed.into_iter().filter_map(|message| message.receipt_handle));
-        self.delete(&done).await;
     }
 
     /// A batch has ten messages at most, as many as one call deletes.

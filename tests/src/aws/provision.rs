@@ -1,19 +1,25 @@
 //! Makes the template's queues, its bucket and the secrets in moto.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use aws_config::SdkConfig;
 use aws_sdk_s3::types::{
     BucketLocationConstraint, CreateBucketConfiguration, Event, FilterRule, FilterRuleName, NotificationConfiguration,
     NotificationConfigurationFilter, QueueConfiguration, S3KeyFilter,
 };
 use aws_sdk_sqs::types::QueueAttributeName;
+use serde_json::json;
 
-use super::{site::Site, template::Template};
+use super::{STACK, gate::http_client, site::Site, template::Template};
 
-/// Creates the secrets, queues, dead-letter queues first, then the bucket and what it notifies.
-pub async fn create(site: &Site, config: &SdkConfig, secrets: &BTreeMap<String, String>) -> Result<()> {
+/// Creates the secrets, queues, dead-letter queues first, then the bucket and what it notifies, and the objects of other buckets.
+pub async fn create(
+    site: &Site,
+    config: &SdkConfig,
+    secrets: &BTreeMap<String, String>,
+    objects: &BTreeMap<String, String>,
+) -> Result<()> {
     let client = aws_sdk_secretsmanager::Client::new(config);
     for (name, text) in secrets {
         let create = client.create_secret().name(name).secret_string(text);
@@ -32,17 +38,46 @@ pub async fn create(site: &Site, config: &SdkConfig, secrets: &BTreeMap<String, 
             bail!("moto made the queue {url} and the template means {}", queue.url);
         }
     }
-    bucket(&site.template, config).await
+    let client = aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(config).force_path_style(true).build());
+    bucket(&site.template, &client).await?;
+    let mut made = BTreeSet::new();
+    for (arn, text) in objects {
+        let (name, key) = arn.strip_prefix("arn:aws:s3:::").and_then(|name| name.split_once('/')).context("an object's ARN")?;
+        if made.insert(name) {
+            create_bucket(&client, name, &site.template.region).await?;
+        }
+        let put = client.put_object().bucket(name).key(key).body(text.clone().into_bytes().into());
+        put.send().await.with_context(|| format!("storing {arn}"))?;
+    }
+    stack(site).await
 }
 
-async fn bucket(template: &Template, config: &SdkConfig) -> Result<()> {
-    let client = aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(config).force_path_style(true).build());
-    let mut create = client.create_bucket().bucket(&template.bucket);
-    if template.region != "us-east-1" {
-        let constraint = BucketLocationConstraint::from(template.region.as_str());
+/// What describes the installation: a stack that has nothing but the outputs of the template.
+async fn stack(site: &Site) -> Result<()> {
+    let outputs: BTreeMap<_, _> = site.template.outputs.iter().map(|(name, value)| (name, json!({ "Value": value }))).collect();
+    let resources = json!({ "Wait": { "Type": "AWS::CloudFormation::WaitConditionHandle" } });
+    let body = json!({ "Resources": resources, "Outputs": outputs }).to_string();
+    let form = [("Action", "CreateStack"), ("StackName", STACK), ("TemplateBody", &body)];
+    let form = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+    let scope = format!("AWS4-HMAC-SHA256 Credential=world/20200101/{}/cloudformation/aws4_request", site.template.region);
+    let request = http_client()?.post(&site.moto).header("authorization", scope);
+    let request = request.header("content-type", "application/x-www-form-urlencoded").body(form);
+    let answer = request.send().await.context("creating the stack")?;
+    ensure!(answer.status().is_success(), "creating the stack: {}", answer.text().await.unwrap_or_default());
+    Ok(())
+}
+
+async fn create_bucket(client: &aws_sdk_s3::Client, name: &str, region: &str) -> Result<()> {
+    let mut create = client.create_bucket().bucket(name);
+    if region != "us-east-1" {
+        let constraint = BucketLocationConstraint::from(region);
         create = create.create_bucket_configuration(CreateBucketConfiguration::builder().location_constraint(constraint).build());
     }
-    create.send().await.context("creating the bucket")?;
+    create.send().await.map(drop).with_context(|| format!("creating the bucket {name}"))
+}
+
+async fn bucket(template: &Template, client: &aws_sdk_s3::Client) -> Result<()> {
+    create_bucket(client, &template.bucket, &template.region).await?;
     let mut queues = Vec::new();
     for notification in &template.notifications {
         let rules = notification

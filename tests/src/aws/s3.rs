@@ -39,10 +39,14 @@ impl Request {
         // `creates`: as opposed to the start and the parts of an upload.
         let write = |creates: bool| {
             let demand = Demand::new("s3:PutObject", &object).with("s3:ObjectCreationOperation", creates.to_string());
-            match header("if-none-match") {
-                Some(value) => demand.with("s3:if-none-match", value),
-                None => demand,
-            }
+            let conditions = [
+                "if-none-match",
+                "x-amz-storage-class",
+                "x-amz-server-side-encryption",
+                "x-amz-server-side-encryption-customer-algorithm",
+            ];
+            let given = conditions.into_iter().filter_map(|name| Some((name, header(name)?)));
+            given.fold(demand, |demand, (name, value)| demand.with(&format!("s3:{name}"), value))
         };
 
         let demands = if key.is_empty() {

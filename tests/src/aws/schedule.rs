@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{lambda::Lambda, now, random_hex, site::Site, template::Schedule};
 
-/// Lambda's own retries of an asynchronous event that failed.
+/// The pauses before Lambda's retries of an asynchronous invocation. The template says how many retries there are.
 const RETRIES: [Duration; 2] = [Duration::from_mins(1), Duration::from_mins(2)];
 
 /// The schedules of the template, by the logical id of their function.
@@ -60,22 +60,30 @@ impl Schedules {
         Ok(())
     }
 
-    /// An asynchronous invocation: nobody waits for it, and Lambda tries again.
+    /// Invokes asynchronously. Lambda retries a failure as often as the template says.
     fn send(&self, function: &str, schedule: &Schedule) {
         let template = &self.site.template;
         let event = event(&template.account, &template.region, &schedule.rule);
+        let target = &template.functions[function];
+        let (retries, event_age) = (target.retries, target.event_age);
         let (lambda, function) = (Arc::clone(&self.lambda), function.to_owned());
         self.site.tasks.spawn(async move {
-            for pause in RETRIES {
-                if lambda.invoke(&function, &event).await.is_ok() {
-                    return;
-                }
+            let sent = Instant::now();
+            let mut failed = 0;
+            // Each failure is an alarm already.
+            while lambda.invoke(&function, &event).await.is_err() {
+                failed += 1;
+                let Some(pause) = pause(failed, sent.elapsed(), retries, event_age) else { return };
                 sleep(pause).await;
             }
-            // The last failure is an alarm like those before it.
-            let _ = lambda.invoke(&function, &event).await;
         });
     }
+}
+
+/// The pause before the next invocation, after so many failures and with an event of that age; `None` if Lambda discards the event.
+fn pause(failed: usize, age: Duration, retries: usize, event_age: Duration) -> Option<Duration> {
+    let pause = RETRIES.iter().take(retries).nth(failed.checked_sub(1)?);
+    pause.copied().filter(|pause| age + *pause <= event_age)
 }
 
 fn event(account: &str, region: &str, rule: &str) -> Value {
@@ -84,4 +92,28 @@ fn event(account: &str, region: &str, rule: &str) -> Value {
         "time": now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "region": region,
         "resources": [rule], "detail": {},
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_invocation_is_retried_as_the_template_says() {
+        let after = |failed, age, retries, event_age| {
+            pause(failed, Duration::from_secs(age), retries, Duration::from_secs(event_age)).map(|pause| pause.as_secs())
+        };
+        for (failed, age, retries, event_age, expected) in [
+            (1, 3, 0, 3600, None),
+            (1, 3, 1, 3600, Some(60)),
+            (2, 3, 1, 3600, None),
+            (2, 70, 2, 3600, Some(120)),
+            (3, 70, 2, 3600, None),
+            (1, 3, 2, 60, None),
+            (2, 70, 2, 190, Some(120)),
+            (2, 71, 2, 190, None),
+        ] {
+            assert_eq!(after(failed, age, retries, event_age), expected, "{failed} failed, {age} s old, {retries}, {event_age}");
+        }
+    }
 }

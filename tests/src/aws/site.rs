@@ -13,7 +13,7 @@ use anyhow::Result;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{identity::Identities, template::Template};
+use super::{identity::Identities, outages::Outages, template::Template};
 use crate::world::dirs::Dirs;
 
 /// How many alarms are kept.
@@ -42,6 +42,8 @@ pub struct Site {
     pub invocations: Journal,
     /// Calls of S3 that wait for a test.
     pub holds: Holds,
+    /// Calls that fail.
+    pub outages: Outages,
     /// Everything that runs.
     pub tasks: Tasks,
     alarms: Mutex<VecDeque<String>>,
@@ -59,8 +61,8 @@ impl Site {
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
         let (calls, invocations) = (journal(CALLS_LOG)?, journal("invocations.jsonl")?);
-        let (holds, tasks, alarms) = (Holds::default(), Tasks::default(), Mutex::default());
-        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, holds, tasks, alarms })
+        let (holds, outages, tasks, alarms) = (Holds::default(), Outages::default(), Tasks::default(), Mutex::default());
+        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, holds, outages, tasks, alarms })
     }
 
     /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.
@@ -71,6 +73,11 @@ impl Site {
             alarms.pop_front();
         }
         alarms.push_back(text);
+    }
+
+    /// Removes the alarms that contain these words: a test caused them.
+    pub fn forgive(&self, words: &str) {
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).retain(|alarm| !alarm.contains(words));
     }
 
     /// The last alarms.

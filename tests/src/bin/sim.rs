@@ -41,8 +41,15 @@ fn main() -> ExitCode {
         stats.invocations, stats.crashes, stats.duplicates, stats.drops, stats.delays
     );
     println!(
-        "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop, {} lost their capacity; {} trees deleted",
-        stats.operations, stats.by_hand, stats.checks, stats.failures, stats.stops, stats.reclaims, stats.collections
+        "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop, {} lost their capacity, {} tasks failed to start; {} trees deleted",
+        stats.operations,
+        stats.by_hand,
+        stats.checks,
+        stats.failures,
+        stats.stops,
+        stats.reclaims,
+        stats.failed_starts,
+        stats.collections
     );
     println!(
         "{} writes of a hostile tenant, {} of its tasks ended only because they were stopped; the last change of the quiet Stack was run within {} s",

@@ -1,7 +1,7 @@
 //! The hostile tenant: it writes whatever the API server lets it write into its own namespace. `runner.rs` has the conduct of its tasks.
 
 use driftless_api::{Update, names};
-use driftless_kubernetes::Cluster;
+use driftless_kubernetes::Cluster as _;
 use driftless_testkit::World;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{
     Dice,
     outside::{Action, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
+    rest::list,
 };
 
 /// The namespace of the hostile tenant.
@@ -78,7 +79,7 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(
 pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
     let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
     let own = key_in(HOSTILE, STACK_KIND, STACK);
-    let updates: Vec<Update> = world.drive(Cluster::list(world, Some(HOSTILE), None)).and_then(Result::ok).unwrap_or_default();
+    let updates: Vec<Update> = list(world, Some(HOSTILE));
     let update = updates.get(choice as usize % updates.len().max(1));
     let name = update.map(ResourceExt::name_any).unwrap_or_default();
     let update_key = key_in(HOSTILE, UPDATE_KIND, &name);

@@ -103,6 +103,8 @@ pub(super) struct Ledger {
     pub(super) wanted: Option<(i64, Timestamp)>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
+    /// The names of Updates whose last task failed to start.
+    never_started: HashSet<String>,
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
     /// The uid of a Stack that is there and whether it is destroyed when it goes, by name.
@@ -225,6 +227,7 @@ impl Ledger {
     /// A runner begins its operation. `pack` is the content of its tree.
     pub(super) fn begin_operation(&mut self, update: Option<&Update>, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
         self.stats.operations += 1;
+        self.never_started.remove(&spec.run.update.name);
         let is_hostile = spec.run.update.namespace == HOSTILE;
         // Both tenants have a Pulumi stack of that name.
         let pulumi_stack = if is_hostile { &spec.run.claim } else { pulumi_stack };
@@ -347,6 +350,12 @@ impl Ledger {
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
     }
 
+    /// The task of an Update failed to start.
+    pub(super) fn never_started(&mut self, update: &str) {
+        self.stats.failed_starts += 1;
+        self.never_started.insert(update.to_owned());
+    }
+
     /// A Stack was written.
     pub(super) fn stack_written(&mut self, stack: &Stack) {
         let Stack { name, status, .. } = stack;
@@ -395,6 +404,8 @@ impl Ledger {
             return self.check(before.is_none(), || format!("5: lastUpdate of Stack {name} is gone; it was {before:?}"));
         };
         if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
+            let counted = self.never_started.contains(&last.name) && last.failures > before.failures;
+            self.check(!counted, || format!("10: a run of Stack {name} that never began is counted: {before:?} to {last:?}"));
             let same = before.name == last.name && before == *last;
             let newer = self.updates.get(&before.name) < self.updates.get(&last.name);
             self.check(same || newer, || format!("5: lastUpdate of Stack {name} goes from {before:?} to {last:?}"));

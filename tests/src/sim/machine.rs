@@ -11,7 +11,7 @@ use std::{
 use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
-use driftless_core::{Limits, Retention, Stack as CoreStack, WatchNamespaces};
+use driftless_core::{DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
 use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
@@ -414,6 +414,7 @@ impl Machine {
                         known_hosts: String::new(),
                         ca_certificates: String::new(),
                         max_pack_bytes: 1 << 20,
+                        silent: fetcher::git::SilentServers::default(),
                     },
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
@@ -429,6 +430,7 @@ impl Machine {
                     namespaces: WatchNamespaces::All,
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    default_size: DefaultSize::default(),
                     spot: true,
                     limits: self.limits,
                     run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },

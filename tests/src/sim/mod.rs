@@ -116,6 +116,8 @@ pub struct Stats {
     pub stops: u64,
     /// Tasks whose capacity Spot took back.
     pub reclaims: u64,
+    /// Tasks that failed to start.
+    pub failed_starts: u64,
     /// Namespaces that were terminated.
     pub terminations: u64,
     /// Operations for Stacks whose namespace was.
@@ -145,6 +147,7 @@ impl AddAssign for Stats {
         self.failures += other.failures;
         self.stops += other.stops;
         self.reclaims += other.reclaims;
+        self.failed_starts += other.failed_starts;
         self.terminations += other.terminations;
         self.elsewhere += other.elsewhere;
         self.collections += other.collections;

@@ -195,8 +195,8 @@ impl Objects for Wire {
         self.call(|| format!("list {prefix}"), self.world.list_after(prefix, after)).await
     }
 
-    async fn size(&self, prefix: &str) -> driftless_aws::Result<u64> {
-        self.call(|| format!("size of {prefix}"), self.world.size(prefix)).await
+    async fn size(&self, prefix: &str, least: u64) -> driftless_aws::Result<u64> {
+        self.call(|| format!("size of {prefix}"), self.world.size(prefix, least)).await
     }
 
     async fn put(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<()> {
@@ -245,7 +245,7 @@ impl Objects for Wire {
     async fn delete(&self, key: &str) -> driftless_aws::Result<()> {
         let key = &self.key(key);
         let deletion = async {
-            self.ledger.borrow_mut().object_deleted(&self.subject, key, || rest::list(&self.world.calm()));
+            self.ledger.borrow_mut().object_deleted(&self.subject, key, || rest::list(&self.world.calm(), None));
             Objects::delete(&self.world, key).await
         };
         self.call(|| format!("delete {key}"), deletion).await

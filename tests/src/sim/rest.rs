@@ -1,9 +1,11 @@
 //! What has to be true of a plan, and when all is at rest.
 
+use std::iter;
+
 use driftless_api::{Stack, Update, finalizer};
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
-use driftless_kubernetes::{Cluster, Object};
+use driftless_kubernetes::{Cluster, Object, Pages};
 use driftless_testkit::{CLUSTER, World};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -96,8 +98,9 @@ impl Machine {
                 outside::waits_for(world, stack).or_else(waits)
             });
             let by_hand = || {
-                let updates =
-                    list::<Update>(world).into_iter().filter(|update| update.stack(SYSTEM).is_none() && !is_hostile(update));
+                let updates = list::<Update>(world, None)
+                    .into_iter()
+                    .filter(|update| update.stack(SYSTEM).is_none() && !is_hostile(update));
                 updates.into_iter().find_map(|update| outside::unfinished(world, &update))
             };
             self.waits = of_stacks.or_else(by_hand);
@@ -107,7 +110,7 @@ impl Machine {
 
     /// What has to be true when all is at rest.
     pub(super) fn check_end(&self) -> Result<(), String> {
-        for lease in list::<Lease>(&self.calm) {
+        for lease in list::<Lease>(&self.calm, None) {
             let written = lease.annotations().values().next().map_or("", String::as_str);
             if lease.name_any() != keys::ADMISSIONS {
                 return Err(format!("8: the claim {} of {written:?} is never given back", lease.name_any()));
@@ -138,7 +141,7 @@ impl Machine {
         {
             return Err(format!("S1: an Event or a message has the Secret of the namespace {QUIET}"));
         }
-        for update in list::<Update>(&self.calm).into_iter().filter(|update| !is_hostile(update)) {
+        for update in list::<Update>(&self.calm, None).into_iter().filter(|update| !is_hostile(update)) {
             let name = update.name_any();
             let stack = update.stack(SYSTEM);
             if stack.is_none() && !update.is_complete() {
@@ -164,7 +167,9 @@ fn is_hostile(update: &Update) -> bool {
     update.namespace().as_deref() == Some(HOSTILE)
 }
 
-pub(super) fn list<K: Object>(world: &World) -> Vec<K> {
+/// The objects of a namespace, or of all.
+pub(super) fn list<K: Object>(world: &World, namespace: Option<&str>) -> Vec<K> {
+    let mut pages = Pages::new(world, namespace, None);
     // Nothing fails in a calm world.
-    world.drive(Cluster::list(world, None, None)).and_then(Result::ok).unwrap_or_default()
+    iter::from_fn(|| world.drive(pages.next()).and_then(Result::ok).flatten()).flatten().collect()
 }

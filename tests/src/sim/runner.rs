@@ -3,6 +3,7 @@
 use driftless_api::Update;
 use driftless_aws::Objects;
 use driftless_contract::{Drift, Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
@@ -24,6 +25,9 @@ const SPEC_EVERY: SignedDuration = SignedDuration::from_secs(5);
 const NEVER: SignedDuration = SignedDuration::from_hours(24);
 /// ECS kills a task that is told to stop after this long; until then `pulumi` saves what it did.
 const STOP_SECONDS: u32 = 120;
+
+/// A task whose image cannot be pulled says so. It fails to start.
+const UNPULLED: &str = "CannotPullContainerError";
 
 /// The runner of a task.
 pub(super) struct Runner {
@@ -167,7 +171,7 @@ impl Runner {
                         self.wake = now + SPEC_EVERY;
                         None
                     }
-                    Some(_) if dice.chance(odds.kill / 4) => Some("killed before it began"),
+                    Some(_) if dice.chance(odds.kill / 4) => Some(UNPULLED),
                     Some(document) => {
                         self.begin(&document, world, ledger, dice, odds);
                         None
@@ -190,7 +194,13 @@ impl Runner {
         };
         if let Some(why) = ended {
             ledger.tell(|| format!("task {} ends: {why}", keys::task_id(&self.arn)));
-            world.end_task(&self.arn, why);
+            if why == UNPULLED {
+                ledger.never_started(&self.update);
+                let end = TaskEnd { code: Some(StopCode::FailedToStart), words: why.into(), ..TaskEnd::default() };
+                world.stop_task(&self.arn, end);
+            } else {
+                world.end_task(&self.arn, why);
+            }
         }
         ended.is_none()
     }

@@ -119,7 +119,7 @@ impl Cluster {
                 .arg(flag("authentication-token-webhook-config-file", &config))
                 .args(["--authentication-token-webhook-version=v1", "--authentication-token-webhook-cache-ttl=10s"]);
         }
-        supervisor.start(dirs, &process(name, "kube-apiserver"), apiserver)?;
+        supervisor.start_always(dirs, &process(name, "kube-apiserver"), apiserver)?;
 
         let url = format!("https://127.0.0.1:{port}");
         let certificates = files.join("apiserver.crt");

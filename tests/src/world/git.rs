@@ -85,6 +85,8 @@ pub struct PrivateGit {
     pub known_hosts: String,
     /// The authority's certificate, as PEM.
     pub authority: String,
+    /// The certificate of an authority that signed nothing, as PEM.
+    pub other_authority: String,
     /// GitHub's API, beside the server over https.
     pub api_url: String,
     /// One file per credential: `username` and `password`, `token`, and those of [`Ssh::start`] and [`GitHub::start`].
@@ -115,6 +117,7 @@ impl PrivateGit {
             ssh_url: ssh.url,
             known_hosts: ssh.known_hosts,
             authority: tls.authority,
+            other_authority: tls.other_authority,
             credentials,
             _api: api,
         })

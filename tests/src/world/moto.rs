@@ -1,6 +1,6 @@
 //! S3, SQS and STS: moto, the emulator that others maintain.
 
-use std::net::Ipv4Addr;
+use std::{fs, net::Ipv4Addr};
 
 use anyhow::Result;
 
@@ -21,8 +21,9 @@ impl Moto {
     /// Starts it, empty.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
         let address = (Ipv4Addr::LOCALHOST, free_port(Ipv4Addr::LOCALHOST)?);
-        let mut moto = command(dirs, dirs.tool("moto_server")?);
-        moto.args(["--host", "127.0.0.1", "--port", &address.1.to_string()]);
+        let python = fs::canonicalize(dirs.tool("moto_server")?)?.with_file_name("python3");
+        let mut moto = command(dirs, python);
+        moto.args(["-c", include_str!("moto.py"), "--host", "127.0.0.1", "--port", &address.1.to_string()]);
         supervisor.start(dirs, "moto", moto)?;
         ready::until("moto answers", ready::START, || ready::answers(address, "/moto-api/")).await?;
         Ok(Self { endpoint: format!("http://127.0.0.1:{}", address.1) })

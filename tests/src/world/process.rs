@@ -62,24 +62,24 @@ pub struct Process {
     root: PathBuf,
     pid_file: PathBuf,
     log: PathBuf,
+    command: Command,
 }
 
 impl Process {
     /// Starts what [`command`] made. `name` names its log and its pid file.
     pub fn start(dirs: &Dirs, name: &str, mut command: Command) -> Result<Self> {
-        let log = dirs.logs().join(format!("{name}.log"));
+        let (log, pid_file) = (dirs.logs().join(format!("{name}.log")), dirs.pids().join(name));
         let output = File::options().create(true).append(true).open(&log)?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("starting {name}"))?;
-        let session =
-            child.id().and_then(|id| Pid::from_raw(id.cast_signed())).with_context(|| format!("{name} has ended already"))?;
-        let pid_file = dirs.pids().join(name);
-        fs::write(&pid_file, format!("{}\n", session.as_raw_nonzero()))?;
-        Ok(Self { child, session, root: dirs.root().to_owned(), pid_file, log })
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let (child, session) = spawn(&mut command, &pid_file)?;
+        Ok(Self { child, session, root: dirs.root().to_owned(), pid_file, log, command })
+    }
+
+    /// Starts it again, after its end.
+    fn again(&mut self) -> Result<()> {
+        kill_session(self.session, &self.root);
+        (self.child, self.session) = spawn(&mut self.command, &self.pid_file)?;
+        Ok(())
     }
 
     /// Waits for its end.
@@ -114,6 +114,14 @@ impl Process {
     }
 }
 
+fn spawn(command: &mut Command, pid_file: &Path) -> Result<(Child, Pid)> {
+    let child = command.spawn().with_context(|| format!("starting {}", pid_file.display()))?;
+    let session = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    let session = session.with_context(|| format!("{} has ended already", pid_file.display()))?;
+    fs::write(pid_file, format!("{}\n", session.as_raw_nonzero()))?;
+    Ok((child, session))
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // It may be too young to have its session.
@@ -139,11 +147,28 @@ impl Default for Supervisor {
 impl Supervisor {
     /// Starts a process that must not end before [`Supervisor::stop`].
     pub fn start(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
+        self.keep(dirs, name, command, false)
+    }
+
+    /// The same for a process that is started again whenever it ends without an error, as it does after SIGTERM.
+    pub fn start_always(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
+        self.keep(dirs, name, command, true)
+    }
+
+    fn keep(&self, dirs: &Dirs, name: &str, command: Command, again: bool) -> Result<()> {
         let mut process = Process::start(dirs, name, command)?;
         let (name, failure, mut stopping) = (name.to_owned(), self.failure.clone(), self.stopping.subscribe());
         let keep = async move {
             tokio::select! {
-                status = process.wait() => {
+                status = async {
+                    loop {
+                        let status = process.wait().await?;
+                        if !(again && status.success()) {
+                            return anyhow::Ok(status);
+                        }
+                        process.again()?;
+                    }
+                } => {
                     let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                     let text = format!("{name} ended unexpectedly: {status}; {}", process.last_words());
                     failure.send_if_modified(|first| first.is_none() && first.replace(text).is_none());

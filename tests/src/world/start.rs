@@ -183,10 +183,10 @@ fn settings(
         ("StartSeconds", START_SECONDS),
         ("SourceKinds", SOURCE_KIND),
         ("AllowLocalGit", "true"),
-        ("GitKnownHosts", &private.known_hosts),
-        ("GitCaCertificates", &private.authority),
         ("GitHubApiUrl", &private.api_url),
     ];
+    // As of an organisation with many of them: more than the environment of a function or a secret holds.
+    let authorities = format!("{}{}", private.other_authority.repeat(200), private.authority);
     // Flux's own, one that two git hosts have of their own, and one of another team.
     let keys = serde_json::json!({ cluster::NAME: {
         "flux": WEBHOOK_KEY, "github/team": WEBHOOK_KEY_OF_GIT, "github/other": "another-key", "gitlab": WEBHOOK_KEY_OF_GIT,
@@ -195,8 +195,17 @@ fn settings(
     secrets.insert("driftless/webhook-keys".into(), keys.to_string());
     Ok(Settings {
         template: project.join("infra/template.yaml"),
-        parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        parameters: parameters
+            .into_iter()
+            .chain(aws::GIT_FILES)
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
         secrets,
+        objects: aws::GIT_FILES
+            .map(|(_, arn)| arn.to_owned())
+            .into_iter()
+            .zip([private.known_hosts.clone(), authorities])
+            .collect(),
         eks: None,
         runner: binary(project, "runner")?,
         image,

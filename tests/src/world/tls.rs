@@ -27,6 +27,8 @@ subjectAltName = IP:127.0.0.1
 pub struct Certificates {
     /// The authority's certificate, as PEM.
     pub authority: String,
+    /// The certificate of an authority that signed nothing, as PEM.
+    pub other_authority: String,
     /// The server's certificate.
     pub certificate: PathBuf,
     /// The server's key.
@@ -37,18 +39,20 @@ impl Certificates {
     /// Makes both in `files`.
     pub async fn create(dirs: &Dirs, files: &Path) -> Result<Self> {
         fs::write(files.join("openssl.cnf"), CONFIG)?;
-        let request = |name: &str| {
+        let request = |name: &str, section: &str| {
             let mut openssl = command(dirs, "openssl");
-            openssl.current_dir(files).args(["req", "-x509", "-config", "openssl.cnf", "-extensions", name]);
+            openssl.current_dir(files).args(["req", "-x509", "-config", "openssl.cnf", "-extensions", section]);
             openssl.args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "365"]);
             openssl.args(["-subj", &format!("/CN={name}"), "-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")]);
             openssl
         };
-        output(request("authority")).await?;
-        let mut server = request("server");
+        output(request("authority", "authority")).await?;
+        output(request("other", "authority")).await?;
+        let mut server = request("server", "server");
         server.args(["-CA", "authority.pem", "-CAkey", "authority.key"]);
         output(server).await?;
         let authority = fs::read_to_string(files.join("authority.pem"))?;
-        Ok(Self { authority, certificate: files.join("server.pem"), key: files.join("server.key") })
+        let other_authority = fs::read_to_string(files.join("other.pem"))?;
+        Ok(Self { authority, other_authority, certificate: files.join("server.pem"), key: files.join("server.key") })
     }
 }

@@ -2,10 +2,16 @@
 //!
 //! Where moto is not like AWS, the test steps in, and says so; the scripts know nothing of it.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, path::PathBuf, process::Stdio};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use anyhow::{Context as _, Result, ensure};
-use axum::{Json, Router, http::StatusCode, routing::get};
+use axum::{Json, Router, extract::Path as UrlPath, http::StatusCode, routing::get};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use driftless_tests::{
     scenario::definition,
@@ -14,6 +20,8 @@ use driftless_tests::{
         moto::Moto,
         process::{Supervisor, command, output},
         ready,
+        registry::Registry,
+        tls::Certificates,
     },
 };
 use k8s_openapi::api::core::v1::Secret;
@@ -21,20 +29,28 @@ use kube::Api;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+mod tree;
+
+use tree::Tree;
+
 use super::{ACCOUNT, Aws, STACK, list, project, stage};
 
 /// The AWS CLI 1 calls SQS of older Regions by a name of its own, whatever endpoint is set.
 const REGION: &str = "eu-central-2";
 /// Of the EKS cluster.
 const EKS_REGION: &str = "eu-west-1";
-const SUBNETS: &str = "subnet-1,subnet-2";
-const SECURITY_GROUPS: &str = "sg-1";
 const RUNNER: &str = "driftless/runner";
 const FORWARDER_IMAGE: &str = "registry.example/forwarder:1";
 /// A fork, and its tag.
 const SOURCE: [&str; 2] = ["https://git.example/driftless", "release-7"];
-/// A parameter of more than one line, and the file that has it.
-const CERTIFICATES: [&str; 2] = ["ca.pem", "-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n"];
+/// The file with the certificates of git servers, and one with a damaged certificate.
+const CERTIFICATES: &str = "ca.pem";
+const DAMAGED: [&str; 2] = ["damaged.pem", "-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n"];
+/// Longer than a parameter, a secret and a function's environment may be.
+const BUNDLE_BYTES: usize = 100 << 10;
+/// Tags of everything, and what AWS has of them.
+const TAGS: &str = "CostCenter=42 'Team=Infra and more'";
+const TAGGED: [(&str, &str); 2] = [("CostCenter", "42"), ("Team", "Infra and more")];
 /// A part of every token in the kubeconfig, and the beginning of every key.
 const SECRETS: [&str; 2] = ["secret-token", "whsec_"];
 const NO_OUTPUTS: &str = "the stack driftless has no output ReconcilerRoleArn";
@@ -50,7 +66,7 @@ const GAPS: [&str; 3] = [
     "FAIL  bucket driftless-123456789012-eu-central-2: tells of nothing",
     // moto's Service Quotas know nothing of Fargate.
     "warn  Fargate: the quota is not known",
-    // moto has no security group of that name.
+    // moto shows a list of groups as Python would.
     "warn  security groups of tasks: cannot be read",
 ];
 
@@ -79,16 +95,21 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
     assert_eq!(inventory(aws).await?, json!([[], [artifacts], []]), "nothing is made before everything is known");
 
-    variables.extend([("SUBNETS", SUBNETS), ("SECURITY_GROUPS", SECURITY_GROUPS), ("RUNNER_IMAGE", &image)]);
+    let [subnets, groups] = network(aws).await?;
+    variables.extend([("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("RUNNER_IMAGE", &*image)]);
     let parameters = tree.spelled_out()?;
-    let words: Vec<_> = parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let words = format!("{} DefaultImage=pulumi@sha256:0 GitCaCertificates=@{}", words.join(" "), CERTIFICATES[0]);
+    let words = parameters.iter().filter(|(name, _)| name != "TaskTags");
+    let words: Vec<_> = words.map(|(name, value)| format!("{name}={value}")).collect();
+    let words = format!("{} DefaultImage=pulumi@sha256:0 GitCaCertificates=@{CERTIFICATES}", words.join(" "));
     variables.push(("PARAMETERS", &words));
-    let (code, said) = tree.script("deploy", &variables).await?;
+    let (code, said) = tree.script("deploy", &[&*variables, &[("TAGS", TAGS)]].concat()).await?;
     assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
-    assert!(said.contains("stack driftless: deployed"), "{said}");
+    for line in ["stack driftless: deployed\n", "tasks: the subnets are public; chosen: AssignPublicIp=ENABLED\n"] {
+        assert!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
+    }
     tree.given(&artifacts).await?;
-    tree.bring_outputs(&parameters).await?;
+    tree.tagged().await?;
+    tree.bring_outputs(&parameters, [&subnets, &groups]).await?;
     tree.git(&["init", "--quiet"]).await?;
     tree.git(&["commit", "--quiet", "--allow-empty", "--message", "theirs"]).await?;
     // Something to roll back.
@@ -123,7 +144,8 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
 
     tree.git(&["tag", SOURCE[1]]).await?;
-    variables.push(("SOURCE_TAG", SOURCE[1]));
+    // moto knows no quotas, which is a warning each time.
+    variables.extend([("SOURCE_TAG", SOURCE[1]), ("CHECK", "no")]);
     variables.retain(|(name, _)| *name != "CLUSTERS");
     tree.retire(&variables, &kubeconfig, &eks).await?;
     let (code, said) = tree.script("deploy", &variables).await?;
@@ -138,11 +160,19 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     assert!(keys.iter().all(|(cluster, key)| more[cluster] == *key), "the keys of clusters that were there stay");
 
     tree.examine().await?;
+    tree.tagged().await?;
+    tree.without_webhook(&variables, &words).await?;
 
+    is_undeployed(&tree, &eks, &kubeconfig).await
+}
+
+/// Removes the installation, once no task runs.
+async fn is_undeployed(tree: &Tree<'_>, eks: &Aws<'_>, kubeconfig: &str) -> Result<()> {
+    let aws = &tree.aws;
     // As AWS would have it of a run.
     let task = start_task(aws).await?;
-    let before = [inventory(aws).await?, inventory(&eks).await?];
-    let look = [("KUBECONFIG_FILE", &*kubeconfig)];
+    let before = [inventory(aws).await?, inventory(eks).await?];
+    let look = [("KUBECONFIG_FILE", kubeconfig)];
     let (code, said) = tree.script("undeploy", &look).await?;
     assert_eq!(code, 1, "{said}");
     for line in [
@@ -156,15 +186,15 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
     assert!(!said.contains("cannot list"), "{said}");
-    let remove = [("KUBECONFIG_FILE", &*kubeconfig), ("CONFIRM", STACK), ("SECRETS", "1")];
+    let remove = [("KUBECONFIG_FILE", kubeconfig), ("CONFIRM", STACK), ("SECRETS", "1")];
     let (code, said) = tree.script("undeploy", &remove).await?;
     assert!(code == 1 && said.contains("1 runs go on"), "it refuses while a task runs: {said}");
-    assert_eq!([inventory(aws).await?, inventory(&eks).await?], before, "nothing was removed");
+    assert_eq!([inventory(aws).await?, inventory(eks).await?], before, "nothing was removed");
 
     aws.run(&["ecs", "stop-task", "--cluster", STACK, "--task", &task]).await?;
     let (code, said) = tree.script("undeploy", &remove).await?;
     assert_eq!(code, 0, "{said}");
-    assert_eq!([inventory(aws).await?, inventory(&eks).await?], [json!([[], [], []]), json!([[], [], []])], "{said}");
+    assert_eq!([inventory(aws).await?, inventory(eks).await?], [json!([[], [], []]), json!([[], [], []])], "{said}");
     let (code, said) = tree.script("undeploy", &remove).await?;
     assert_eq!(code, 0, "what is gone is not asked for twice: {said}");
     Ok(())
@@ -180,8 +210,8 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
     let whole = [
         ("BUILD", "no"),
         ("KUBECONFIG_FILE", &*kubeconfig),
-        ("SUBNETS", SUBNETS),
-        ("SECURITY_GROUPS", SECURITY_GROUPS),
+        ("SUBNETS", "subnet-1,subnet-2"),
+        ("SECURITY_GROUPS", "sg-1"),
         ("RUNNER_IMAGE", RUNNER),
     ];
     for (name, value, words) in [
@@ -189,8 +219,15 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
         ("PARAMETERS", "WatchNamespaces=labelled 'MaxRuns=20", "PARAMETERS: No closing quotation\n"),
         ("PARAMETERS", "AssignPublicIp = ENABLED", "PARAMETERS: AssignPublicIp is not of the form NAME=VALUE\n"),
         ("PARAMETERS", "GitCaCertificates=@nowhere.pem", "No such file or directory: 'nowhere.pem'\n"),
+        (
+            "PARAMETERS",
+            &format!("GitCaCertificates=@{}", DAMAGED[0]),
+            "GitCaCertificates is no PEM bundle of X.509 certificates: ",
+        ),
         ("STACK", "driftless-in-production-europe", "would have 66 characters, and S3 takes 63\n  use 27 characters at most"),
         ("ARCHITECTURE", "arm", "ARCHITECTURE=arm is none of"),
+        ("TAGS", "CostCenter", "TAGS: CostCenter is not KEY=VALUE"),
+        ("TAGS", "Team=a,b", "TAGS: Team=a,b is not KEY=VALUE"),
     ] {
         let (code, said) = tree.script("deploy", &[&whole[..], &[(name, value)]].concat()).await?;
         assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
@@ -199,21 +236,172 @@ async fn a_wrong_value_is_refused_before_anything_is_made() -> Result<()> {
     Ok(())
 }
 
-/// The first line of the page has the command, and the page what it prints.
+#[tokio::test(flavor = "multi_thread")]
+async fn verified_release_is_deployed_without_a_build() -> Result<()> {
+    let dirs = stage("release")?;
+    let supervisor = Supervisor::default();
+    let moto = Moto::start(&dirs, &supervisor).await?;
+    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
+    let place = format!("LocationConstraint={REGION}");
+    tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
+    let made = json!([[], [artifacts], []]);
+    fs::remove_dir_all(tree.root.join("target/lambda"))?;
+    tree.stand_in("cargo", "echo cargo was called; exit 1")?;
+    tree.stand_in("gh", "echo \"$@\" >>\"$ASKED\"; exit ${ATTESTED:-0}")?;
+    let (folder, release) = (tree.root.join("release"), concat!("v", env!("CARGO_PKG_VERSION")));
+    tree.release(&folder).await?;
+    let url = files(folder.clone()).await?;
+
+    let [subnets, groups] = network(&tree.aws).await?;
+    let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
+    let asked = tree.root.join("asked").to_string_lossy().into_owned();
+    let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let words = words.join(" ");
+    let mut variables = vec![("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &*artifacts), ("KUBECONFIG_FILE", &*kubeconfig)];
+    variables.extend([("CLUSTERS", "prod,lab"), ("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("PARAMETERS", &*words)]);
+    variables.extend([("RELEASE_URL", &*url), ("RELEASE", release), ("ASKED", &*asked)]);
+    for (name, value, words) in [
+        ("RELEASE", "v9.9.9", "RELEASE=v9.9.9 is not v"),
+        ("RELEASE_URL", "http://127.0.0.1:1", "SHA256SUMS was not downloaded: "),
+        ("ATTESTED", "1", "images.env of http://"),
+    ] {
+        let (code, said) = tree.script("deploy", &[&*variables, &[(name, value)]].concat()).await?;
+        assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
+    }
+    let archive = folder.join("fetcher-x86_64.zip");
+    let right = fs::read(&archive)?;
+    fs::write(&archive, [&*right, b"."].concat())?;
+    let (code, said) = tree.script("deploy", &variables).await?;
+    assert_eq!(code, 1, "{said}");
+    for line in
+        ["is not what its checksums say; nothing was changed", "fetcher-x86_64.zip: FAILED", "take another mirror: RELEASE_URL="]
+    {
+        assert!(said.contains(line), "{line:?} is not in: {said}");
+    }
+    assert_eq!(inventory(&tree.aws).await?, made, "nothing is made of files that are not the release's");
+
+    fs::write(&archive, right)?;
+    fs::remove_file(&asked)?;
+    let (code, said) = tree.script("deploy", &variables).await?;
+    assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
+    for line in ["checksums and attestations are right", "stack driftless: deployed\n"] {
+        assert!(said.contains(line), "{line:?} is not in: {said}");
+    }
+    let asked = fs::read_to_string(&asked)?;
+    assert_eq!(asked.matches("--repo driftless-dev/driftless").count(), 1 + FUNCTIONS.len(), "{asked}");
+    let parameters = tree.described("Parameters").await?;
+    let runner = list(&parameters).iter().find(|one| one["ParameterKey"] == "RunnerImage").context("a parameter")?;
+    assert_eq!(runner["ParameterValue"], "ghcr.io/driftless/runner@sha256:1");
+    tree.uploaded(&artifacts).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()> {
+    let dirs = stage("copies")?;
+    let supervisor = Supervisor::default();
+    let moto = Moto::start(&dirs, &supervisor).await?;
+    let registry = Registry::start(&dirs, &supervisor).await?;
+    let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), "https://127.0.0.1:1/").await?;
+    let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
+    let place = format!("LocationConstraint={REGION}");
+    tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
+    // moto's ECR takes no push over HTTP: its host is that of a registry which does.
+    let ecr = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com");
+    let crane = dirs.tool("crane")?;
+    tree.stand_in(
+        "crane",
+        &format!(
+            "echo \"$@\" >>\"$ASKED\"\n[ \"$1\" != auth ] || {{ read -r token && test -n \"$token\"; exit; }}\n\
+             exec {} $(echo \"$@\" | sed 's|{ecr}|{}/ecr|g')",
+            crane.display(),
+            registry.host
+        ),
+    )?;
+    let mut digests = BTreeMap::new();
+    for name in ["pulumi", "runner", "forwarder"] {
+        digests.insert(name, registry.push(name, "1", &[("name", name)]).await?);
+    }
+    let pinned = format!("{}/runner:1@{}", registry.host, digests["runner"]);
+    let forwarder = format!("{}/forwarder:1", registry.host);
+    let [subnets, groups] = network(&tree.aws).await?;
+    let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
+    let asked = tree.root.join("asked").to_string_lossy().into_owned();
+    let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let words = format!("{} DefaultImage={}/pulumi:1", words.join(" "), registry.host);
+    let mut variables = vec![("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &*artifacts), ("KUBECONFIG_FILE", &*kubeconfig)];
+    variables.extend([("CLUSTERS", "prod,lab"), ("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("PARAMETERS", &*words)]);
+    variables.extend([("BUILD", "no"), ("RUNNER_IMAGE", &*pinned), ("FORWARDER_IMAGE", &*forwarder), ("ASKED", &*asked)]);
+    let copying = [&*variables, &[("COPY_IMAGES", "yes")]].concat();
+
+    let mine = format!("ImageRepositories=arn:aws:ecr:*:{ACCOUNT}:repository/mine/*");
+    let other = words.replace("ImageRepositories=", &mine);
+    for (name, value, words) in [
+        ("PARAMETERS", &*other, "ImageRepositories does not let tasks pull from driftless/copies/*"),
+        ("COPY_IMAGES", "true", "COPY_IMAGES=true is neither yes nor no"),
+    ] {
+        let (code, said) = tree.script("deploy", &[&*copying, &[(name, value)]].concat()).await?;
+        assert!(code == 1 && said.contains(words), "{name}={value}: {words:?} is not in: {said}");
+    }
+    assert_eq!(inventory(&tree.aws).await?, json!([[], [artifacts], []]));
+
+    for copies in [3, 0] {
+        let _ = fs::remove_file(&asked);
+        let (code, said) = tree.script("deploy", &copying).await?;
+        assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
+        let asked = fs::read_to_string(&asked)?;
+        assert_eq!(asked.lines().filter(|line| line.starts_with("copy ")).count(), copies, "{asked}\n{said}");
+        assert_eq!(said.matches(": copied before\n").count(), 3 - copies, "{said}");
+    }
+    let parameters = tree.described("Parameters").await?;
+    for (parameter, name) in [("DefaultImage", "pulumi"), ("RunnerImage", "runner")] {
+        let given = list(&parameters).iter().find(|one| one["ParameterKey"] == parameter).context("a parameter")?;
+        assert_eq!(given["ParameterValue"], format!("{ecr}/{STACK}/copies/{name}@{}", digests[name]));
+    }
+    let repositories: Value = serde_json::from_str(&tree.aws.run(&["ecr", "describe-repositories"]).await?)?;
+    let repositories = list(&repositories["repositories"]);
+    assert_eq!(repositories.len(), 3);
+    for repository in repositories {
+        assert_eq!(repository["imageTagMutability"], "IMMUTABLE");
+        assert_eq!(repository["imageScanningConfiguration"]["scanOnPush"], true);
+    }
+
+    let (_, said) = tree.script("deploy", &variables).await?;
+    assert!(said.contains("COPY_IMAGES=yes copies them into this account's ECR\n"), "{said}");
+    let (code, said) = tree.script("undeploy", &[]).await?;
+    assert!(code == 1 && said.contains("  repository driftless/copies/pulumi of ECR: with all its images\n"), "{said}");
+    let (code, said) = tree.script("undeploy", &[("CONFIRM", STACK)]).await?;
+    assert_eq!(code, 0, "{said}");
+    assert_eq!(tree.aws.run(&["ecr", "describe-repositories", "--query", "repositories"]).await?.trim(), "[]");
+    Ok(())
+}
+
+/// Serves the files of a folder, and gives its URL.
+async fn files(folder: PathBuf) -> Result<String> {
+    let file = async move |UrlPath(name): UrlPath<String>| fs::read(folder.join(name)).map_err(|_| StatusCode::NOT_FOUND);
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    tokio::spawn(async { axum::serve(listener, Router::new().route("/{name}", get(file))).await });
+    Ok(url)
+}
+
 #[tokio::test]
-async fn the_page_on_costs_has_what_its_command_prints() -> Result<()> {
+async fn the_page_on_costs_has_what_its_commands_print() -> Result<()> {
     let page = fs::read_to_string(project()?.join("docs/cost.md"))?;
-    let words = page.split("`make cost ").nth(1).and_then(|rest| rest.split('`').next()).context("a command")?;
-    let mut cost = tokio::process::Command::new(program("cost")?);
-    cost.envs(words.split(' ').filter_map(|word| word.split_once('=')));
-    let printed = output(cost).await?;
-    assert!(page.contains(&format!("```\n{}\n```", printed.trim_end())), "docs/cost.md has not:\n{printed}");
+    let commands: Vec<_> = page.split("`make cost ").skip(1).filter_map(|rest| rest.split('`').next()).collect();
+    assert_eq!(commands.len(), page.matches("USD a month ").count(), "each bill has its command");
+    for words in commands {
+        let mut cost = tokio::process::Command::new(program("cost")?);
+        cost.envs(words.split(' ').filter_map(|word| word.split_once('=')));
+        let printed = output(cost).await?;
+        assert!(page.contains(&format!("```\n{}\n```", printed.trim_end())), "docs/cost.md has not, for {words}:\n{printed}");
+    }
     Ok(())
 }
 
 /// A program of the doctor.
 fn program(name: &str) -> Result<PathBuf> {
-    let program = project()?.join("target/debug").join(name);
+    let program = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name(name);
     ensure!(program.exists(), "there is no {}: run `make build`", program.display());
     Ok(program)
 }
@@ -238,6 +426,25 @@ async fn secret(aws: &Aws<'_>, name: &str) -> Result<String> {
     let name = format!("{STACK}/{name}");
     let words = ["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"];
     Ok(serde_json::from_str(&aws.run(&words).await?)?)
+}
+
+/// Two public subnets of the VPC that moto has from its start, and a security group without inbound rules.
+async fn network(aws: &Aws<'_>) -> Result<[String; 2]> {
+    let ask = async |words: &str| -> Result<Value> {
+        let words: Vec<_> = ["ec2"].into_iter().chain(words.split(' ')).collect();
+        let answer = aws.run(&words).await?;
+        Ok(serde_json::from_str(&answer).unwrap_or_default())
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let subnets = ask("describe-subnets --query Subnets[:2].SubnetId").await?;
+    let vpc = text(&ask("describe-vpcs --query Vpcs[0].VpcId").await?);
+    let group = ask(&format!("create-security-group --group-name tasks --description tasks --vpc-id {vpc}")).await?;
+    let gateway = text(&ask("create-internet-gateway --query InternetGateway.InternetGatewayId").await?);
+    ask(&format!("attach-internet-gateway --internet-gateway-id {gateway} --vpc-id {vpc}")).await?;
+    let table = text(&ask("describe-route-tables --query RouteTables[0].RouteTableId").await?);
+    ask(&format!("create-route --route-table-id {table} --destination-cidr-block 0.0.0.0/0 --gateway-id {gateway}")).await?;
+    let subnets: Vec<_> = list(&subnets).iter().filter_map(Value::as_str).collect();
+    Ok([subnets.join(","), text(&group["GroupId"])])
 }
 
 async fn start_task(aws: &Aws<'_>) -> Result<String> {
@@ -294,271 +501,4 @@ async fn serve() -> Result<String> {
     let url = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(async { axum::serve(listener, router.fallback(async || StatusCode::UNAUTHORIZED)).await });
     Ok(url)
-}
-
-/// The scripts and what they deploy, where they may write.
-struct Tree<'a> {
-    aws: Aws<'a>,
-    root: PathBuf,
-    webhook: String,
-}
-
-impl<'a> Tree<'a> {
-    async fn copy(aws: Aws<'a>, server: &str) -> Result<Self> {
-        let (project, root) = (project()?, aws.dirs.create("tree")?);
-        let mut copy = command(aws.dirs, "cp");
-        copy.arg("-r").args(["infra", "Cargo.toml"].map(|name| project.join(name))).arg(&root);
-        output(copy).await?;
-        for name in FUNCTIONS {
-            let bootstrap = root.join("target/lambda").join(name).join("bootstrap");
-            fs::create_dir_all(bootstrap.parent().context("a folder")?)?;
-            fs::write(&bootstrap, name)?;
-            // As a build leaves it where files are their owner's alone.
-            fs::set_permissions(&bootstrap, fs::Permissions::from_mode(0o700))?;
-        }
-        fs::write(root.join(CERTIFICATES[0]), CERTIFICATES[1])?;
-        // No stack of moto's fails: whoever looks at the one that ROLLED_BACK names is told so, once.
-        let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
-        fs::create_dir(root.join("bin"))?;
-        let text = format!(
-            "#!/bin/sh\ncase \"$*\" in *\"describe-stacks --stack-name $ROLLED_BACK --query Stacks[0].StackStatus\"*)\n\
-             mkdir {} 2>/dev/null && echo ROLLBACK_COMPLETE && exit;; esac\nexec {} \"$@\"\n",
-            told.display(),
-            aws.dirs.tool("aws")?.display()
-        );
-        fs::write(&aws_cli, text)?;
-        fs::set_permissions(&aws_cli, fs::Permissions::from_mode(0o755))?;
-        // moto makes no function URL, and so has no attribute of one.
-        let template = root.join("infra/template.yaml");
-        let text = fs::read_to_string(&template)?;
-        let (url, ours) = ("Fn::GetAtt: [WebhookUrl, FunctionUrl]", format!("Fn::Sub: \"{server}\""));
-        ensure!(text.matches(url).count() == 1, "the template has not {url:?}");
-        fs::write(&template, text.replace(url, &ours))?;
-
-        let user = |name: &str| json!({ "name": name, "user": { "token": format!("{name}-secret-token") } });
-        let context = |name: &str| json!({ "name": name, "context": { "cluster": name, "user": name } });
-        let cluster = |name: &str| json!({ "name": name, "cluster": { "server": server } });
-        // As `aws eks update-kubeconfig` writes it.
-        let eks = json!({ "name": "prod", "user": { "exec": {
-            "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws",
-            "args": ["--region", EKS_REGION, "eks", "get-token", "--cluster-name", "production", "--output", "json"],
-        } } });
-        let names = ["prod", "lab", "other"];
-        let mut kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "contexts": names.map(context), "clusters": names.map(cluster),
-            "users": [eks, user("lab"), user("other")],
-        });
-        // As docs/clusters.md writes them, beside the administrator's.
-        for (cluster, function) in ["lab", "other"].iter().flat_map(|cluster| CALLERS.map(|function| (cluster, function))) {
-            let name = format!("{cluster}.{function}");
-            let context = json!({ "name": name, "context": { "cluster": cluster, "user": name } });
-            for (part, entry) in [("users", user(&name)), ("contexts", context)] {
-                kubeconfig[part].as_array_mut().context("a list")?.push(entry);
-            }
-        }
-        fs::write(root.join("clusters.yaml"), kubeconfig.to_string())?;
-        Ok(Self { aws, root, webhook: server.to_owned() })
-    }
-
-    /// Runs a script of `infra`, as `make` does: its exit status, and all that it says, in which no secret is.
-    async fn script(&self, name: &str, variables: &[(&str, &str)]) -> Result<(i32, String)> {
-        self.run(self.root.join("infra").join(name), variables).await
-    }
-
-    async fn run(&self, program: PathBuf, variables: &[(&str, &str)]) -> Result<(i32, String)> {
-        let words = format!("{} {variables:?}", program.display());
-        let mut command = self.aws.command(program);
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let (ours, tools) = (self.root.join("bin"), self.aws.dirs.tools());
-        command.env("PATH", format!("{}:{}:{}", ours.display(), tools.display(), path.display())).env("AWS_REGION", REGION);
-        command.envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
-        let output = command.output().await.context(words)?;
-        let said = [output.stderr, output.stdout].concat();
-        let said = String::from_utf8(said)?;
-        assert!(SECRETS.iter().all(|secret| !said.contains(secret)), "a secret is shown: {said}");
-        Ok((output.status.code().context("a signal")?, said))
-    }
-
-    async fn git(&self, words: &[&str]) -> Result<String> {
-        let mut git = command(self.aws.dirs, "git");
-        git.arg("-C").arg(&self.root).args(["-c", "user.name=t", "-c", "user.email=t@example.com"]).args(words);
-        output(git).await
-    }
-
-    /// What AWS was given: bootstraps that another user than their owner may run, the text of a file, and the clusters that are served.
-    async fn given(&self, bucket: &str) -> Result<()> {
-        const LIST: &str = "import sys, zipfile\n\
-            for path in filter(zipfile.is_zipfile, sys.argv[1:]):\n  \
-            for entry in zipfile.ZipFile(path).infolist(): print(entry.filename, oct(entry.external_attr >> 16))";
-        let folder = self.aws.dirs.create("packages")?;
-        let from = format!("s3://{bucket}/{STACK}");
-        self.aws.run(&["s3", "cp", "--recursive", &from, &folder.to_string_lossy()]).await?;
-        let files: Vec<_> = fs::read_dir(&folder)?.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
-        let mut python = command(self.aws.dirs, "python3");
-        python.args(["-c", LIST]).args(files);
-        assert_eq!(output(python).await?, "bootstrap 0o100755\n".repeat(FUNCTIONS.len()));
-        let parameters = self.described("Parameters").await?;
-        let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "GitCaCertificates").context("a parameter")?;
-        assert_eq!(given["ParameterValue"], CERTIFICATES[1]);
-        for function in CALLERS {
-            let uploaded: Value = serde_saphyr::from_str(&secret(&self.aws, &format!("kubeconfig/{function}")).await?)?;
-            let own = format!("lab.{function}");
-            for (part, expected) in [("contexts", "lab"), ("clusters", "lab"), ("users", &own)] {
-                let mut names: Vec<_> = list(&uploaded[part]).iter().filter_map(|one| one["name"].as_str()).collect();
-                names.sort_unstable();
-                assert_eq!(names, [expected, "prod"], "only what CLUSTERS names and is the {function}'s is uploaded: {part}");
-            }
-        }
-        let whole = secret(&self.aws, "kubeconfig").await?;
-        assert!(!whole.contains("lab-secret-token"), "the administrator's token is used by no function");
-        Ok(())
-    }
-
-    /// The parameters that moto takes for something else if a later deployment leaves them as they are: numbers and lists.
-    fn spelled_out(&self) -> Result<Vec<(String, String)>> {
-        let template: Value = serde_saphyr::from_str(&fs::read_to_string(self.root.join("infra/template.yaml"))?)?;
-        let all = template["Parameters"].as_object().into_iter().flatten();
-        let wanted = all.filter(|(_, parameter)| {
-            let kind = parameter["Type"].as_str().unwrap_or_default();
-            !parameter["Default"].is_null() && (kind == "Number" || kind.contains("List"))
-        });
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        Ok(wanted.map(|(name, parameter)| (name.clone(), text(&parameter["Default"]))).collect())
-    }
-
-    /// Deploys the same once more, in the way after which moto shows the outputs.
-    async fn bring_outputs(&self, parameters: &[(String, String)]) -> Result<()> {
-        let lists = [("ClusterNames", "prod,lab"), ("Subnets", SUBNETS), ("SecurityGroups", SECURITY_GROUPS)];
-        let lists = lists.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let given: BTreeMap<_, _> = parameters.iter().cloned().chain(lists).collect();
-        let mut all = self.described("Parameters").await?;
-        for parameter in all.as_array_mut().context("parameters")? {
-            if let Some(value) = parameter["ParameterKey"].as_str().and_then(|name| given.get(name)) {
-                parameter["ParameterValue"] = value.as_str().into();
-            }
-        }
-        let file = self.root.join("parameters.json");
-        fs::write(&file, all.to_string())?;
-        let template = format!("file://{}/target/deploy/{STACK}/template.yaml", self.root.display());
-        let parameters = format!("file://{}", file.display());
-        let mut update = vec!["cloudformation", "update-stack", "--stack-name", STACK, "--capabilities", "CAPABILITY_NAMED_IAM"];
-        update.extend(["--template-body", &template, "--parameters", &parameters]);
-        self.aws.run(&update).await.map(drop)
-    }
-
-    async fn described(&self, part: &str) -> Result<Value> {
-        let query = format!("Stacks[0].{part}");
-        let words = ["cloudformation", "describe-stacks", "--stack-name", STACK, "--query", &query];
-        Ok(serde_json::from_str(&self.aws.run(&words).await?)?)
-    }
-
-    /// A cluster that is named no more gives its access back, and is not dropped by mistake.
-    async fn retire(&self, variables: &[(&str, &str)], kubeconfig: &str, eks: &Aws<'_>) -> Result<()> {
-        let renamed = self.root.join("renamed.yaml").to_string_lossy().into_owned();
-        fs::write(&renamed, fs::read_to_string(kubeconfig)?.replace("\"prod\"", "\"renamed\""))?;
-        let (code, said) = self.script("deploy", &[variables, &[("KUBECONFIG_FILE", &*renamed)]].concat()).await?;
-        ensure!(code == 1 && said.contains("has no context prod, which is served now"), "{said}");
-        let (code, said) = self.script("deploy", &[variables, &[("CLUSTERS", "lab")]].concat()).await?;
-        ensure!(code == 0, "{said}");
-        for line in [
-            "cluster prod: served no more; in it, delete",
-            "stack driftless-prod: deleting",
-            "secret driftless/kubeconfig: changed",
-        ] {
-            ensure!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
-        }
-        assert_eq!(inventory(eks).await?[0], json!([]), "nothing is left of the cluster that is served no more");
-        Ok(())
-    }
-
-    /// What is applied to a cluster has the outputs' values, and the script of its key has no key.
-    async fn rendered(&self, cluster: &str, tag: &str) -> Result<()> {
-        let outputs = self.described("Outputs").await?;
-        let queue = list(&outputs).iter().find(|output| output["OutputKey"] == "HintsQueueUrl").context("an output")?;
-        let folder = self.root.join("target/deploy").join(STACK).join(cluster);
-        let text = fs::read_to_string(folder.join("driftless.yaml"))?;
-        assert!(!text.contains("${"), "a placeholder is left: {text}");
-        let documents: Vec<Value> = text.split("\n---\n").map(serde_saphyr::from_str).collect::<Result<_, _>>()?;
-        assert_eq!([&documents[0]["spec"]["url"], &documents[0]["spec"]["ref"]["tag"]], [SOURCE[0], tag]);
-        let commit = documents[0]["spec"]["ref"]["commit"].as_str().unwrap_or_default().len();
-        assert_eq!(commit, if tag == SOURCE[1] { 40 } else { 0 }, "the commit of a tag that is there");
-        let patch = documents[1]["spec"]["patches"][0]["patch"].as_str().context("a patch")?;
-        let values: Value = serde_saphyr::from_str(patch)?;
-        let expected = json!({
-            "CLUSTER": cluster, "AWS_REGION": REGION, "HINTS_QUEUE_URL": queue["OutputValue"], "WEBHOOK_URL": self.webhook,
-            "FORWARDER_IMAGE": FORWARDER_IMAGE,
-        });
-        assert_eq!(values["data"], expected);
-
-        let script = folder.join("webhook-secret");
-        let mode = fs::metadata(&script)?.permissions().mode();
-        assert_eq!(mode & 0o100, 0o100, "it can be run");
-        let text = fs::read_to_string(&script)?;
-        assert!(SECRETS.iter().all(|secret| !text.contains(secret)), "{text}");
-        Ok(())
-    }
-
-    /// What a deployment ends with, done to a real API server. Of kustomize-controller it knows the kind alone.
-    async fn applied(&self, supervisor: &Supervisor, context: &str, tag: &str) -> Result<()> {
-        self.rendered(context, tag).await?;
-        let dirs = self.aws.dirs;
-        let etcd = cluster::start_etcd(dirs, supervisor).await?;
-        let cluster = Cluster::start(dirs, supervisor, &project()?, &etcd, None).await?;
-        let admin = cluster.client("admin").await?;
-        cluster::apply_yaml(&admin, &definition("kustomize.toolkit.fluxcd.io", "Kustomization")).await?;
-        let kubectl = async |words: &[&str]| {
-            let mut kubectl = command(dirs, dirs.tool("kubectl")?);
-            kubectl.arg("--kubeconfig").arg(&cluster.admin_kubeconfig).args(words);
-            output(kubectl).await
-        };
-        kubectl(&["config", "rename-context", cluster::NAME, context]).await?;
-
-        let folder = self.root.join("target/deploy").join(STACK).join(context);
-        let kubeconfig = cluster.admin_kubeconfig.to_string_lossy();
-        let (code, said) = self.run(folder.join("webhook-secret"), &[("KUBECONFIG", &*kubeconfig)]).await?;
-        ensure!(code == 0, "{said}");
-        let keys: Keys = serde_json::from_str(&secret(&self.aws, "webhook-keys").await?)?;
-        let made = Api::<Secret>::namespaced(admin, "flux-system").get("driftless").await?.data.context("data")?;
-        assert!(made["token"].0 == keys[context]["flux"].as_bytes(), "it is the key of {context}");
-
-        let path = folder.join("driftless.yaml").to_string_lossy().into_owned();
-        ready::until("the file is applied", ready::START, async || {
-            kubectl(&["--context", context, "apply", "-f", &path]).await.map(drop)
-        })
-        .await
-    }
-
-    /// The doctor's part of AWS finds what moto lacks, and nothing else.
-    async fn examine(&self) -> Result<()> {
-        self.aws.run(&["ecr", "create-repository", "--repository-name", RUNNER]).await?;
-        let manifest = json!({
-            "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json", "layers": [],
-            "config": { "mediaType": "application/vnd.docker.container.image.v1+json", "size": 1, "digest": "sha256:0" },
-        });
-        let manifest = manifest.to_string();
-        let push = ["ecr", "put-image", "--repository-name", RUNNER, "--image-tag", "0.1.0", "--image-manifest", &manifest];
-        self.aws.run(&push).await?;
-        let (code, said) = self.run(program("doctor")?, &[("ONLY", "aws"), ("STACK", STACK)]).await?;
-        assert_eq!(code, 1, "{said}");
-        let bad: Vec<_> = said.lines().filter(|line| line.starts_with("FAIL") || line.starts_with("warn")).collect();
-        assert_eq!(bad, GAPS, "{said}");
-        for name in FUNCTIONS {
-            assert!(said.contains(&format!("ok    function {STACK}-{name}: Active, x86_64\n")), "{name}: {said}");
-        }
-        for line in [
-            "queue driftless-hints: feeds driftless-reconciler",
-            "queue driftless-sources.fifo: feeds driftless-fetcher",
-            "queue driftless-launches: feeds driftless-launcher",
-            "queue driftless-runs: feeds driftless-recorder",
-            "queue driftless-hints-dead-letters: empty",
-            "secret driftless/kubeconfig/reconciler: cluster prod is the EKS cluster production",
-            "secret driftless/kubeconfig/reconciler: cluster lab has a user of its own",
-            "secret driftless/kubeconfig/sweeper: cluster other has a user of its own",
-            "secret driftless/webhook-keys: a key for each cluster",
-            &format!("webhook {}: answers, and refuses what is not signed", self.webhook),
-        ] {
-            assert!(said.contains(&format!("ok    {line}\n")), "{line:?} is not in: {said}");
-        }
-        Ok(())
-    }
 }

@@ -82,7 +82,7 @@ async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()>
     attacker.apply(&account.to_string()).await?;
     let spec = workspace(&attacker, "mine")?.replace("workspace: { ", "workspace: { serviceAccountName: mine, ");
     world.control.hold(&["PUT /owner"]).await?;
-    apply_update(&attacker, "run", "{}", &format!("{{ stackName: dev, type: up, driftless: {{ {spec} }} }}")).await?;
+    apply_update(&attacker, "run", "{}", &format!("{{ stackName: dev, type: up, target: [], driftless: {{ {spec} }} }}")).await?;
     ready::until("the launcher makes a task the owner", RUN, async || {
         let held = world.control.status().await?.held;
         ensure!(!held.is_empty(), "nothing waits");
@@ -106,5 +106,7 @@ async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()>
     ensure!(message.contains("its Update's type is \"up\""), "{message}");
     assert_eq!(sealed(&world, &victim.name).await?, before, "the victim's sealed inputs are as they were");
     ensure!(sealed(&world, &attacker.name).await?.is_empty(), "the attacker sealed inputs");
+    updates(&attacker).delete("run", &DeleteParams::default()).await?;
+    gone(&attacker, "run").await?;
     victim.clear().await
 }

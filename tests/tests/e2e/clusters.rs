@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
+use driftless_api::Stack;
 use driftless_aws::{Account, Keyring as _};
+use driftless_contract::{Hint, ObjectKey, to_json};
 use driftless_tests::{
     aws::control::Credentials,
     scenario::{Handle, SYSTEM, Source, output},
@@ -22,7 +24,7 @@ use kube::{
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 
-use crate::world::{aws, keys, nothing_was_given_up, second, shared};
+use crate::world::{aws, keys, looked, nothing_was_given_up, second, shared};
 
 /// The part of a key that says which cluster it is about.
 async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSet<String>> {
@@ -74,6 +76,40 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
     assert_eq!(output(&one.ready_after("app", 1).await?, "content"), Some(&json!("of the first")));
     // No controller there finishes a namespace's deletion: what is in it goes.
     other.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn hints_in_the_name_of_another_cluster_find_nothing_new() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("hinted").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    let before = team.ready_after("app", 1).await?;
+
+    let forwarder = world.control.credentials("ForwarderRole", "compromised").await?;
+    let sqs = aws_sdk_sqs::Client::new(&aws(&world, Some(forwarder)).await?);
+    let url = aws_sdk_sqs::Client::new(&aws(&world, None).await?).get_queue_url().queue_name("driftless-hints").send().await?;
+    let run = team.updates("app").await?[0].name_any();
+    for (api_version, kind, name) in [
+        ("pulumi.com/v1", "Stack", "app"),
+        ("pulumi.com/v1", "Stack", "none"),
+        ("pulumi.com/v1", "Program", "app"),
+        ("auto.pulumi.com/v1alpha1", "Update", &*run),
+        ("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "app"),
+        ("nobody.example.com/v1", "Gadget", "app"),
+    ] {
+        let [cluster, namespace] = [cluster::NAME, &team.name].map(ToOwned::to_owned);
+        let [api_version, kind, name] = [api_version, kind, name].map(ToOwned::to_owned);
+        let object = ObjectKey { cluster, api_version, kind, namespace, name };
+        let hint = Hint { revision: Some("main@sha1:0000".into()), ..Hint::new(object) };
+        sqs.send_message().set_queue_url(url.queue_url.clone()).message_body(to_json(&hint)).send().await?;
+    }
+    looked(&team, "app").await?;
+    let after = team.ready_after("app", 1).await?;
+    let facts = |stack: Stack| stack.status.map(|status| (status.conditions, status.last_update, status.outputs));
+    assert_eq!(facts(after), facts(before));
+    team.clear().await?;
     nothing_was_given_up(&world).await
 }
 

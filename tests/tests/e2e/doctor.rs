@@ -13,7 +13,7 @@ use crate::world::shared;
 
 /// What the doctor prints, and whether it found nothing that fails.
 async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Result<(String, bool)> {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/doctor");
+    let target = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("doctor");
     let mut doctor = Command::new(&target);
     doctor.env("PATH", format!("{}:{}", world.get("WORLD_TOOLS")?, std::env::var_os("PATH").unwrap_or_default().display()));
     for name in ["KUBECONFIG", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"] {

@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{keys, looked, nothing_was_given_up, pid, shared};
+use crate::world::{keys, looked, no_dead_letters, nothing_was_given_up, pid, shared};
 
 /// Failures of the last Update, if it failed.
 fn failed(stack: &Stack) -> Option<(String, i64, Timestamp)> {
@@ -146,6 +146,25 @@ async fn a_spec_that_cannot_be_run_says_so_and_heals_with_an_edit() -> Result<()
     assert_eq!(team.updates("app").await?.len(), 0);
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await.map(drop)
+}
+
+#[tokio::test]
+async fn update_that_the_api_server_refuses_is_told_by_an_event_and_heals_with_an_edit() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("refused-update").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let invalid = "  updateTemplate: { metadata: { labels: { team: 'not valid!' } } }\n";
+    team.apply_stack_as("app", "app", "{}", Source::Program("app"), invalid).await?;
+    ready::until("an Event names the label", RUN, async || {
+        let events = team.events("app", "UpdateRefused").await?;
+        ensure!(events.iter().any(|note| note.contains("not valid!")), "{events:?}");
+        Ok(())
+    })
+    .await?;
+    no_dead_letters(&world).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    team.clear().await
 }
 
 #[tokio::test]

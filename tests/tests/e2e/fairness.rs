@@ -6,50 +6,65 @@ use std::sync::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use driftless_api::Update;
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, commit, condition, is_ready},
-    world::ready,
+    world::{
+        git::Repository,
+        ready,
+        start::{INSTANCES, LIMITS},
+    },
 };
-use kube::api::{DeleteParams, ListParams};
+use kube::{
+    ResourceExt as _,
+    api::{DeleteParams, ListParams},
+};
 use tokio::{
-    io::AsyncReadExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
 use crate::{
     updates::{apply_update, gone, ours, updates, wait},
-    world::{alone, nothing_was_given_up, shared},
+    world::{alone, as_task, nothing_was_given_up, shared},
 };
 
 /// A poll of a branch, a fetch and a run.
 const USUAL: Duration = Duration::from_mins(2);
 
-/// A git server that takes requests and never answers. Ends with the test's runtime.
-struct Silent {
+/// The beginning of an answer.
+const BEGINNING: &str =
+    "HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ncontent-length: 1000\r\n\r\n";
+
+/// A git server that begins an answer at most. Ends with the test's runtime.
+struct Slow {
     url: String,
     /// The connections that are open now, and the most that ever were.
     open: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
-impl Silent {
-    async fn new() -> Result<Self> {
+impl Slow {
+    async fn new(beginning: &'static str) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let silent = Self { url, open: Arc::default(), most: Arc::default() };
-        let (open, most) = (Arc::clone(&silent.open), Arc::clone(&silent.most));
+        let slow = Self { url, open: Arc::default(), most: Arc::default() };
+        let (open, most) = (Arc::clone(&slow.open), Arc::clone(&slow.most));
         tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
+            while let Ok((mut connection, _)) = listener.accept().await {
                 most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 let open = Arc::clone(&open);
                 tokio::spawn(async move {
+                    // A client takes no answer to a request that it has not sent.
+                    let _ = connection.read(&mut [0; 1024]).await;
+                    let _ = connection.write_all(beginning.as_bytes()).await;
                     until_closed(connection).await;
                     open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
-        Ok(silent)
+        Ok(slow)
     }
 }
 
@@ -62,36 +77,83 @@ async fn apply(team: &Namespace<'_>, name: &str, url: &str) -> Result<()> {
     team.apply_stack_as(name, name, "{}", Source::Git { url, reference: "branch: main", dir: "", auth: "" }, "").await
 }
 
+/// A Stack on a git repository, Ready at its first commit.
+async fn following(team: &Namespace<'_>) -> Result<Repository> {
+    let repository = team.world.git.create(&team.name).await?;
+    push(team, &repository, "one").await?;
+    apply(team, "app", &repository.url).await?;
+    team.ready_after("app", 1).await?;
+    Ok(repository)
+}
+
+async fn push(team: &Namespace<'_>, repository: &Repository, content: &str) -> Result<String> {
+    let project = format!("name: app\nruntime: yaml\n{}", team.program("app.txt", content, "")?);
+    repository.commit(content, &[("Pulumi.yaml", &project)]).await
+}
+
+/// Pushes, and returns how long the push took to be run.
+async fn push_is_run(team: &Namespace<'_>, repository: &Repository) -> Result<Duration> {
+    let pushed = Instant::now();
+    let second = push(team, repository, "two").await?;
+    team.wait("app", "to have run the push", |stack| commit(stack) == Some(&second) && is_ready(stack)).await?;
+    Ok(pushed.elapsed())
+}
+
 #[tokio::test]
 async fn slow_git_server_of_one_namespace_delays_no_push_of_another() -> Result<()> {
     let (world, _alone) = alone().await?;
     let (team, slow) = (world.namespace("healthy").await?, world.namespace("slow-git").await?);
-    let repository = world.git.create("healthy").await?;
-    let project =
-        |content: &str| -> Result<_> { Ok(format!("name: app\nruntime: yaml\n{}", team.program("app.txt", content, "")?)) };
-    repository.commit("one", &[("Pulumi.yaml", &project("one")?)]).await?;
-    apply(&team, "app", &repository.url).await?;
-    team.ready_after("app", 1).await?;
-
-    let server = Silent::new().await?;
+    let repository = following(&team).await?;
+    let server = Slow::new(BEGINNING).await?;
     for number in 0..6 {
         apply(&slow, &format!("slow-{number}"), &format!("{}/{number}.git", server.url)).await?;
     }
-    ready::until("the silent server is asked for two sources", RUN, async || {
+    ready::until("the slow server is asked for two sources", RUN, async || {
         let open = server.open.load(Ordering::SeqCst);
         ensure!(open == 2, "{open} connections");
         Ok(())
     })
     .await?;
 
-    let pushed = Instant::now();
-    let second = repository.commit("two", &[("Pulumi.yaml", &project("two")?)]).await?;
-    team.wait("app", "to have run the push", |stack| commit(stack) == Some(&second) && is_ready(stack)).await?;
-    let took = pushed.elapsed();
+    let took = push_is_run(&team, &repository).await?;
     let most = server.most.load(Ordering::SeqCst);
     ensure!(most == 2, "{most} fetches of one namespace went on at once");
     ensure!(took < USUAL, "the push was run after {took:?}");
     slow.clear().await?;
+    team.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn silent_git_server_of_many_namespaces_delays_no_push_of_another() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("beside-silence").await?;
+    let repository = following(&team).await?;
+
+    let server = Slow::new("").await?;
+    let mut others = Vec::new();
+    for number in 0..=INSTANCES {
+        let other = world.namespace(&format!("silent-git-{number}")).await?;
+        for app in ["one", "two", "three"] {
+            apply(&other, app, &format!("{}/{number}/{app}.git", server.url)).await?;
+        }
+        others.push(other);
+    }
+    ready::until("all fetchers ask the silent server", RUN, async || {
+        let most = server.most.load(Ordering::SeqCst);
+        ensure!(most == INSTANCES, "{most} connections");
+        Ok(())
+    })
+    .await?;
+
+    let took = push_is_run(&team, &repository).await?;
+    ensure!(took < USUAL, "the push was run after {took:?}");
+    for other in &others {
+        for app in ["one", "two", "three"] {
+            other.unavailable(app, "git server did not answer within 15s").await?;
+        }
+        other.clear().await?;
+    }
     team.clear().await?;
     nothing_was_given_up(&world).await
 }
@@ -140,7 +202,7 @@ async fn private_git_host_that_is_not_listed_is_not_connected_to() -> Result<()>
     let team = world.namespace("private-host").await?;
     // Of a network that this machine is not in: a connection would end in a time-out, after much longer.
     apply(&team, "app", "https://10.255.255.1/team/app.git").await?;
-    let stack = team.unavailable("app", "resolves to a private address, which this installation does not allow").await?;
+    let stack = team.unavailable("app", "has a private address that GitPrivateHosts does not list").await?;
     let (_, _, message) = condition(&stack).context("a condition")?;
     ensure!(message.contains("GitPrivateHosts"), "{message}");
     team.clear().await
@@ -179,6 +241,84 @@ async fn hundred_waiting_updates_delay_no_run_of_another_namespace() -> Result<(
         gone(&crowd, name).await?;
     }
     crowd.clear().await?;
+    team.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn queue_of_destroys_leaves_every_second_slot_to_another_namespace() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let (team, greedy) = (world.namespace("patient").await?, world.namespace("greedy").await?);
+    world.control.set("MAX_RUNS", "1").await?;
+    let hold = greedy.hold()?;
+    greedy.apply_program("app", &greedy.program("app.txt", "one", &hold.property())?).await?;
+    greedy.apply_stack("app", Source::Program("app"), "").await?;
+    greedy.running("app").await?;
+    let names: Vec<_> = (0..4).map(|number| format!("destroy-{number}")).collect();
+    let waits = |update: &Update| ours(update).waiting_reason.as_deref() == Some("ConcurrencyLimit");
+    for name in &names {
+        let spec = format!("{{ workspaceName: app, stackName: {name}, type: destroy }}");
+        apply_update(&greedy, name, "{}", &spec).await?;
+        wait(&greedy, name, "to wait for the slot", waits).await?;
+    }
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    ready::until("the other namespace waits for the slot", RUN, async || {
+        ensure!(team.updates("app").await?.iter().any(waits), "{}", team.state()?);
+        Ok(())
+    })
+    .await?;
+    drop(hold);
+    team.ready_after("app", 1).await?;
+    let began = |update: &Update| update.status.as_ref().and_then(|status| status.start_time.clone());
+    let ours_began = team.updates("app").await?.first().and_then(began).context("a start")?;
+    let all = updates(&greedy).list(&ListParams::default()).await?.items;
+    let earlier =
+        all.iter().filter(|update| names.contains(&update.name_any()) && began(update).is_some_and(|at| at < ours_began));
+    ensure!(earlier.count() <= 1, "{ours_began:?}: {:?}", all.iter().map(began).collect::<Vec<_>>());
+    world.control.set("MAX_RUNS", &LIMITS.runs.unwrap_or_default().to_string()).await?;
+    for name in &names {
+        updates(&greedy).delete(name, &DeleteParams::default()).await?;
+        gone(&greedy, name).await?;
+    }
+    greedy.clear().await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn flood_of_progress_delays_no_run_of_another_namespace() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let (team, noisy) = (world.namespace("beside-a-flood").await?, world.namespace("flood").await?);
+    let hold = noisy.hold()?;
+    noisy.apply_program("app", &noisy.program("app.txt", "one", &hold.property())?).await?;
+    noisy.apply_stack("app", Source::Program("app"), "").await?;
+    let arn = ours(&noisy.running("app").await?).task.context("a task")?;
+    let (client, folder) = as_task(&world, &arn).await?;
+    let (bucket, written) = (world.get("WORLD_BUCKET")?, AtomicUsize::new(0));
+    let flood = async {
+        let mut beat = tokio::time::interval(Duration::from_millis(20));
+        loop {
+            beat.tick().await;
+            client.put_object().bucket(bucket).key(format!("{folder}out/progress")).body(b"{}".to_vec().into()).send().await?;
+            written.fetch_add(1, Ordering::SeqCst);
+        }
+    };
+    let run = async {
+        team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+        team.apply_stack("app", Source::Program("app"), "").await?;
+        team.ready_after("app", 1).await
+    };
+    let applied = Instant::now();
+    tokio::select! {
+        ended = flood => return ended,
+        ready = run => ready?,
+    };
+    let (took, written) = (applied.elapsed(), written.into_inner());
+    ensure!(took < USUAL, "the run was done after {took:?}");
+    ensure!(written > 100, "only {written} writes are no flood");
+    drop(hold);
+    noisy.ready_after("app", 1).await?;
+    noisy.clear().await?;
     team.clear().await?;
     nothing_was_given_up(&world).await
 }

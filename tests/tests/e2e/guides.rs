@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_tests::{
-    guide::Guide,
-    world::{cluster, ready},
-};
+use driftless_tests::{guide::Guide, world::cluster};
 use kube::config::Kubeconfig;
 
 use crate::world::{alone, shared};
@@ -53,16 +50,11 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
     let environment = [("KUBECONFIG", world.get("KUBECONFIG")?), ("CLUSTER", "edge"), ("SERVER", &server), ("FOLDER", &place)];
     let page = include_str!("../../../docs/clusters.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
-    // The token's Secret is there at once, and its content a moment later.
-    ready::until("the guide's kubeconfig", ready::START, async || {
-        guide.run("Any other cluster", 0).await?;
-        for function in FUNCTIONS {
-            let token = &Kubeconfig::read_from(folder.path().join(format!("edge.{function}.yaml")))?.auth_infos[0];
-            ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token of the {function} yet");
-        }
-        Ok(())
-    })
-    .await?;
+    guide.run("Any other cluster", 0).await?;
+    for function in FUNCTIONS {
+        let token = &Kubeconfig::read_from(folder.path().join(format!("edge.{function}.yaml")))?.auth_infos[0];
+        ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token of the {function}");
+    }
     guide.all_were_run()?;
     let all = Kubeconfig::read_from(folder.path().join("all.yaml"))?;
     let contexts: BTreeSet<_> = all.contexts.iter().map(|context| context.name.as_str()).collect();

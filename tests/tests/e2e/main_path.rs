@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
     aws::control::Switches,
-    scenario::{Handle, Namespace, Source, commit, output},
-    world::git::Repository,
+    scenario::{Handle, Namespace, RUN, Source, commit, output},
+    world::{git::Repository, ready},
 };
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -34,9 +34,14 @@ async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
     looked(&team, "app").await?;
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("two")));
-    let updates = team.updates("app").await?;
+    // The Stack is Ready before its Update is released.
+    let updates = ready::until("both Updates are released", RUN, async || {
+        let updates = team.updates("app").await?;
+        ensure!(updates.iter().all(|update| update.is_complete() && update.finalizers().is_empty()), "{updates:#?}");
+        Ok(updates)
+    })
+    .await?;
     assert_eq!(updates[1].spec.message.as_deref(), Some("New commit detected: \"2\""));
-    assert!(updates.iter().all(|update| update.is_complete() && update.finalizers().is_empty()), "{updates:#?}");
     nothing_was_given_up(&world).await
 }
 

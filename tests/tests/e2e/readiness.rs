@@ -59,7 +59,7 @@ async fn a_source_that_is_not_ready_says_why_and_its_last_good_artifact_stays_in
     team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
     let late = team.ready_after("late", 1).await?;
     assert_eq!(commit(&late), Some(revision.as_str()));
-    Ok(())
+    team.clear().await
 }
 
 #[tokio::test]
@@ -74,7 +74,8 @@ async fn a_suspended_source_is_used_if_it_has_an_artifact_and_says_that_it_is_su
     team.ready_after("app", 1).await?;
     team.apply_source("GitRepository", "app", &suspended).await?;
     team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
-    team.ready_after("late", 1).await.map(drop)
+    team.ready_after("late", 1).await?;
+    team.clear().await
 }
 
 #[tokio::test]

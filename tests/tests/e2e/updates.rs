@@ -304,7 +304,7 @@ async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     let running = |all: &[Update]| all.iter().filter(|update| ours(update).task.is_some() && !update.is_complete()).count();
     ready::until("as many run as may, and all others wait", RUN, async || {
         let all = all().await?;
-        let words = format!("{most} runs of the namespace \"many\" are under way");
+        let words = format!("namespace \"many\" has reached its limit of {most} runs");
         let waits = all.iter().filter(|update| ours(update).waiting_for.is_some_and(|told| told.contains(&words))).count();
         ensure!((running(&all), waits) == (most, STACKS - most), "{} run, {waits} wait", running(&all));
         Ok(())
@@ -332,7 +332,7 @@ async fn a_run_that_finds_no_capacity_waits_for_it_and_is_no_failure() -> Result
     team.apply_stack("app", Source::Program("app"), "").await?;
     let words = "ECS did not start the task";
     team.wait("app", "to say that there is no capacity", |stack| {
-        condition(stack).is_some_and(|(.., message)| message.contains(words) && message.contains("looked at again"))
+        condition(stack).is_some_and(|(.., message)| message.contains(words) && message.contains("; next try in 15s"))
     })
     .await?;
     let stack = team.ready_after("app", 1).await?;

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -25,6 +25,10 @@ use driftless_tests::{
     aws::control::{self, Invoked, Status},
     scenario::{Handle, Namespace, RUN},
     world::{cluster, ready, start::INSTANCES},
+};
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams},
 };
 use serde_json::Value;
 use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit};
@@ -126,10 +130,33 @@ pub async fn alone() -> Result<(Handle, Alone)> {
         let ended = ENDED.notified();
         // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
         if let Ok(turn) = TURN.try_write() {
-            return Ok((open().await?, Alone { _lock: turn, _bell: Bell }));
+            let world = open().await?;
+            delete_leftovers(&world).await?;
+            return Ok((world, Alone { _lock: turn, _bell: Bell }));
         }
         ended.await;
     }
+}
+
+/// Deletes the Stacks and sources of tests that have ended, and the hints that are booked for them: with them functions run again and
+/// again, for up to 15 minutes, and the world is never quiet.
+async fn delete_leftovers(world: &Handle) -> Result<()> {
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    for name in ["driftless-hints", "driftless-launches"] {
+        let url = sqs.get_queue_url().queue_name(name).send().await?.queue_url;
+        sqs.purge_queue().set_queue_url(url).send().await?;
+    }
+    for (group, version, kind) in [("pulumi.com", "v1", "Stack"), ("source.toolkit.fluxcd.io", "v1", "GitRepository")] {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let all: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
+        let left = all.list_metadata(&ListParams::default()).await?;
+        let namespaces: BTreeSet<_> = left.items.into_iter().filter_map(|object| object.metadata.namespace).collect();
+        for namespace in namespaces {
+            let objects: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &namespace, &kind);
+            objects.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        }
+    }
+    Ok(())
 }
 
 /// The SDK's configuration with these keys, or the administrator's.
@@ -144,6 +171,15 @@ pub async fn aws(world: &Handle, keys: Option<control::Credentials>) -> Result<a
         .credentials_provider(keys)
         .load()
         .await)
+}
+
+/// An S3 client with a live task's credentials, and the prefix of its folder.
+pub async fn as_task(world: &Handle, arn: &str) -> Result<(aws_sdk_s3::Client, String)> {
+    let id = driftless_contract::keys::task_id(arn);
+    let all = keys(world, "tasks/").await?;
+    let folder = all.iter().filter(|key| key.contains(id)).find_map(|key| Some(format!("{}/", key.split_once("/in/")?.0)));
+    let folder = folder.with_context(|| format!("no folder of {arn}"))?;
+    Ok((s3(world, Some(world.control.credentials("TaskRole", id).await?)).await?, folder))
 }
 
 /// An S3 client with these keys, or the administrator's.
@@ -170,8 +206,13 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let swept = world.control.invoke("Sweeper", &tick).await?;
     ensure!(matches!(swept, Invoked::Answer(_)), "{swept:?}");
     let passes = RefCell::default();
-    // A message whose delivery got lost on a busy machine shows after its visibility timeout, which is longer than a run takes.
+    // A delivery that got lost on a busy machine comes again after the visibility timeout, which is longer than a run takes.
     ready::until_every(BETWEEN_PASSES, "no message is waiting and no function has run", RUN * 2, async || {
+        let Status { mappings, functions, .. } = world.control.status().await?;
+        for (function, _) in mappings.iter().filter(|(_, counts)| counts["hidden"] != 0) {
+            let shown = world.control.expire(function).await?;
+            println!("{function}: {shown} messages failed, and are delivered again");
+        }
         for queue in queues.iter().filter(|queue| !queue.contains("dead-letters")) {
             let waiting =
                 [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
@@ -179,7 +220,6 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
             let attributes = request.send().await?.attributes.unwrap_or_default();
             ensure!(attributes.values().all(|count| count == "0"), "{queue}: {attributes:?}");
         }
-        let Status { mappings, functions, .. } = world.control.status().await?;
         let rests = |(name, counts): (&String, &Value), busy: &str| {
             ensure!(counts[busy] == 0, "{name}: {counts}");
             Ok(())
@@ -248,6 +288,11 @@ pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what:
 pub async fn nothing_was_given_up(world: &Handle) -> Result<()> {
     let status = world.control.status().await?;
     ensure!(status.alarms.is_empty(), "{:#?}", status.alarms);
+    no_dead_letters(world).await
+}
+
+/// Every dead-letter queue is empty.
+pub async fn no_dead_letters(world: &Handle) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     for queue in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
         if queue.contains("dead-letters") {

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use driftless_tests::aws::{
-    ACCOUNT, REGION, STACK,
+    ACCOUNT, GIT_FILES, REGION, STACK,
     policy::{self, Demand, Effect, OneOrMany, Principal, Statement, Who},
     template::{Settings, Template},
 };
@@ -115,13 +115,15 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     Ok(findings)
 }
 
-/// The template as the world reads it. What the world gives the parameters changes no right.
+/// The template as the world reads it. Of what the world gives the parameters only [`GIT_FILES`] changes rights.
 fn template() -> Result<Template> {
     let path = Path::new(PROJECT).join("infra/template.yaml");
     let raw: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
     let parameters = raw["Parameters"].as_object().context("parameters")?;
     let without_default = parameters.iter().filter(|(_, declaration)| declaration["Default"].is_null());
-    let parameters: BTreeMap<_, _> = without_default.map(|(name, _)| (name.clone(), "any".to_owned())).collect();
+    let parameters = without_default.map(|(name, _)| (name.as_str(), "any"));
+    let parameters: BTreeMap<_, _> =
+        parameters.chain(GIT_FILES).map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let [account, region, stack] = [ACCOUNT, REGION, STACK].map(str::to_owned);
     Ok(Template::read(&path, &Settings { account, region, stack, parameters, ..Settings::default() })?)
 }

@@ -12,6 +12,9 @@ use tokio::{runtime::Handle, time::Instant};
 
 use super::GitError;
 
+/// How long a server may take for its first answer, which no repository makes slow: a greeting of SSH, or the capabilities over HTTP.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
+
 /// What a fetch may cost, and what stopped it first: gitoxide's errors say where it stopped, and often not why. A clone is
 /// another handle on the same bounds.
 #[derive(Clone)]
@@ -52,7 +55,17 @@ impl Bounds {
         })
     }
 
-    /// The same from a thread that may block.
+    /// Waits for a server's first answer. Such an error says that the server, and not one of its repositories, is slow.
+    pub(super) async fn first_answer<T>(&self, future: impl Future<Output = T>) -> Result<T, GitError> {
+        self.within(tokio::time::timeout(ANSWER_TIME, future)).await?.map_err(|_| GitError::Silent)
+    }
+
+    /// Waits for a server's first answer on a thread that may block.
+    pub(super) fn wait_for_first_answer<T>(&self, future: impl Future<Output = T>) -> io::Result<T> {
+        self.0.runtime.block_on(self.first_answer(future)).map_err(|error| self.stop(error))
+    }
+
+    /// The same as [`Bounds::within`] on a thread that may block.
     pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> io::Result<T> {
         self.0.runtime.block_on(self.within(future)).map_err(|error| self.stop(error))
     }
@@ -74,12 +87,12 @@ impl Bounds {
         self.0.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(otherwise)
     }
 
-    /// How the server cannot be reached is not told: it is in a private network.
+    /// Hides connection errors from the tenant, because the server is in a private network.
     pub(super) fn hide(&self) {
         self.0.hidden.store(true, Ordering::Relaxed);
     }
 
-    /// See [`Self::hide`].
+    /// Whether connection errors are hidden from the tenant.
     pub(super) fn is_hidden(&self) -> bool {
         self.0.hidden.load(Ordering::Relaxed)
     }

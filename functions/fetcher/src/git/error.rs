@@ -1,5 +1,6 @@
 use driftless_source::Refusal;
 
+use super::{bounds::ANSWER_TIME, silent};
 use crate::limit_remedy;
 
 /// How the fields are called by which somebody names a repository.
@@ -56,7 +57,10 @@ pub enum GitError {
     #[error("the host {host:?} is {what}, which is never connected to; name another host")]
     Local { host: String, what: &'static str, is_address: bool },
     #[error("{}", self.words(&Fields::STACK))]
-    Private { host: String, is_address: bool },
+    Private { host: String },
+    /// A name without a public address. A name of an unlisted private network has the same message: a tenant learns no internal names.
+    #[error("{}", self.words(&Fields::STACK))]
+    Unresolved { host: String },
     #[error(
         "gitAuth config must specify exactly one of 'personalAccessToken', 'sshPrivateKey', 'basicAuth', or 'githubApp': \
          spec.gitAuth is empty"
@@ -118,7 +122,9 @@ pub enum GitError {
     TooLarge { limit: u64 },
     #[error("fetching took longer than {seconds} seconds")]
     TooSlow { seconds: u64 },
-    #[error("the git server is unreachable")]
+    #[error("{}", self.words(&Fields::STACK))]
+    Silent,
+    #[error("git server in a private network failed; repository is not fetched; the fetcher's log has the cause")]
     Hidden,
     #[error("{who} cannot be reached: {why}")]
     Unreachable { who: &'static str, why: String },
@@ -147,9 +153,13 @@ impl GitError {
             Self::UrlWithLogin { what, ssh } => {
                 format!("{url}: it has {what} in it: take that out and use {}", if *ssh { key } else { auth })
             }
-            Self::Private { host, .. } => format!(
-                "host {host:?} resolves to a private address, which this installation does not allow; name another host, or have the \
-                 installation list it in GitPrivateHosts ({url})"
+            Self::Private { host } => format!(
+                "host {host:?} has a private address that GitPrivateHosts does not list; repository is not fetched; name another host, \
+                 or add this one to GitPrivateHosts ({url})"
+            ),
+            Self::Unresolved { host } => format!(
+                "host {host:?} does not resolve to a public address, and GitPrivateHosts does not list it; repository is not fetched; \
+                 correct the host, or add it to GitPrivateHosts ({url})"
             ),
             Self::Scheme(scheme) => format!("{url}: invalid URL scheme: {scheme}; use https, http or ssh"),
             Self::Unfit { scheme, source_name, remedy } => {
@@ -174,16 +184,23 @@ impl GitError {
                 "the git server's answer to {to} broke off, or is not what git servers say: is {url} right, and may it be read with \
                  these credentials?"
             ),
+            Self::Silent => format!(
+                "git server did not answer within {}s; none of its repositories is fetched for {}m; check the server and the port in {url}",
+                ANSWER_TIME.as_secs(),
+                silent::REST.as_mins()
+            ),
             Self::OfName(error) => error.words(at),
             _ => self.to_string(),
         }
     }
 
-    /// The same without what a scan of a network would learn: whether something listens there, and what it is.
+    /// The error without what a network scan would learn from it: whether a host listens, and on which port.
     #[must_use]
     pub fn hidden(self) -> Self {
         match self {
-            Self::Unreachable { .. } | Self::Status { .. } | Self::TooSlow { .. } | Self::Protocol { .. } => Self::Hidden,
+            Self::Unreachable { .. } | Self::Status { .. } | Self::TooSlow { .. } | Self::Silent | Self::Protocol { .. } => {
+                Self::Hidden
+            }
             Self::OfName(error) => error.hidden(),
             error => error,
         }
@@ -198,6 +215,7 @@ impl GitError {
             | Self::Scheme(_)
             | Self::NoReference
             | Self::Reference { .. }
+            | Self::Private { .. }
             | Self::NoAuth
             | Self::Selector { .. }
             | Self::Submodule { .. }
@@ -206,7 +224,7 @@ impl GitError {
             | Self::TooLarge { .. }
             | Self::Content(_) => true,
             // A name may come to lead elsewhere; an address does not.
-            Self::Local { is_address, .. } | Self::Private { is_address, .. } => *is_address,
+            Self::Local { is_address, .. } => *is_address,
             _ => false,
         }
     }

@@ -61,10 +61,6 @@ impl Web {
         headers
     }
 
-    fn send(&self, request: RequestBuilder) -> io::Result<Response> {
-        send(&self.bounds, request)
-    }
-
     /// A server may move us about itself, and from http to https. It never gets us to another host, with credentials or without.
     fn next(&self, here: &Url, response: &Response) -> io::Result<Url> {
         let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
@@ -82,7 +78,8 @@ impl Web {
         let wrong = |_| self.bounds.stop(GitError::Url("it is not a URL"));
         let mut here: Url = url.parse().map_err(wrong)?;
         for hops in 0..=MAX_REDIRECTS {
-            let response = self.send(self.client.get(here.clone()).headers(headers.clone()))?;
+            let request = self.client.get(here.clone()).headers(headers.clone());
+            let response = self.bounds.wait_for_first_answer(request.send())?.map_err(unreachable(&self.bounds))?;
             if response.status().is_redirection() {
                 here = self.next(&here, &response)?;
                 continue;
@@ -112,9 +109,8 @@ impl Web {
     }
 }
 
-fn send(bounds: &Bounds, request: RequestBuilder) -> io::Result<Response> {
-    let unreachable = |error| bounds.stop(GitError::Unreachable { who: "the git server", why: net::words(error) });
-    bounds.wait(request.send())?.map_err(unreachable)
+fn unreachable(bounds: &Bounds) -> impl Fn(reqwest::Error) -> io::Error {
+    |error| bounds.stop(GitError::Unreachable { who: "the git server", why: net::words(error) })
 }
 
 impl Http for Web {
@@ -174,7 +170,8 @@ impl Exchange {
 
     fn response(&mut self) -> io::Result<Option<&mut Response>> {
         if let Some(request) = self.request.take() {
-            let response = send(&self.bounds, request.body(std::mem::take(&mut self.upload)))?;
+            let request = request.body(std::mem::take(&mut self.upload));
+            let response = self.bounds.wait(request.send())?.map_err(unreachable(&self.bounds))?;
             if response.status() != StatusCode::OK {
                 let status = response.status().as_u16();
                 return Err(self.bounds.stop(GitError::Status { who: "the git server", status }));

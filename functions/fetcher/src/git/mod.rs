@@ -12,6 +12,7 @@ mod http;
 mod net;
 mod remote;
 mod session;
+mod silent;
 mod ssh;
 mod tree;
 
@@ -30,7 +31,6 @@ use gix_transport::{
 };
 use jiff::Timestamp;
 
-pub use self::error::{Fields, GitError};
 use self::{
     bounds::Bounds,
     credentials::{Credentials, Named},
@@ -38,6 +38,10 @@ use self::{
     remote::{Place, Wanted},
     session::Session,
     ssh::Server,
+};
+pub use self::{
+    error::{Fields, GitError},
+    silent::SilentServers,
 };
 use crate::{
     Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
@@ -62,6 +66,8 @@ pub struct Settings {
     pub ca_certificates: String,
     /// The most bytes that a server may send in one fetch.
     pub max_pack_bytes: u64,
+    /// What this instance of the function remembers of servers.
+    pub silent: SilentServers,
 }
 
 /// Why there is no answer of git's.
@@ -165,8 +171,18 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         }
         let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let bounds = Bounds::new(git.max_pack_bytes, TIME);
+        let server = place.server();
         let found = self.found(place, credentials, wanted, known, &bounds).await;
-        let found = found.map_err(|error| if bounds.is_hidden() { error.hidden() } else { error })?;
+        let found = found.map_err(|error| {
+            if let (GitError::Silent, Some(server)) = (&error, server) {
+                git.silent.remember(server, self.now);
+            }
+            if !bounds.is_hidden() {
+                return error;
+            }
+            tracing::warn!(source = %self.key, %error, "git server in a private network failed");
+            error.hidden()
+        })?;
         match (found, stored) {
             (Some(found), _) => self.store(found).await,
             (None, Some(stored)) => Ok(stored),
@@ -184,7 +200,8 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         bounds: &Bounds,
     ) -> Result<Option<Found>, GitError> {
         let git = &self.settings.git;
-        let transport = bounds.within(transport(place, credentials, git, self.named.fields(), bounds, self.now)).await??;
+        let transport =
+            bounds.within(Box::pin(transport(place, credentials, git, self.named.fields(), bounds, self.now))).await??;
         let (limits, of_talk) = (self.settings.limits, bounds.clone());
         // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
         let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
@@ -244,7 +261,9 @@ async fn transport(
             let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
                 return Err(GitError::Url("it has no host"));
             };
-            let client = net::client(net::addresses_for_tenant(host, port, settings, bounds).await?, &settings.ca_certificates)?;
+            let addresses = net::addresses_for_tenant(host, port, settings, bounds).await?;
+            settings.silent.check(&(host.to_owned(), port), now)?;
+            let client = net::client(addresses, &settings.ca_certificates)?;
             let web = Web::new(client, bounds.clone(), login);
             let url = gix_url::parse(url.as_str()).map_err(|_| GitError::Url("it is not a URL"))?;
             Ok(Box::new(HttpTransport::new_http(web, url, Protocol::V2, false)))
@@ -260,6 +279,7 @@ async fn transport(
             };
             key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);
             let addresses = net::addresses_for_tenant(&host, port, settings, bounds).await?;
+            settings.silent.check(&(host.clone(), port), now)?;
             ssh::connect(&Server { user, host, port, path, addresses }, &key, bounds).await
         }
         Place::Local(path) => match file::connect(path, Protocol::V2, false) {

@@ -20,7 +20,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long a server may be silent within an answer: it may count objects for a while before it sends any.
 const SILENT_TIME: Duration = Duration::from_mins(1);
 
-/// The addresses of a host that a tenant names, as far as they may be dialled. Of a private one no more is told than that it is unreachable.
+/// Resolves a host that a tenant names to the addresses it may reach. Connection errors of a private address are hidden. An unlisted name
+/// that does not resolve and one that has a private address get the same error, and the log has the cause.
 pub(super) async fn addresses_for_tenant(
     host: &str,
     port: u16,
@@ -28,10 +29,20 @@ pub(super) async fn addresses_for_tenant(
     bounds: &Bounds,
 ) -> Result<Vec<SocketAddr>, GitError> {
     let host = host.trim_matches(['[', ']']);
-    let mut addresses = addresses(host, port, settings.allow_local).await?;
+    let mut addresses = match addresses(host, port, settings.allow_local).await {
+        Err(GitError::Unreachable { why, .. }) if !settings.private_hosts.has_name(host) => {
+            tracing::warn!(why, "git host does not resolve");
+            return Err(GitError::Unresolved { host: host.into() });
+        }
+        addresses => addresses?,
+    };
     addresses.retain(|address| settings.private_hosts.allow(host, address.ip()));
     if addresses.is_empty() {
-        return Err(GitError::Private { host: host.into(), is_address: host.parse::<IpAddr>().is_ok() });
+        if host.parse::<IpAddr>().is_ok() {
+            return Err(GitError::Private { host: host.into() });
+        }
+        tracing::warn!(host, "git host has no public address, and GitPrivateHosts does not list it");
+        return Err(GitError::Unresolved { host: host.into() });
     }
     if addresses.iter().any(|address| is_private(address.ip())) {
         bounds.hide();
@@ -102,15 +113,16 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn private_host_is_refused_unless_it_is_listed_and_tells_no_more_than_that() {
+    async fn unlisted_private_host_is_refused_and_listed_one_hides_errors() {
         let settings = |list: &str| Settings { private_hosts: list.parse().unwrap(), ..crate::tests::settings().git };
         let bounds = Bounds::new(1, Duration::from_secs(1));
         let error = addresses_for_tenant("10.1.2.3", 443, &settings("10.2.0.0/16"), &bounds).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "host \"10.1.2.3\" resolves to a private address, which this installation does not allow; name another host, or have the \
-             installation list it in GitPrivateHosts (spec.projectRepo)"
+            "host \"10.1.2.3\" has a private address that GitPrivateHosts does not list; repository is not fetched; name another host, \
+             or add this one to GitPrivateHosts (spec.projectRepo)"
         );
+        assert!(error.is_terminal());
         assert!(!bounds.is_hidden());
         assert!(addresses_for_tenant("10.1.2.3", 443, &settings("10.1.0.0/16"), &bounds).await.is_ok());
         assert!(bounds.is_hidden());
@@ -120,8 +132,30 @@ mod tests {
             GitError::Protocol { to: "a request" },
             GitError::Unreachable { who: "the git server", why: "connection refused".into() },
         ] {
-            assert_eq!(error.hidden().to_string(), "the git server is unreachable");
+            assert_eq!(
+                error.hidden().to_string(),
+                "git server in a private network failed; repository is not fetched; the fetcher's log has the cause"
+            );
         }
+    }
+
+    #[tokio::test]
+    async fn unresolved_name_and_unlisted_private_name_get_the_same_error() {
+        let settings = |list: &str| Settings { private_hosts: list.parse().unwrap(), ..crate::tests::settings().git };
+        let bounds = Bounds::new(1, Duration::from_secs(1));
+        // Neither needs a DNS server: the first is 10.0.0.1 in short, a label of the second is too long for a query.
+        let (private, unknown) = ("10.1", format!("{}.example.com", "x".repeat(64)));
+        for host in [private, &unknown] {
+            let error = addresses_for_tenant(host, 443, &settings("git.example.com,10.2.0.0/16"), &bounds).await.unwrap_err();
+            let expected = format!(
+                "host {host:?} does not resolve to a public address, and GitPrivateHosts does not list it; repository is not \
+                 fetched; correct the host, or add it to GitPrivateHosts (spec.projectRepo)"
+            );
+            assert_eq!((error.to_string(), error.is_terminal()), (expected, false));
+        }
+        let error = addresses_for_tenant(&unknown, 443, &settings(&unknown), &bounds).await.unwrap_err();
+        assert!(matches!(error, GitError::Unreachable { .. }), "{error}");
+        assert!(addresses_for_tenant(private, 443, &settings("10.0.0.0/8"), &bounds).await.is_ok());
     }
 
     #[tokio::test]

@@ -39,6 +39,15 @@ impl Place {
         }
     }
 
+    /// The host and the port of the server.
+    pub(super) fn server(&self) -> Option<(String, u16)> {
+        match self {
+            Self::Http(url) => Some((url.host_str()?.to_owned(), url.port_or_known_default()?)),
+            Self::Ssh { host, port, .. } => Some((host.clone(), *port)),
+            Self::Local(_) => None,
+        }
+    }
+
     fn of_url(url: &Url) -> Result<Self, GitError> {
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(GitError::Url("it has no host"))?;
         match url.scheme() {

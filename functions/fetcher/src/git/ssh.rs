@@ -61,8 +61,11 @@ pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Resu
     }
     let host = Host { name: format!("{}:{}", server.host, server.port), known, bounds: bounds.clone() };
     let failed = |error: russh::Error| bounds.reason(unreachable(&error));
-    let stream = TcpStream::connect(&server.addresses[..]).await.map_err(|error| unreachable(&error))?;
-    let mut session = client::connect_stream(Arc::new(config), stream, host).await.map_err(failed)?;
+    let connected = async {
+        let stream = TcpStream::connect(&server.addresses[..]).await.map_err(|error| unreachable(&error))?;
+        client::connect_stream(Arc::new(config), stream, host).await.map_err(failed)
+    };
+    let mut session = bounds.first_answer(connected).await??;
     let hash = if private.algorithm().is_rsa() {
         // Servers that do not say know SHA-2; those that do not are too old to be let in with SHA-1.
         session.best_supported_rsa_hash().await.map_err(failed)?.flatten().or(Some(HashAlg::Sha256))

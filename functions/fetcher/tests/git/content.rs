@@ -157,7 +157,7 @@ async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
     site.settings.limits.bytes = 1000;
     assert_eq!(
         site.refused(spec.clone()).await.0,
-        "the content is larger than 1000 bytes; the installation's parameter UnpackMaxBytes is the limit"
+        "content is too large, the maximum is 1000 bytes; source is not fetched; raise UnpackMaxBytes"
     );
     site.settings.git.max_pack_bytes = 50_000;
     assert_eq!(
@@ -189,7 +189,7 @@ async fn a_tree_that_is_in_itself_many_times_is_not_walked_to_the_end() {
     run(&site.work(), &["update-ref", "refs/heads/main", &commit]);
     site.push();
     let (message, _) = site.refused(json!({ "projectRepo": url, "branch": "main" })).await;
-    assert_eq!(message, "more than 1000 files and directories; the installation's parameter UnpackMaxEntries is the limit");
+    assert_eq!(message, "too many files and directories, the maximum is 1000; source is not fetched; raise UnpackMaxEntries");
 }
 
 #[tokio::test]

@@ -1,5 +1,9 @@
 //! Over http and https: credentials, certificates and redirects.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use jiff::SignedDuration;
+
 use super::*;
 use crate::ssh::{Ssh, file};
 
@@ -245,4 +249,33 @@ async fn a_redirect_is_followed_on_the_same_host_only() {
         assert!(!terminal);
     }
     assert_eq!(elsewhere.requests(), [""; 0]);
+}
+
+#[tokio::test]
+async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
+    let site = Site::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            open.push(connection);
+        }
+    });
+    let spec = |path: &str| json!({ "projectRepo": format!("http://{address}/{path}"), "branch": "main" });
+    for (path, connections) in [("shop.git", 1), ("other.git", 1), ("other.git", 2)] {
+        if connections == 2 {
+            site.world.advance(SignedDuration::from_mins(2));
+        }
+        let (message, terminal) = site.refused(spec(path)).await;
+        let words = "git server did not answer within 15s; none of its repositories is fetched for 2m; check the server and the port \
+                     in spec.projectRepo";
+        assert_eq!((&*message, terminal), (words, false));
+        assert_eq!(asked.load(Ordering::SeqCst), connections, "{path}");
+    }
+    let (_, healthy) = site.web(&[]).await;
+    site.fetched(json!({ "projectRepo": healthy, "branch": "main" })).await;
 }

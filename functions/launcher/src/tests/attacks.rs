@@ -144,3 +144,13 @@ fn annotation_only_shortens_the_limit_of_a_run() {
         assert_eq!(super::spec(&world).limits.max_seconds, Some(expected), "{max:?} {annotation}");
     }
 }
+
+#[test]
+fn update_that_waits_for_its_inputs_reads_no_tree() {
+    let world = quiet();
+    let source = json!({ "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": "GitRepository", "name": "app" });
+    let tree = json!({ "digest": "sha256:00", "source": source });
+    by_hand(&world, "u", &json!({ "driftless": { "workspace": waiting(), "tree": tree } }));
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "InputNotFound", "and not its source, which comes after");
+}

@@ -16,11 +16,64 @@ fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
         looked(&world, &hint("u"));
         let (reason, words) = waits(&world, "u");
         assert_eq!(reason, "TaskNotStarted");
-        assert!(words.contains("Capacity is unavailable"), "{words}");
+        assert!(words.contains("Capacity is unavailable") && words.ends_with("; next try in 15s"), "{words}");
+        world.advance(SignedDuration::from_secs(15));
     }
     world.set_faults(Faults::NONE);
     looked(&world, &hint("u"));
     assert_eq!(world.live_tasks().len(), 1);
+}
+
+/// The launch record of the Update `n/u`.
+fn launch_record(world: &World) -> Launch {
+    from_json("launch", &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))]).unwrap()
+}
+
+#[test]
+fn launch_that_ecs_refuses_is_tried_ever_more_rarely_however_often_it_is_hinted() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    let mut requeued = 0;
+    for _ in 0..60 * 60 / 5 {
+        looked(&world, &hint("u"));
+        requeued += received(&world).iter().filter(|message| matches!(message, Message::Launch(_))).count();
+        world.advance(SignedDuration::from_secs(5));
+    }
+    let tries = launch_record(&world).attempt;
+    assert!((20..30).contains(&tries), "{tries} tries in an hour");
+    assert!(waits(&world, "u").1.ends_with("; next try in 300s"), "{}", waits(&world, "u").1);
+    assert!(requeued <= usize::try_from(tries).unwrap(), "{requeued} messages for {tries} tries");
+    world.set_faults(Faults::NONE);
+    world.advance(SignedDuration::from_secs(300));
+    looked(&world, &hint("u"));
+    assert_eq!(world.live_tasks().len(), 1);
+}
+
+#[test]
+fn errors_of_ecs_are_conditions_and_fail_no_message() {
+    let (call, message) = ("ecs:RunTask".to_owned(), "words".to_owned());
+    for (error, expected) in [
+        (driftless_aws::Error::Transient { call: call.clone(), message: message.clone() }, "TaskNotStarted"),
+        (driftless_aws::Error::Permanent { call: call.clone(), message: message.clone() }, "TaskRefused"),
+        (driftless_aws::Error::Invalid { call, message }, "SpecInvalid"),
+    ] {
+        let Stop::Wait(reason, told) = not_started(error) else { panic!("{expected}") };
+        assert!(reason == expected && told.contains("words"), "{reason}: {told}");
+    }
+    let now = Timestamp::UNIX_EPOCH;
+    let [young, old] = [30, 90].map(SignedDuration::from_secs);
+    for (reason, since, age, expected) in [
+        ("SpecInvalid", None, young, None),
+        ("InputNotFound", None, old, Some(15)),
+        ("TaskNotStarted", Some(now), old, Some(15)),
+        ("TaskRefused", Some(now - SignedDuration::from_mins(4)), old, Some(60)),
+        ("TaskRefused", None, young, Some(15)),
+        ("TaskRefused", None, old, None),
+    ] {
+        assert_eq!(next_try(reason, since, age, now), expected, "{reason} {since:?} {age}");
+    }
 }
 
 #[test]
@@ -56,6 +109,7 @@ fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
     looked(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "TaskNotStarted");
     world.set_faults(Faults::NONE);
+    world.advance(SignedDuration::from_secs(15));
     looked(&world, &hint("u"));
     assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
 
@@ -93,9 +147,11 @@ fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     }
     let (reason, words) = waits(&world, "c");
     assert_eq!(reason, "ConcurrencyLimit");
-    assert!(words.starts_with("at most 1 runs go on at once"), "{words}");
+    assert!(words.starts_with("waiting for a slot: other runs come first"), "{words}");
     assert_eq!((leases(&world), world.live_tasks().len()), (before, 1));
     assert!(tells_recorder_of(&received(&world), "a"), "its place may be one that was not given back");
+    look_with(&world, &limited, &hint("c"));
+    assert!(!tells_recorder_of(&received(&world), "a"), "not again before its entry is renewed");
 
     let lease = world.drive(Cluster::get::<Lease>(&world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
     let (mut lease, mut all) = (lease.unwrap(), admissions(&world));

@@ -26,6 +26,7 @@ pub(crate) fn settings() -> Settings {
         namespaces: WatchNamespaces::All,
         task_role_id: "AROA".into(),
         default_image: "pulumi".into(),
+        default_size: DefaultSize { cpu: 512, memory_mib: 1024 },
         spot: true,
         limits: Limits::default(),
         run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },

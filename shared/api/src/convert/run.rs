@@ -1,13 +1,13 @@
 use std::collections::BTreeMap;
 
-use driftless_core::{self as core, ConfigSource, NewTree, NewUpdate, Operation, Run};
+use driftless_core::{self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use super::status::set_condition;
+use super::status::{cut, set_condition};
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack,
@@ -124,7 +124,7 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     } else if spec.project_info.is_some() {
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
     }
-    let refused = refused.or_else(|| spec.shape("spec.workspaceTemplate.spec").err());
+    let refused = refused.or_else(|| spec.shape("spec.workspaceTemplate.spec", DefaultSize::default()).err());
     let mut spec = spec;
     spec.env_from.extend(workspace.env_from.iter().map(env_from));
     spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
@@ -349,10 +349,11 @@ impl Update {
         })
     }
 
-    /// What it waits for, in its own words. For people: nothing is decided from it.
+    /// The reason and the message of what it waits for. For people: nothing is decided from it.
     #[must_use]
-    pub fn waits_for(&self) -> Option<&str> {
-        self.status.as_ref()?.driftless.as_ref()?.waiting_for.as_deref()
+    pub fn waits_for(&self) -> Option<(&str, &str)> {
+        let ours = self.status.as_ref()?.driftless.as_ref()?;
+        Some((ours.waiting_reason.as_deref().unwrap_or_default(), ours.waiting_for.as_deref()?))
     }
 
     /// Its outcome is on its status.
@@ -383,7 +384,7 @@ impl Update {
             now,
             |status| {
                 let ours = status.driftless.get_or_insert_default();
-                ours.waiting_for = Some(message.to_owned());
+                ours.waiting_for = Some(cut(message.to_owned()));
                 ours.waiting_reason = Some(reason.to_owned());
             },
         )

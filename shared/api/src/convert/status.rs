@@ -3,7 +3,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use crate::{
-    CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, ProjectInfo, Stack, StackDrift, StackStatus, names,
+    CurrentUpdate, DriftedResource, DriftlessStackStatus, LastUpdate, PlatformFailures, ProjectInfo, Stack, StackDrift,
+    StackStatus, names,
 };
 
 const READY: &str = "Ready";
@@ -15,10 +16,11 @@ const NO_DRIFT: &str = "NoDrift";
 const REMEDIATED: &str = "Remediated";
 
 /// Every reason that a decision gives, so that one that is read back is the same again.
-const REASONS: [&str; 9] = [
+const REASONS: [&str; 10] = [
     reason::STACK_PROCESSING,
     reason::RETRYING_AFTER_FAILURE,
     reason::PREVIEW_FAILED,
+    reason::PLATFORM_FAILURE,
     reason::PREREQUISITE_NOT_SATISFIED,
     reason::SPEC_INVALID,
     reason::SOURCE_UNAVAILABLE,
@@ -51,6 +53,9 @@ impl Stack {
                 drift: Some(stack_drift(&status.drift)).filter(|drift| *drift != StackDrift::default()),
                 inputs: status.inputs.clone(),
                 next_look: status.next_look.map(Time),
+                platform_failures: status
+                    .platform_failures
+                    .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
                 ran: status.ran,
                 scope: status.scope.clone(),
                 suspended: status.suspended.then_some(true),
@@ -140,6 +145,18 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
     core::DriftStatus { current: drift.current_check, last: drift.last_check, checked, verdict }
 }
 
+/// A message is not longer than this, in bytes: it may quote a tenant's value, and the API server refuses a status of 3 MiB.
+const MESSAGE_BYTES: usize = 8 << 10;
+
+/// The message, or its beginning and a sign that there was more.
+pub(super) fn cut(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES - 3));
+        message.push('…');
+    }
+    message
+}
+
 /// A condition; its time is that of the one before if the status is the same.
 pub(super) fn set_condition(
     (type_, status, reason, message): (&str, &str, &str, String),
@@ -152,7 +169,7 @@ pub(super) fn set_condition(
         type_: type_.into(),
         status: status.into(),
         reason: reason.into(),
-        message,
+        message: cut(message),
         last_transition_time: same.map_or(Time(now), |condition| condition.last_transition_time.clone()),
         observed_generation: generation,
     }
@@ -203,6 +220,9 @@ impl From<&StackStatus> for core::StackStatus {
             project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
             ran: ours.ran,
             conflict: ours.conflict.unwrap_or_default(),
+            platform_failures: ours
+                .platform_failures
+                .map(|PlatformFailures { count, fresh }| core::PlatformFailures { count, fresh }),
             waits_for: ours.waits_for.clone(),
             drift: drift_status(&status.conditions, ours.drift.as_ref()),
             suspended: ours.suspended.unwrap_or_default(),

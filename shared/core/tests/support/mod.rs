@@ -107,7 +107,7 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
         message,
         conflict: false,
         interrupted: false,
-        reclaimed: false,
+        platform_failure: false,
         drift: None,
         outputs: None,
         project: Some(("shop".into(), "yaml".into())),

@@ -22,6 +22,9 @@ const KNOWN: [&str; 13] = [
     "enableFaultInjection",
 ];
 
+/// The bytes that a definition may have.
+const DEFINITION: usize = 65_536;
+
 impl Fargate {
     /// Makes a new revision at every call, as ECS does.
     pub(super) fn register(&self, mut definition: Value) -> Result<Value, Fault> {
@@ -61,6 +64,9 @@ fn check(definition: &Value) -> Result<(), Fault> {
     if let Some(other) = definition.as_object().and_then(|fields| fields.keys().find(|name| !KNOWN.contains(&name.as_str()))) {
         return Err(Fault::client(format!("{other} is not known in this world")));
     }
+    if definition.to_string().len() > DEFINITION {
+        return Err(Fault::client("Actual length: the task definition exceeds the max length of 65536."));
+    }
     let family = definition["family"].as_str().unwrap_or_default();
     if family.is_empty() || family.len() > 255 || !family.chars().all(|char| char.is_ascii_alphanumeric() || "-_".contains(char))
     {
@@ -88,6 +94,10 @@ fn check_container(definition: &Value, containers: &[Value], container: &Value) 
     let name = container["name"].as_str().unwrap_or_default();
     if name.is_empty() || container["image"].as_str().is_none_or(str::is_empty) {
         return Err(Fault::client("Container.name and Container.image should not be null or empty."));
+    }
+    let image = container["image"].as_str().unwrap_or_default();
+    if image.len() > 255 || !image.chars().all(|char| char.is_ascii_alphanumeric() || "-_:./#@".contains(char)) {
+        return Err(Fault::client("Container.image contains invalid characters."));
     }
     if !container["hostname"].is_null() {
         return Err(Fault::client("Hostname is not supported when networkMode is set to 'awsvpc'."));

@@ -13,6 +13,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -80,15 +81,33 @@ struct State {
     refusals: u32,
     /// So many of those for Spot.
     spot_refusals: u32,
+    /// Images that cannot be pulled, and why.
+    unpullable: BTreeMap<String, String>,
+    /// Images that are pulled slowly, and how long their tasks are pending.
+    slow: BTreeMap<String, Duration>,
+    /// How many tasks with a text in their definition there may be at once.
+    quotas: BTreeMap<String, usize>,
+}
+
+/// What the main container of a task is to do.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    Run,
+    /// SIGTERM, and SIGKILL after the stop timeout.
+    Stop,
+    /// Used too much memory: SIGKILL.
+    Kill,
 }
 
 struct Task {
     /// As `DescribeTasks` shows it.
     wire: Value,
+    /// The text of its definition.
+    definition: String,
     stopped: Option<Timestamp>,
     /// Stopped so long ago that ECS does not know it any more.
     forgotten: bool,
-    stop: watch::Sender<bool>,
+    order: watch::Sender<Order>,
     /// The unguessable part of its endpoints' paths.
     secret: String,
     /// The logical id of its role.
@@ -108,7 +127,7 @@ impl Task {
             self.wire["stopCode"] = code.into();
             self.wire["stoppedReason"] = reason.into();
             self.wire["stoppingAt"] = epoch(now);
-            self.stop.send_replace(true);
+            self.order.send_replace(Order::Stop);
         }
     }
 }
@@ -151,7 +170,9 @@ impl Fargate {
             other => return Err(Fault::new("UnsupportedFeatureException", format!("this world's ECS has no {other}"))),
         };
         if input["tags"].as_array().is_some_and(|tags| !tags.is_empty()) {
-            demands.push(Demand::new("ecs:TagResource", "*").with("ecs:CreateAction", operation));
+            // What is created has no id yet.
+            let resource = if operation == "RunTask" { self.task_arn("*") } else { "*".into() };
+            demands.push(Demand::new("ecs:TagResource", resource).with("ecs:CreateAction", operation));
         }
         Ok(demands)
     }
@@ -188,6 +209,21 @@ impl Fargate {
         self.state().spot_refusals = count;
     }
 
+    /// Allows so many tasks at once whose definition contains a text; `None` ends the quota.
+    pub fn limit(&self, about: String, tasks: Option<usize>) {
+        let quotas = &mut self.state().quotas;
+        match tasks {
+            Some(tasks) => quotas.insert(about, tasks),
+            None => quotas.remove(&about),
+        };
+    }
+
+    /// The text of a call and of the task definition that it names.
+    pub fn text(&self, input: &Value) -> String {
+        let definition = self.definition(input["taskDefinition"].as_str().unwrap_or_default());
+        format!("{input}{}", definition.unwrap_or_default())
+    }
+
     /// Takes the capacity of a task on Spot back.
     pub fn reclaim(&self, task: &str) -> Result<()> {
         let mut state = self.state();
@@ -195,6 +231,38 @@ impl Fargate {
         ensure!(task.wire["capacityProviderName"] == run::SPOT, "it is not on Spot");
         task.stop("SpotInterruption", "Your Spot Task was interrupted.", now());
         Ok(())
+    }
+
+    /// Stops a task for the maintenance of its host.
+    pub fn retire(&self, task: &str) -> Result<()> {
+        let mut state = self.state();
+        let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
+        let reason = "ECS is performing maintenance on the underlying infrastructure hosting the task.";
+        task.stop("ServiceSchedulerInitiated", reason, now());
+        Ok(())
+    }
+
+    /// Kills the main container of a task, as one that used more memory than it has.
+    pub fn exhaust(&self, task: &str) -> Result<()> {
+        let mut state = self.state();
+        let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
+        ensure!(task.wire["lastStatus"] == "RUNNING", "the task does not run: {}", task.wire);
+        task.order.send_replace(Order::Kill);
+        Ok(())
+    }
+
+    /// Lets tasks with a container of this image fail to start with that reason, or lets them start again.
+    pub fn fail_starts(&self, image: &str, reason: Option<String>) {
+        let unpullable = &mut self.state().unpullable;
+        match reason {
+            Some(reason) => unpullable.insert(image.into(), reason),
+            None => unpullable.remove(image),
+        };
+    }
+
+    /// Lets tasks with a container of this image be pending for a while.
+    pub fn slow_starts(&self, image: &str, pending: Duration) {
+        self.state().slow.insert(image.into(), pending);
     }
 
     /// Makes an hour pass for all stopped tasks: ECS does not know them any more, nor their client tokens.

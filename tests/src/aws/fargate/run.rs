@@ -1,21 +1,17 @@
 //! `RunTask`: what it refuses, and what a client token means.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::{
-    Fargate, Fault, State, Task,
+    Fargate, Fault, Order, State, Task,
     definition::{is_essential, list},
     epoch, task,
 };
-use crate::aws::{
-    now,
-    policy::{self, Demand, Who},
-    random_hex,
-};
+use crate::aws::{now, random_hex};
 
 /// The capacity provider that takes tasks back.
 pub(super) const SPOT: &str = "FARGATE_SPOT";
@@ -25,6 +21,10 @@ const OVERRIDES: usize = 8192;
 const TOKEN_LIFE: SignedDuration = SignedDuration::from_hours(24);
 /// How long a task's credentials are good; new ones are to be had before.
 pub(super) const SESSION: SignedDuration = SignedDuration::from_hours(6);
+
+/// Why no task is started, in the `failures` of an answer of 200.
+const NO_CAPACITY: &str = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
+const QUOTA: &str = "You've reached the limit on the number of vCPUs you can run concurrently";
 
 /// What a client token stands for.
 pub(super) struct Ticket {
@@ -54,8 +54,8 @@ impl Fargate {
         };
         let refused = *count > 0;
         *count = count.saturating_sub(1);
-        let (task, tasks, failures) = if refused {
-            let reason = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
+        let reason = if refused { Some(NO_CAPACITY) } else { is_over_quota(state_now, &definition).then_some(QUOTA) };
+        let (task, tasks, failures) = if let Some(reason) = reason {
             (None, json!([]), json!([{ "reason": reason }]))
         } else {
             let (arn, task) = self.create(&cluster, &input, &definition, provider)?;
@@ -92,15 +92,19 @@ impl Fargate {
         let broken = |error: anyhow::Error| Fault::new("ServerException", error.to_string());
         let id = random_hex(16).map_err(broken)?;
         let arn = self.task_arn(&id);
-        let role = input["overrides"]["taskRoleArn"].as_str().or(definition["taskRoleArn"].as_str()).unwrap_or_default();
-        let (role, details) = self.site.template.role(role).map_err(|error| Fault::client(error.to_string()))?;
-        let assume = Demand::new("sts:AssumeRole", &details.arn).with("aws:SourceAccount", &self.site.template.account);
-        if !policy::allows(&details.trust, Who::Service("ecs-tasks.amazonaws.com"), &assume.with("aws:SourceArn", &arn)) {
-            return Err(Fault::client(format!(
-                "ECS was unable to assume the role '{}' that was provided for this task.",
-                details.arn
-            )));
+        let assumed = |name: &str| {
+            let role = input["overrides"][name].as_str().or(definition[name].as_str()).unwrap_or_default();
+            let (role, details) = self.site.template.role(role).map_err(|error| Fault::client(error.to_string()))?;
+            if self.site.template.trusts(details, "ecs-tasks.amazonaws.com", &arn) {
+                return Ok(role);
+            }
+            let words = format!("ECS was unable to assume the role '{}' that was provided for this task.", details.arn);
+            Err(Fault::client(words))
+        };
+        if definition["executionRoleArn"].is_string() {
+            assumed("executionRoleArn")?;
         }
+        let role = assumed("taskRoleArn")?;
         let expires = now() + SESSION;
         let credentials = self.site.identities.session(&self.site.template, role, &id, Some(expires)).map_err(broken)?;
         let containers = list(&definition["containerDefinitions"]).iter().map(|container| {
@@ -127,9 +131,10 @@ impl Fargate {
             arn,
             Task {
                 wire,
+                definition: definition.to_string(),
                 stopped: None,
                 forgotten: false,
-                stop: watch::Sender::new(false),
+                order: watch::Sender::new(Order::Run),
                 secret,
                 role: role.into(),
                 credentials: (credentials, expires),
@@ -157,6 +162,14 @@ fn earlier(state: &State, input: &Value) -> Result<Option<Value>, Fault> {
         }
     });
     Ok(Some(json!({ "tasks": tasks.into_iter().collect::<Vec<_>>(), "failures": ticket.failures })))
+}
+
+/// Whether a quota allows no further task of this definition.
+fn is_over_quota(state: &State, definition: &Value) -> bool {
+    let definition = definition.to_string();
+    let live =
+        |about: &str| state.tasks.values().filter(|task| task.stopped.is_none() && task.definition.contains(about)).count();
+    state.quotas.iter().any(|(about, tasks)| definition.contains(about) && live(about) >= *tasks)
 }
 
 /// The rules of `RunTask` that ours can break.
@@ -203,6 +216,7 @@ fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
     if input["propagateTags"] == "SERVICE" {
         return Err(Fault::parameter("SERVICE is not supported for propagateTags in RunTask."));
     }
+    check_tags(list(&input["tags"]))?;
     let vpc = &input["networkConfiguration"]["awsvpcConfiguration"];
     if !(1..=16).contains(&list(&vpc["subnets"]).len()) || list(&vpc["securityGroups"]).len() > 5 {
         return Err(Fault::parameter(
@@ -213,6 +227,27 @@ fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
         return Err(Fault::parameter("assignPublicIp must be ENABLED or DISABLED."));
     }
     check_overrides(&input["overrides"], definition)
+}
+
+/// ECS's rules for tags.
+fn check_tags(tags: &[Value]) -> Result<(), Fault> {
+    let text = |tag: &Value, name: &str| tag[name].as_str().unwrap_or_default().to_owned();
+    let allowed = |text: &str| text.chars().all(|char| char.is_alphanumeric() || " +-=._:/@".contains(char));
+    let keys: BTreeSet<_> = tags.iter().map(|tag| text(tag, "key")).collect();
+    let is_valid = |tag: &Value| {
+        let (key, value) = (text(tag, "key"), text(tag, "value"));
+        (1..=128).contains(&key.chars().count())
+            && value.chars().count() <= 256
+            && !key.to_lowercase().starts_with("aws:")
+            && allowed(&key)
+            && allowed(&value)
+    };
+    if tags.len() > 50 || keys.len() < tags.len() || !tags.iter().all(is_valid) {
+        return Err(Fault::parameter(
+            "Tags have 50 different keys at most, of 128 characters, and values of 256, all of which are allowed.",
+        ));
+    }
+    Ok(())
 }
 
 fn check_overrides(overrides: &Value, definition: &Value) -> Result<(), Fault> {

@@ -15,7 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Fargate, definition::list, epoch, run::main_container};
+use super::{Fargate, Order, definition::list, epoch, run::main_container};
 use crate::{
     aws::{now, random_hex},
     world::process::{Process, command},
@@ -35,6 +35,10 @@ struct Ended {
     exits: BTreeMap<String, i32>,
     /// The init container that failed: nothing after it started.
     failed: Option<String>,
+    /// The image of this container could not be pulled, for that reason: none started.
+    unpulled: Option<(String, String)>,
+    /// The main container used too much memory.
+    exhausted: bool,
 }
 
 /// Leads a task from PROVISIONING to STOPPED.
@@ -44,6 +48,7 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
     let mut changes =
         json!({ "lastStatus": "STOPPED", "desiredStatus": "STOPPED", "stoppedAt": epoch(at), "executionStoppedAt": epoch(at) });
     let (code, reason) = match &ended {
+        Ok(Ended { unpulled: Some((_, reason)), .. }) => ("TaskFailedToStart", reason.clone()),
         Ok(Ended { failed: Some(_), .. }) => ("TaskFailedToStart", "Task failed to start".to_owned()),
         Ok(Ended { exits, .. }) if exits.contains_key(name(main_container(&definition))) => {
             ("EssentialContainerExited", "Essential container in task exited".to_owned())
@@ -51,7 +56,7 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
         Ok(_) => ("UserInitiated", String::new()),
         Err(error) => ("TaskFailedToStart", format!("ResourceInitializationError: {error:#}")),
     };
-    let Ended { exits, failed } = ended.unwrap_or_default();
+    let Ended { exits, failed, unpulled, exhausted } = ended.unwrap_or_default();
     {
         let mut state = fargate.state();
         let Some(task) = state.tasks.get_mut(&arn) else { return };
@@ -66,6 +71,11 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
             // A container that never started has no exit code.
             if let Some(exit) = exits.get(name(container)) {
                 container["exitCode"] = (*exit).into();
+                if exhausted && container["name"] == main_container(&definition)["name"] {
+                    container["reason"] = "OutOfMemoryError: Container killed due to memory usage".into();
+                }
+            } else if let Some((_, reason)) = unpulled.as_ref().filter(|(unpulled, _)| unpulled == name(container)) {
+                container["reason"] = reason.as_str().into();
             } else if let Some(failed) = &failed {
                 let words = "failed to resolve container ordering dependency";
                 let target = name(container);
@@ -81,13 +91,23 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
 
 /// Runs the task's containers one after the other, up to the first that fails or the stop of the task.
 async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<Ended> {
-    advance(fargate, arn, json!({ "lastStatus": "PENDING" })).await;
+    // There is no image to pull: it takes no time.
+    let pulled = epoch(now());
+    advance(fargate, arn, json!({ "lastStatus": "PENDING", "pullStartedAt": pulled, "pullStoppedAt": pulled })).await;
     let mut ended = Ended::default();
-    let Some(mut stop) = fargate.state().tasks.get(arn).map(|task| task.stop.subscribe()) else { return Ok(ended) };
+    let Some(mut order) = fargate.state().tasks.get(arn).map(|task| task.order.subscribe()) else { return Ok(ended) };
     check(fargate, definition)?;
+    ended.unpulled = unpulled(fargate, definition);
+    if ended.unpulled.is_some() {
+        return Ok(ended);
+    }
+    let pending = pending(fargate, definition);
+    if timeout(pending, order.wait_for(|order| *order != Order::Run)).await.is_ok() {
+        return Ok(ended);
+    }
     let (id, main) = (keys::task_id(arn), main_container(definition));
     for container in in_order(definition)? {
-        if *stop.borrow() {
+        if *order.borrow() != Order::Run {
             return Ok(ended);
         }
         let name = name(container).to_owned();
@@ -103,7 +123,8 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
         if is_main {
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
-        let status = attend(fargate, arn, container, &mut process, &mut stop).await?;
+        let status = attend(fargate, arn, container, &mut process, &mut order).await?;
+        ended.exhausted = *order.borrow() == Order::Kill;
         ended.exits.insert(name.clone(), exit_code(status));
         if !is_main && !status.success() {
             ended.failed = Some(name);
@@ -119,13 +140,16 @@ async fn attend(
     arn: &str,
     container: &Value,
     process: &mut Process,
-    stop: &mut watch::Receiver<bool>,
+    order: &mut watch::Receiver<Order>,
 ) -> Result<ExitStatus> {
     let asked = tokio::select! {
         status = process.wait() => return status,
-        asked = stop.wait_for(|stop| *stop) => asked.is_ok(),
+        order = order.wait_for(|order| *order != Order::Run) => order.map(|order| *order),
     };
-    ensure!(asked, "the task's record is gone");
+    if asked.context("the task's record is gone")? == Order::Kill {
+        process.signal(Signal::KILL)?;
+        return process.wait().await;
+    }
     // Signals go to the container's first process only; what it leaves behind is killed with it, when `process` is dropped.
     process.signal(Signal::TERM)?;
     advance(fargate, arn, json!({ "lastStatus": "STOPPING" })).await;
@@ -154,6 +178,22 @@ fn check(fargate: &Fargate, definition: &Value) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// The container whose image cannot be pulled, and why.
+fn unpulled(fargate: &Fargate, definition: &Value) -> Option<(String, String)> {
+    let unpullable = &fargate.state().unpullable;
+    list(&definition["containerDefinitions"]).iter().find_map(|container| {
+        let reason = unpullable.get(container["image"].as_str()?)?;
+        Some((name(container).to_owned(), reason.clone()))
+    })
+}
+
+/// How long the task is pending because of its images.
+fn pending(fargate: &Fargate, definition: &Value) -> Duration {
+    let slow = &fargate.state().slow;
+    let images = list(&definition["containerDefinitions"]).iter().filter_map(|container| container["image"].as_str());
+    images.filter_map(|image| slow.get(image).copied()).max().unwrap_or_default()
 }
 
 /// Whether the container puts the runner in its place, which is taken as done.

@@ -214,6 +214,10 @@ impl Host {
         let number = Number::take(&self.numbers).ok_or_else(|| Failure::Init("more instances than permits".into()))?;
         let function = &self.site.template.functions[&self.id];
         let init = |error: anyhow::Error| Failure::Init(format!("{error:#}"));
+        let template = &self.site.template;
+        if !template.roles.get(&function.role).is_some_and(|role| template.trusts(role, "lambda.amazonaws.com", &function.arn)) {
+            return Err(Failure::Init("the role defined for the function cannot be assumed by Lambda".into()));
+        }
         let expires = now() + SESSION;
         let keys =
             self.site.identities.session(&self.site.template, &function.role, &function.name, Some(expires)).map_err(init)?;

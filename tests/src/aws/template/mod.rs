@@ -136,11 +136,17 @@ impl Template {
             let reference = reference().ok().and_then(|reference| reference.as_str().map(Into::into));
             written.insert(id.clone(), Resource { kind: kind.into(), reference, properties });
         }
-        let outputs = section("Outputs").into_iter().map(|(name, output)| {
+        let mut outputs = BTreeMap::new();
+        for (name, output) in section("Outputs") {
+            if let Some(condition) = output["Condition"].as_str()
+                && !resolver.condition(&name, condition)?
+            {
+                continue;
+            }
             let value = resolver.resolve(&name, &output["Value"])?;
-            Ok((name, value.as_str().unwrap_or_default().into()))
-        });
-        raw.finish(folder, settings, written, outputs.collect::<Result<_, Error>>()?)
+            outputs.insert(name, value.as_str().unwrap_or_default().into());
+        }
+        raw.finish(folder, settings, written, outputs)
     }
 
     /// The queue of that ARN.
@@ -177,6 +183,20 @@ impl Template {
     #[must_use]
     pub fn allows_service(&self, service: &str, demand: &Demand) -> bool {
         policy::allows(self.policy_of(&demand.resource), Who::Service(service), demand)
+    }
+
+    /// Whether the policy of the resource denies this to everyone.
+    #[must_use]
+    pub fn denies(&self, demand: &Demand) -> bool {
+        policy::denies(self.policy_of(&demand.resource), Who::Role, demand)
+    }
+
+    /// Whether a service of AWS may assume a role on behalf of `source`, the ARN of a resource of this account.
+    #[must_use]
+    pub fn trusts(&self, role: &Role, service: &str, source: &str) -> bool {
+        let assume = Demand::new("sts:AssumeRole", &role.arn);
+        let assume = assume.with("aws:SourceAccount", &self.account).with("aws:SourceArn", source);
+        policy::allows(&role.trust, Who::Service(service), &assume)
     }
 
     fn policy_of(&self, arn: &str) -> &[Statement] {

@@ -40,6 +40,10 @@ pub struct Function {
     pub mappings: Vec<Mapping>,
     /// What ticks for it.
     pub schedules: Vec<Schedule>,
+    /// The retries of an asynchronous invocation that failed, at most.
+    pub retries: usize,
+    /// The age at which Lambda discards an asynchronous event.
+    pub event_age: Duration,
 }
 
 /// An SQS event source mapping.
@@ -176,6 +180,10 @@ pub struct FilterRule {
 /// The environment of a function may have so many bytes, names and values together.
 const ENVIRONMENT_BYTES: usize = 4096;
 
+/// Lambda's defaults for asynchronous invocations, which are also its maxima.
+const RETRIES: usize = 2;
+const EVENT_AGE: Duration = Duration::from_hours(6);
+
 /// The template's resources while they are read.
 #[derive(Default)]
 pub(super) struct Raw {
@@ -183,6 +191,7 @@ pub(super) struct Raw {
     queues: BTreeMap<String, Queue>,
     bucket: Option<raw::Bucket>,
     mappings: Vec<(String, raw::Mapping)>,
+    invoke_configs: Vec<(String, raw::EventInvokeConfig)>,
     permissions: Vec<raw::Permission>,
     urls: Vec<(String, raw::Url)>,
     rules: BTreeMap<String, Rule>,
@@ -219,6 +228,7 @@ impl Raw {
                 self.functions.insert(id.into(), (arn()?, function));
             }
             "AWS::Lambda::EventSourceMapping" => self.mappings.push((id.into(), shape(id, properties)?)),
+            "AWS::Lambda::EventInvokeConfig" => self.invoke_configs.push((id.into(), shape(id, properties)?)),
             "AWS::Lambda::Permission" => self.permissions.push(shape(id, properties)?),
             "AWS::Lambda::Url" => self.urls.push((id.into(), shape(id, properties)?)),
             "AWS::SQS::Queue" => {
@@ -229,7 +239,7 @@ impl Raw {
             }
             "AWS::S3::Bucket" if self.bucket.is_none() => self.bucket = Some(shape(id, properties)?),
             "AWS::IAM::Role" => {
-                let raw::Role { assume_role_policy_document: trust, managed_policy_arns, policies } = shape(id, properties)?;
+                let raw::Role { assume_role_policy_document: trust, managed_policy_arns, policies, .. } = shape(id, properties)?;
                 let policies = policies.into_iter().flat_map(|policy| policy.policy_document.statement).collect();
                 let role = Role { arn: arn()?, id: text(attribute("RoleId")?), policies, trust: trust.statement };
                 self.roles.insert(id.into(), (role, managed_policy_arns.unwrap_or_default()));
@@ -327,6 +337,19 @@ impl Raw {
             let function = named(&template, &id, &mapping.function_name)?;
             let mapping = self::mapping(&id, &template.functions[&function], mapping, &template)?;
             template.functions.entry(function).and_modify(|function| function.mappings.push(mapping));
+        }
+        for (id, config) in self.invoke_configs {
+            let function = named(&template, &id, &config.function_name)?;
+            let (retries, seconds) = (config.maximum_retry_attempts, config.maximum_event_age_in_seconds);
+            let event_age = seconds.map_or(EVENT_AGE, Duration::from_secs);
+            let retries = retries.unwrap_or(RETRIES);
+            if retries > RETRIES || !(Duration::from_mins(1)..=EVENT_AGE).contains(&event_age) {
+                return Err(Error::new(id, "Lambda retries 0 to 2 times, and keeps an event for 60 to 21600 seconds"));
+            }
+            template
+                .functions
+                .entry(function)
+                .and_modify(|function| (function.retries, function.event_age) = (retries, event_age));
         }
         for (id, schedule, targets) in self.schedules {
             for target in targets {
@@ -436,6 +459,8 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
         recursive: matches!(raw.recursive_loop, Some(raw::RecursiveLoop::Allow)),
         mappings: Vec::new(),
         schedules: Vec::new(),
+        retries: RETRIES,
+        event_age: EVENT_AGE,
     })
 }
 

@@ -29,11 +29,17 @@ shape!(Logging { log_group: String });
 shape!(Url { target_function_arn: String, auth_type: AuthType });
 shape!(Mapping { function_name: String, event_source_arn: String, batch_size: u8, function_response_types: Option<Vec<ResponseType>>, scaling_config: Scaling });
 shape!(Scaling { maximum_concurrency: Count });
+shape!(EventInvokeConfig {
+    function_name: String, qualifier: Qualifier, maximum_retry_attempts: Option<usize>, maximum_event_age_in_seconds: Option<u64>,
+});
 shape!(Permission {
     function_name: String, action: String, principal: String, source_arn: Option<String>, function_url_auth_type: Option<AuthType>,
     invoked_via_function_url: Option<bool>,
 });
-shape!(Role { assume_role_policy_document: Policy, managed_policy_arns: Option<Vec<String>>, policies: Vec<Inline> });
+shape!(Role {
+    assume_role_policy_document: Policy, managed_policy_arns: Option<Vec<String>>, permissions_boundary: Option<String>,
+    policies: Vec<Inline>,
+});
 shape!(Inline { policy_name: String, policy_document: Policy });
 shape!(QueuePolicy { queues: Vec<String>, policy_document: Policy });
 shape!(BucketPolicy { bucket: String, policy_document: Policy });
@@ -108,6 +114,11 @@ pub(super) enum RecursiveLoop {
 #[derive(Deserialize)]
 pub(super) enum ResponseType {
     ReportBatchItemFailures,
+}
+#[derive(Deserialize)]
+pub(super) enum Qualifier {
+    #[serde(rename = "$LATEST")]
+    Latest,
 }
 #[derive(Deserialize)]
 pub(super) enum AuthType {

@@ -212,3 +212,19 @@ async fn the_kubeconfig_is_for_those_whose_policy_names_its_secret() {
     let calls = fs::read_to_string(world.root.join("logs/aws-calls.jsonl")).unwrap();
     assert!(calls.contains("\"operation\":\"GetSecretValue\"") && !calls.contains(KUBECONFIG), "{calls}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_call_with_another_secret_or_token_is_refused() {
+    let world = TestWorld::start("signatures").await;
+    let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
+    let key = format!("tasks/{}:t1/out/progress", world.aws.site.template.roles["TaskRole"].id);
+    let call = async |keys: &control::Credentials| {
+        let put = world.s3(keys).await.put_object().bucket(&world.aws.bucket).key(&key).body(vec![1].into());
+        put.send().await.err().and_then(|error| error.code().map(str::to_owned))
+    };
+    assert_eq!(call(&keys).await, None);
+    let guessed = control::Credentials { secret_access_key: "guessed".into(), ..keys.clone() };
+    assert_eq!(call(&guessed).await.as_deref(), Some("SignatureDoesNotMatch"));
+    let other = control::Credentials { session_token: Some("of another session".into()), ..keys };
+    assert_eq!(call(&other).await.as_deref(), Some("InvalidToken"));
+}

@@ -12,7 +12,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{control::Client, *};
+use super::{
+    control::{Client, Outage},
+    *,
+};
 use crate::world::{moto::Moto, process::Supervisor, ready};
 
 const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
@@ -61,6 +64,7 @@ impl TestWorld {
             template: project.join("infra/template.yaml"),
             parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             secrets: secrets.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
+            objects: BTreeMap::new(),
             eks: None,
             runner: project.join("runner"),
             image: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),

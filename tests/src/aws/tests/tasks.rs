@@ -1,5 +1,9 @@
 use std::collections::BTreeMap;
 
+use driftless_aws::{Ecs, Error, Started, TaskSettings, Tasks as _};
+use driftless_contract::Launch;
+use driftless_core::{InitContainer, TaskShape};
+
 use super::*;
 
 /// A definition as the launcher registers it.
@@ -100,9 +104,39 @@ async fn a_tasks_credentials_carry_its_id_and_its_metadata_name_it() {
     assert_eq!((&task["TaskARN"], &task["Family"]), (&json!(arn), &json!("driftless-shape")));
     let found = get(told["AWS_CONTAINER_CREDENTIALS_FULL_URI"].into()).await;
     assert_eq!(found["RoleArn"], world.aws.site.template.roles["TaskRole"].arn.as_str());
-    let caller = world.aws.site.identities.caller(found["AccessKeyId"].as_str().unwrap(), now()).unwrap();
+    let (caller, _) = world.aws.site.identities.holder(found["AccessKeyId"].as_str().unwrap(), now()).unwrap();
     assert_eq!(caller.userid, format!("{}:{id}", world.aws.site.template.roles["TaskRole"].id));
     assert!(world.root.join("pids").join(id).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_the_platform_are_told_as_ecs_does() {
+    let world = TestWorld::start("platform").await;
+    let (keys, definition) = launcher(&world).await;
+    let reason = "CannotPullContainerError: toomanyrequests";
+    world.hooks.fail_starts("pulumi/pulumi", Some(reason)).await.unwrap();
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "pull", &["exit", "0"])).await;
+    let stopped = until_status(&world, &keys, &answer["tasks"][0]["taskArn"], "STOPPED").await;
+    assert_eq!((&stopped["stopCode"], &stopped["stoppedReason"]), (&json!("TaskFailedToStart"), &json!(reason)));
+    let main = &stopped["containers"][1];
+    assert_eq!((&main["reason"], &main["exitCode"]), (&json!(reason), &Value::Null));
+    world.hooks.fail_starts("pulumi/pulumi", None).await.unwrap();
+
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "memory", &["wait"])).await;
+    let arn = &answer["tasks"][0]["taskArn"];
+    until_status(&world, &keys, arn, "RUNNING").await;
+    world.hooks.exhaust(arn.as_str().unwrap()).await.unwrap();
+    let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+    let main = &stopped["containers"][1];
+    assert_eq!((&stopped["stopCode"], &main["exitCode"]), (&json!("EssentialContainerExited"), &json!(137)));
+    assert_eq!(main["reason"], "OutOfMemoryError: Container killed due to memory usage");
+
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "maintenance", &["wait"])).await;
+    let arn = &answer["tasks"][0]["taskArn"];
+    until_status(&world, &keys, arn, "RUNNING").await;
+    world.hooks.retire(arn.as_str().unwrap()).await.unwrap();
+    let stopped = until_status(&world, &keys, arn, "STOPPED").await;
+    assert_eq!(stopped["stopCode"], "ServiceSchedulerInitiated");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,6 +236,106 @@ async fn what_ecs_refuses_is_refused() {
     assert_eq!(again, answer, "the token brings the failure back");
     let (_, new) = world.ecs(&keys, "RunTask", &run(&definition, "t2", &["exit", "0"])).await;
     assert!(new["tasks"][0]["taskArn"].is_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outage_and_quota_are_of_the_tasks_of_one_image() {
+    let world = TestWorld::start("outages").await;
+    let (keys, definition) = launcher(&world).await;
+    let call = |image: &str, percent| Outage {
+        call: "ecs RunTask".into(),
+        about: image.into(),
+        percent,
+        status: 400,
+        code: "ThrottlingException".into(),
+        message: "Rate exceeded".into(),
+        seconds: None,
+    };
+    let start = async |token: &str| world.ecs(&keys, "RunTask", &run(&definition, token, &["wait"])).await;
+    world.hooks.outage(&call("another-image", 100)).await.unwrap();
+    let (_, first) = start("first").await;
+    let first = &first["tasks"][0]["taskArn"];
+    world.hooks.outage(&call("pulumi/pulumi", 50)).await.unwrap();
+    let throttled = start("second").await;
+    assert_eq!(throttled, (400, json!({ "__type": "ThrottlingException", "message": "Rate exceeded" })));
+    world.hooks.limit_tasks("pulumi/pulumi", Some(1)).await.unwrap();
+    let (status, refused) = start("second").await;
+    assert_eq!((status, &refused["tasks"]), (200, &json!([])));
+    assert!(refused["failures"][0]["reason"].as_str().unwrap().contains("number of vCPUs"), "{refused}");
+    world.hooks.outage(&call("pulumi/pulumi", 0)).await.unwrap();
+    world.ecs(&keys, "StopTask", &json!({ "cluster": "driftless", "task": first })).await;
+    until_status(&world, &keys, first, "STOPPED").await;
+    assert!(start("third").await.1["tasks"][0]["taskArn"].is_string());
+
+    let mut odd = self::definition(&world);
+    odd["containerDefinitions"][1]["image"] = "pulumi:{latest}".into();
+    let (status, answer) = world.ecs(&keys, "RegisterTaskDefinition", &odd).await;
+    assert_eq!((status, &answer["__type"]), (400, &json!("ClientException")), "{answer}");
+}
+
+/// The launcher's client of ECS.
+async fn client(world: &TestWorld, keys: &Credentials) -> Ecs {
+    let roles = &world.aws.site.template.roles;
+    let settings = TaskSettings {
+        role_arn: roles["TaskRole"].arn.clone(),
+        role_id: roles["TaskRole"].id.clone(),
+        execution_role_arn: roles["ExecutionRole"].arn.clone(),
+        subnets: vec!["subnet-1".into()],
+        security_groups: vec!["sg-1".into()],
+        assign_public_ip: "DISABLED".into(),
+        runner_image: "runner:1".into(),
+        log_group: "logs".into(),
+        bucket: world.aws.bucket.clone(),
+        region: REGION.into(),
+        tags: Vec::new(),
+    };
+    Ecs::new(&world.config(keys).await, "driftless".into(), Some(settings))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_ecs_are_sorted_as_the_sdk_reads_them() {
+    let world = TestWorld::start("ecs-errors").await;
+    let keys = world.hooks.credentials("LauncherRole", "driftless-launcher").await.unwrap();
+    let ecs = client(&world, &keys).await;
+    let shape = |image: &str| TaskShape { image: Some(image.into()), ..TaskShape::default() };
+    let refused = ecs.definition(&shape("pulumi:{latest}")).await.unwrap_err();
+    assert!(matches!(&refused, Error::Invalid { message, .. } if message.contains("Container.image")), "{refused:?}");
+    let long = "A".repeat(70_000);
+    let init = [("TOKEN".to_owned(), long)].into();
+    let init = InitContainer { name: "a".into(), image: None, entry_point: Vec::new(), command: Vec::new(), env: init };
+    let refused = ecs.definition(&TaskShape { init: vec![init], ..shape("image") }).await.unwrap_err();
+    assert!(matches!(&refused, Error::Invalid { message, .. } if message.contains("65536")), "{refused:?}");
+
+    let definition = ecs.definition(&shape("image")).await.unwrap();
+    let update =
+        json!({ "cluster": "kind", "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "namespace": "n", "name": "u" });
+    let launch = json!({
+        "version": driftless_contract::VERSION, "run": { "update": update, "uid": "uid", "claim": "claim" }, "attempt": 0,
+        "taskDefinition": definition, "at": "2026-01-01T00:00:00Z",
+    });
+    let launch: Launch = serde_json::from_value(launch).unwrap();
+    let busy =
+        "Error retrieving security group information for [sg-1]: Request limit exceeded. (ErrorCode: RequestLimitExceeded)";
+    for (status, code, message, remedy) in [
+        (400, "ThrottlingException", "Rate exceeded", None),
+        (400, "InvalidParameterException", busy, None),
+        (500, "ServerException", "Service Unavailable. Please try again later.", None),
+        (400, "InvalidParameterException", "The subnet ID 'subnet-1' does not exist", Some("Subnets and SecurityGroups")),
+        (400, "BlockedException", "Your account is currently blocked.", Some("AWS Support")),
+        (400, "AccessDeniedException", "not authorized to perform: ecs:RunTask", Some("allow the launcher's role")),
+    ] {
+        let [call, about, code_, message_] = ["ecs RunTask", "", code, message].map(String::from);
+        let outage = Outage { call, about, percent: 100, status, code: code_, message: message_, seconds: None };
+        world.hooks.outage(&outage).await.unwrap();
+        let error = ecs.run(&launch).await.unwrap_err();
+        assert_eq!(error.is_transient(), remedy.is_none(), "{error:?}");
+        assert!(error.to_string().starts_with(&format!("ecs:RunTask: {code}: {message}")), "{error}");
+        assert!(remedy.is_none_or(|remedy| error.to_string().contains(remedy)), "{error}");
+    }
+    world.hooks.reset().await.unwrap();
+    world.hooks.limit_tasks("image", Some(0)).await.unwrap();
+    let started = ecs.run(&launch).await.unwrap();
+    assert!(matches!(&started, Started::Refused { why } if why.contains("number of vCPUs")), "{started:?}");
 }
 
 /// The same call on a capacity provider.

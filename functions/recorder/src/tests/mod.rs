@@ -1,3 +1,8 @@
+//! What the recorder makes of a run, in a world of fakes.
+
+mod ends;
+mod live;
+
 use driftless_api::names;
 use driftless_aws::Started;
 use driftless_contract::{
@@ -36,6 +41,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         project: None,
         inputs: None,
         preview: false,
+        refused: None,
         spot: false,
         size,
         request: None,
@@ -134,51 +140,6 @@ fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
     let nothing = Value::Null;
     let expected = [json!(CLUSTER), json!("up"), json!("NeverBegan"), json!(1.0), nothing.clone(), nothing.clone(), nothing];
     assert_eq!(values(&lines[0], &RUN), expected);
-}
-
-#[test]
-fn a_run_that_was_not_done_when_spot_took_its_capacity_back_says_so() {
-    let interrupted = || Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
-    let failed = || Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
-    let words = "Fargate Spot took the capacity back: ";
-    for (spot, reclaims, verdict, reclaimed) in [
-        (true, true, Some(interrupted()), true),
-        (true, true, None, true),
-        (true, true, Some(failed()), false),
-        (true, true, Some(Verdict::Succeeded {}), false),
-        // Somebody else told it to stop.
-        (true, false, Some(interrupted()), false),
-        (false, true, Some(interrupted()), false),
-    ] {
-        let world = world(&of_stack(), &json!({}));
-        let folder = keys::run(CLUSTER, "uid");
-        let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
-        let launch = Launch { spot, ..launch };
-        put(&world, &format!("{folder}launch"), &to_json(&launch));
-        let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
-        let owner = Owner { version: VERSION, task: Some(arn.clone()), at: world.now() };
-        put(&world, &format!("{folder}owner"), &to_json(&owner));
-        if reclaims {
-            world.reclaim_task(&arn);
-        }
-        let task = keys::task(ROLE, keys::task_id(&arn));
-        match &verdict {
-            // It reports before it has stopped.
-            Some(verdict) => {
-                let result = RunResult { verdict: verdict.clone(), ..succeeded(&world) };
-                put(&world, &format!("{task}out/result"), &to_json(&result));
-            }
-            None => world.end_task(&arn, "killed"),
-        }
-        look(&world);
-        let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
-        assert_eq!(outcome.reclaimed, reclaimed, "{spot} {reclaims} {verdict:?}");
-        let told = match &outcome.verdict {
-            Verdict::Succeeded {} => "",
-            Verdict::Failed { message, .. } | Verdict::Aborted { message } => message,
-        };
-        assert_eq!(told.starts_with(words), reclaimed, "{told}");
-    }
 }
 
 #[test]
@@ -351,11 +312,14 @@ fn a_run_that_changes_nothing_leaves_what_is_known_of_the_one_before() {
 
 #[test]
 fn a_result_that_is_too_long_to_be_read_is_a_failure_that_says_so() {
-    let world = world(&of_stack(), &json!({}));
-    put(&world, &format!("{TASK}out/result"), &"x".repeat((5 << 20) + 1));
-    look(&world);
-    let failed = update(&world)["status"]["conditions"].to_string();
-    assert!(failed.contains("more than 4 MiB; let the program have smaller outputs"), "{failed}");
+    let many = format!(r#"{{"version":1,"outputs":{{"a":{{"secret":false,"value":[{}0]}}}}}}"#, r#"{"a":0},"#.repeat(100_000));
+    for (result, words) in [("x".repeat((5 << 20) + 1), "has more than 4 MiB"), (many, "has too many values")] {
+        let world = world(&of_stack(), &json!({}));
+        put(&world, &format!("{TASK}out/result"), &result);
+        look(&world);
+        let failed = update(&world)["status"]["conditions"].to_string();
+        assert!(failed.contains(&format!("{words}; let the program have smaller outputs")), "{failed}");
+    }
 }
 
 #[test]
@@ -458,8 +422,9 @@ fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
         seen: Timestamp::from_second(since).unwrap(),
     };
     let of = |names: &[&str]| (0..).zip(names).map(|(since, name)| ((*name).to_owned(), applicant(name, since))).collect();
-    let (mine, others) = (Admissions { running: of(&["other", "uid"]), waiting: of(&["a", "b", "c"]) }, of(&["other"]));
-    let without = Admissions { running: others, waiting: mine.waiting.clone() };
+    let (mine, others) =
+        (Admissions { running: of(&["other", "uid"]), waiting: of(&["a", "b", "c"]), ..Admissions::default() }, of(&["other"]));
+    let without = Admissions { running: others, waiting: mine.waiting.clone(), ..Admissions::default() };
     for (written, expected, called) in [
         (Some(to_json(&mine)), Some(to_json(&without)), &["m/a", "m/b"][..]),
         (Some(to_json(&without)), Some(to_json(&without)), &[]),
@@ -556,111 +521,4 @@ fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
         assert_eq!(world.drive(failed(&world, &hint, error.into(), world.now())).unwrap().is_ok(), again);
         assert_eq!(world.sent().iter().any(|message| matches!(message, Message::Run(_))), again);
     }
-}
-
-/// A world whose run `n/u` has a live task, and the task's ARN.
-fn live(limits: RunLimits) -> (World, String) {
-    let world = world(&of_stack(), &json!({}));
-    let folder = keys::run(CLUSTER, "uid");
-    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
-    let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits }), ..launch };
-    put(&world, &format!("{folder}launch"), &to_json(&launch));
-    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
-    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
-    (world, arn)
-}
-
-fn is_stopping(world: &World) -> bool {
-    world.live_tasks().iter().all(|task| task.stopping)
-}
-
-fn claim(world: &World) {
-    world.insert(json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "namespace": SYSTEM, "name": CLAIM }, "spec": { "holderIdentity": "uid" },
-    }));
-}
-
-fn is_claimed(world: &World) -> bool {
-    world.cluster().iter().any(|object| object["metadata"]["name"] == CLAIM)
-}
-
-#[test]
-fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
-    let (world, arn) = live(RunLimits::default());
-    claim(&world);
-    put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&succeeded(&world)));
-    let mut released = false;
-    for call in 1.. {
-        world.crash_before_call(call);
-        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
-        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-        let ended = world.drive(handle(&ports, &settings, &hint, world.now()));
-        released |= !is_claimed(&world);
-        assert!(!released || is_stopping(&world), "released before call {call}, and the task goes on");
-        if ended.is_some() {
-            break;
-        }
-    }
-    assert!(released);
-}
-
-#[test]
-fn task_without_progress_is_stopped_after_its_start_limit() {
-    let (world, arn) = live(RunLimits::default());
-    world.advance(SignedDuration::from_secs(900));
-    look(&world);
-    assert!(!is_stopping(&world));
-    world.advance(SignedDuration::from_secs(1));
-    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
-    look(&world);
-    assert!(!is_stopping(&world));
-    let progress = format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn)));
-    world.drive(Objects::delete(&world, &progress)).unwrap().unwrap();
-    look(&world);
-    assert!(is_stopping(&world));
-}
-
-#[test]
-fn task_is_stopped_after_its_limit_and_five_minutes() {
-    let (world, arn) = live(RunLimits { silence_seconds: None, max_seconds: Some(3600) });
-    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
-    world.advance(SignedDuration::from_mins(65));
-    look(&world);
-    assert!(!is_stopping(&world));
-    world.advance(SignedDuration::from_secs(1));
-    look(&world);
-    assert!(is_stopping(&world));
-    world.end_task(&arn, "stopped");
-    look(&world);
-    assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
-}
-
-#[test]
-fn task_whose_update_is_gone_is_stopped() {
-    let (world, _) = live(RunLimits::default());
-    let mut object = update(&world);
-    object["metadata"]["finalizers"] = json!([]);
-    world.insert(object);
-    let update: Update = serde_json::from_value(update(&world)).unwrap();
-    world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
-    look(&world);
-    assert!(is_stopping(&world));
-}
-
-#[test]
-fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
-    let world = World::new(0, Faults::NONE);
-    let arn = world.start_task("uid");
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
-    let attended = || {
-        let message = RunMessage::Live { arn: arn.clone() };
-        world.drive(runs(&world, &world, &settings, message, world.now())).unwrap().unwrap()
-    };
-    assert_eq!(attended(), []);
-    assert!(!is_stopping(&world));
-    world.advance(SignedDuration::from_secs(901));
-    assert_eq!(attended(), []);
-    assert!(is_stopping(&world));
 }

@@ -1,0 +1,138 @@
+//! What is recorded of a run by how its task ended.
+
+use super::*;
+
+/// Records the run of a task that ended like that, with or without a report, on Spot if ECS says so.
+fn ended(end: &TaskEnd, verdict: Option<Verdict>, began: bool) -> Outcome {
+    let world = stopped(end, |world, task| {
+        if began {
+            put(world, &format!("{task}out/progress"), "{}");
+        }
+        if let Some(verdict) = verdict {
+            put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
+        }
+    });
+    from_json("outcome", &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))]).unwrap()
+}
+
+/// A world whose run was recorded after its task stopped with these reports.
+fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
+    let world = world(&of_stack(), &json!({}));
+    let folder = keys::run(CLUSTER, "uid");
+    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    let owner = Owner { version: VERSION, task: Some(arn.clone()), at: world.now() };
+    put(&world, &format!("{folder}owner"), &to_json(&owner));
+    report(&world, &keys::task(ROLE, keys::task_id(&arn)));
+    world.stop_task(&arn, end.clone());
+    look(&world);
+    world
+}
+
+fn message(outcome: &Outcome) -> &str {
+    match &outcome.verdict {
+        Verdict::Succeeded {} => "",
+        Verdict::Failed { message, .. } | Verdict::Aborted { message } => message,
+    }
+}
+
+#[test]
+fn silent_task_fails_the_run_or_the_platform() {
+    let pull = "TaskFailedToStart; CannotPullContainerError: toomanyrequests";
+    let oom = "EssentialContainerExited; pulumi: exit code 137, OutOfMemoryError: Container killed due to memory usage";
+    for (code, out_of_memory, began, words, platform, expected) in [
+        (StopCode::FailedToStart, false, false, pull, true, "check the Workspace's image and the pull limits of its registry"),
+        (StopCode::Exited, false, false, "pulumi: exit code 1", true, "see the task's log if it lasts"),
+        (StopCode::Exited, false, true, "pulumi: exit code 137", true, "see the task's log if it lasts"),
+        (
+            StopCode::Exited,
+            true,
+            true,
+            oom,
+            false,
+            "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory",
+        ),
+        (StopCode::Requested, false, true, "running for longer than its limit of 60s", false, "its limit of 60s"),
+        (StopCode::Requested, false, false, "no progress within 900s of its start", true, "see the task's log if it lasts"),
+        (StopCode::Maintenance, false, true, "ECS is performing maintenance", true, "see the task's log if it lasts"),
+        (StopCode::Spot, false, true, "Your Spot Task was interrupted.", true, "Your Spot Task was interrupted."),
+    ] {
+        let outcome = ended(&TaskEnd { code: Some(code), out_of_memory, words: words.into(), at: None }, None, began);
+        assert_eq!(outcome.platform_failure, platform, "{words}");
+        assert_eq!(outcome.started_at.is_some(), began, "{words}");
+        let told = message(&outcome);
+        assert!(told.contains(words) && told.contains(expected), "{told}");
+        let prefix = match code {
+            _ if out_of_memory => "pulumi used more than the task's memory of 2048 MiB: ",
+            StopCode::Spot => "Fargate Spot took the capacity back: the task ended without a result: ",
+            _ => "the task ended without a result: ",
+        };
+        assert!(told.starts_with(prefix), "{told}");
+    }
+    // An init container of the tenant's may have written what looks like progress.
+    let end = TaskEnd { code: Some(StopCode::FailedToStart), ..TaskEnd::default() };
+    assert_eq!(ended(&end, None, true).started_at, None);
+}
+
+#[test]
+fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
+    let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "its words".into() };
+    let (spot, maintenance) = ("Fargate Spot took the capacity back: ", "AWS stopped the task (ECS's words): ");
+    for (code, verdict, platform, prefix) in [
+        (StopCode::Spot, failed("Interrupted"), true, spot),
+        (StopCode::Spot, failed("Unknown"), false, "its words"),
+        (StopCode::Spot, Verdict::Succeeded {}, false, ""),
+        (StopCode::Maintenance, failed("Interrupted"), true, maintenance),
+        (StopCode::Maintenance, failed("UpdateConflict"), false, "its words"),
+        // The stop did not come from the recorder.
+        (StopCode::Requested, failed("Interrupted"), false, "its words"),
+        // The bucket failed the runner.
+        (StopCode::Exited, failed("PlatformFailure"), true, "its words"),
+    ] {
+        let end = TaskEnd { code: Some(code), words: "ECS's words".into(), ..TaskEnd::default() };
+        let outcome = ended(&end, Some(verdict.clone()), true);
+        assert_eq!(outcome.platform_failure, platform, "{code:?} {verdict:?}");
+        assert!(message(&outcome).starts_with(prefix), "{}", message(&outcome));
+    }
+}
+
+#[test]
+fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
+    let world = world(&of_stack(), &json!({}));
+    let folder = keys::run(CLUSTER, "uid");
+    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let Started::Task { arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
+        panic!("no task")
+    };
+    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
+    world.reclaim_task(&arn);
+    let verdict = Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
+    let result = RunResult { verdict, ..succeeded(&world) };
+    put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&result));
+    look(&world);
+    let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
+    assert!(outcome.platform_failure && message(&outcome).starts_with("Fargate Spot took the capacity back: told to stop"));
+}
+
+#[test]
+fn outcome_of_an_earlier_release_is_read() {
+    let outcome = ended(&TaskEnd { code: Some(StopCode::Spot), ..TaskEnd::default() }, None, true);
+    let earlier = to_json(&outcome).replace("platformFailure", "reclaimed");
+    assert_eq!(from_json::<Outcome>("outcome", earlier.as_bytes()).unwrap(), outcome);
+}
+
+#[test]
+fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
+    let at = World::new(0, Faults::NONE).now();
+    let later = at + SignedDuration::from_secs(3);
+    for (stopped_at, not_after) in [(Some(later), later), (Some(at - SignedDuration::from_secs(3)), at), (None, at)] {
+        let end = TaskEnd { code: Some(StopCode::Exited), at: stopped_at, ..TaskEnd::default() };
+        let world = stopped(&end, |world, task| {
+            assert_eq!(world.now(), at);
+            let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None };
+            put(world, &format!("{task}out/lock"), &to_json(&lock));
+        });
+        let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
+        assert_eq!(kept.not_after, Some(not_after), "{stopped_at:?}");
+    }
+}

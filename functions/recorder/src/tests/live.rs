@@ -1,0 +1,125 @@
+//! Live tasks: when the recorder stops them, and what it keeps until then.
+
+use super::*;
+
+/// A world whose run `n/u` has a live task, and the task's ARN.
+fn live(limits: RunLimits) -> (World, String) {
+    let world = world(&of_stack(), &json!({}));
+    let folder = keys::run(CLUSTER, "uid");
+    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits }), ..launch };
+    put(&world, &format!("{folder}launch"), &to_json(&launch));
+    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
+    (world, arn)
+}
+
+fn is_stopping(world: &World) -> bool {
+    world.live_tasks().iter().all(|task| task.stopping)
+}
+
+fn claim(world: &World) {
+    world.insert(json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "namespace": SYSTEM, "name": CLAIM }, "spec": { "holderIdentity": "uid" },
+    }));
+}
+
+fn is_claimed(world: &World) -> bool {
+    world.cluster().iter().any(|object| object["metadata"]["name"] == CLAIM)
+}
+
+#[test]
+fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
+    let (world, arn) = live(RunLimits::default());
+    claim(&world);
+    put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&succeeded(&world)));
+    let mut released = false;
+    for call in 1.. {
+        world.crash_before_call(call);
+        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+        let ended = world.drive(handle(&ports, &settings, &hint, world.now()));
+        released |= !is_claimed(&world);
+        assert!(!released || is_stopping(&world), "released before call {call}, and the task goes on");
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(released);
+}
+
+#[test]
+fn reports_that_cannot_be_read_end_the_run() {
+    let (world, arn) = live(RunLimits::default());
+    claim(&world);
+    let folder = keys::task(ROLE, keys::task_id(&arn));
+    for report in ["result", "lock"] {
+        put(&world, &format!("{folder}out/{report}"), "{}");
+        world.archive(&format!("{folder}out/{report}"));
+    }
+    look(&world);
+    assert!(is_stopping(&world) && !is_claimed(&world));
+    let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone()).unwrap();
+    assert!(outcome.contains("is stored so that it cannot be read"), "{outcome}");
+}
+
+#[test]
+fn task_without_progress_is_stopped_after_its_start_limit() {
+    let (world, arn) = live(RunLimits::default());
+    world.advance(SignedDuration::from_secs(900));
+    look(&world);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(1));
+    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
+    look(&world);
+    assert!(!is_stopping(&world));
+    let progress = format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn)));
+    world.drive(Objects::delete(&world, &progress)).unwrap().unwrap();
+    look(&world);
+    assert!(is_stopping(&world));
+}
+
+#[test]
+fn task_is_stopped_after_its_limit_and_five_minutes() {
+    let (world, arn) = live(RunLimits { silence_seconds: None, max_seconds: Some(3600) });
+    put(&world, &format!("{}out/progress", keys::task(ROLE, keys::task_id(&arn))), "{}");
+    world.advance(SignedDuration::from_mins(65));
+    look(&world);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(1));
+    look(&world);
+    assert!(is_stopping(&world));
+    world.end_task(&arn, "stopped");
+    look(&world);
+    assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+}
+
+#[test]
+fn task_whose_update_is_gone_is_stopped() {
+    let (world, _) = live(RunLimits::default());
+    let mut object = update(&world);
+    object["metadata"]["finalizers"] = json!([]);
+    world.insert(object);
+    let update: Update = serde_json::from_value(update(&world)).unwrap();
+    world.drive(Cluster::delete(&world, &update)).unwrap().unwrap();
+    look(&world);
+    assert!(is_stopping(&world));
+}
+
+#[test]
+fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
+    let world = World::new(0, Faults::NONE);
+    let arn = world.start_task("uid");
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let attended = || {
+        let message = RunMessage::Live { arn: arn.clone() };
+        world.drive(runs(&world, &world, &settings, message, world.now())).unwrap().unwrap()
+    };
+    assert_eq!(attended(), []);
+    assert!(!is_stopping(&world));
+    world.advance(SignedDuration::from_secs(901));
+    assert_eq!(attended(), []);
+    assert!(is_stopping(&world));
+}

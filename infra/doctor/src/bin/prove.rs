@@ -1,0 +1,281 @@
+//! `make prove`: asks an installation what only AWS can answer, and writes what it saw.
+
+use std::{
+    fs,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use driftless_doctor::{
+    prove::{
+        budget::{self, Network, Price},
+        installation::{self, Installation},
+        record::{Cost, On, Proof, Scenario},
+        scenarios::{Ground, Seen, Settled},
+    },
+    tools::{Aws, Kubectl},
+};
+use jiff::Timestamp;
+
+/// Set by Ctrl-C: nothing more is started, and what is there is removed.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Deploys Driftless under a prefix, runs what only AWS can answer, removes it, and writes what it saw (docs/prove.md).
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// USD that the proof may cost.
+    #[arg(long, env = "BUDGET_USD")]
+    budget_usd: f64,
+    /// The first part of the name of everything that is made.
+    #[arg(long, env = "PREFIX", default_value = "driftless-proof")]
+    prefix: String,
+    /// An installation that is there: nothing is deployed, and nothing is removed.
+    #[arg(long, env = "INSTALLATION")]
+    installation: Option<String>,
+    /// The Region; that of the AWS CLI, if it is not given.
+    #[arg(long, env = "AWS_REGION")]
+    region: Option<String>,
+    /// The cluster, which is a context of the kubeconfig; the current one, if it is not given.
+    #[arg(long, env = "CLUSTER")]
+    cluster: Option<String>,
+    /// The namespace to make for it.
+    #[arg(long, env = "NAMESPACE", default_value = "driftless-proof")]
+    namespace: String,
+    /// Stacks of which each step is measured.
+    #[arg(long, env = "TASKS", default_value = "10")]
+    tasks: u32,
+    /// Stacks that are made at once.
+    #[arg(long, env = "STACKS", default_value = "100")]
+    stacks: u32,
+    /// The URL of a backend that tasks reach. Without it each task keeps its state to itself, and nothing is destroyed.
+    #[arg(long, env = "BACKEND_URL")]
+    backend_url: Option<String>,
+    /// For so many seconds a scenario may wait.
+    #[arg(long, env = "DEADLINE", default_value = "900")]
+    deadline: u32,
+    /// Where tasks run, for the cost.
+    #[arg(long, env = "NETWORK", default_value = "nat")]
+    network: Network,
+    /// MiB of the images that a task pulls, for the cost.
+    #[arg(long, env = "IMAGE_MIB", default_value = "2000")]
+    image_mib: f64,
+    /// The images pass no NAT gateway, for the cost.
+    #[arg(long, env = "ECR", value_parser = clap::builder::FalseyValueParser::new())]
+    ecr: bool,
+    /// Leaves the installation and the namespace, and says how to remove them.
+    #[arg(long, env = "KEEP", value_parser = clap::builder::FalseyValueParser::new())]
+    keep: bool,
+    /// The folder of the file that is written.
+    #[arg(long, env = "PROOFS", default_value = "proof")]
+    proofs: String,
+    /// As of `make deploy`: what the forwarder runs.
+    #[arg(long, env = "FORWARDER_IMAGE", default_value = "")]
+    forwarder_image: String,
+    /// As of `make deploy`; the current kubeconfig, if it is not given.
+    #[arg(long, env = "KUBECONFIG_FILE")]
+    kubeconfig_file: Option<String>,
+    /// The kubeconfig of kubectl.
+    #[arg(long, env = "KUBECONFIG", default_value = "")]
+    kubeconfig: String,
+    /// As of `make deploy`.
+    #[arg(long, env = "TAGS", default_value = "")]
+    tags: String,
+    /// Set where something else stands for AWS: the file says so.
+    #[arg(long, env = "AWS_ENDPOINT_URL")]
+    endpoint: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match prove(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("prove: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn prove(arguments: &Arguments) -> Result<bool, String> {
+    let price = Price { network: arguments.network, image_mib: arguments.image_mib, ecr: arguments.ecr };
+    let runs = budget::runs(arguments.tasks, arguments.stacks, arguments.backend_url.is_some());
+    let at_most = budget::check(price.at_most(runs, f64::from(arguments.deadline) / 60.0), arguments.budget_usd)?;
+    println!("{runs} runs; at most ${at_most:.2} of ${:.2}", arguments.budget_usd);
+    let region = match &arguments.region {
+        Some(region) => region.clone(),
+        None => driftless_doctor::tools::text("aws", &["configure", "get", "region"], None)
+            .map_err(|_| "no region is set; set AWS_REGION")?
+            .trim()
+            .to_owned(),
+    };
+    let aws = Aws { region: Some(region.clone()) };
+    let current = Kubectl { context: None };
+    let cluster = match &arguments.cluster {
+        Some(cluster) => cluster.clone(),
+        None => current.text(&["config", "current-context"], None)?.trim().to_owned(),
+    };
+    let kubectl = Kubectl { context: Some(cluster.clone()) };
+    let kubeconfig = arguments.kubeconfig_file.as_ref().unwrap_or(&arguments.kubeconfig);
+    let ours = Installation {
+        prefix: &arguments.prefix,
+        cluster: &cluster,
+        kubeconfig,
+        forwarder_image: &arguments.forwarder_image,
+        tags: &arguments.tags,
+    };
+    let ours = arguments.installation.is_none().then_some(ours);
+    if let Some(ours) = &ours {
+        ours.check(&kubectl)?;
+        if arguments.forwarder_image.is_empty() {
+            return Err("FORWARDER_IMAGE is not set; it is an image of infra/images that the cluster can pull".into());
+        }
+    }
+    watch_interrupts()?;
+    let mut proof = Proof {
+        version: 1,
+        at: now(),
+        region,
+        on: if arguments.endpoint.is_some() { On::Emulator } else { On::Aws },
+        release: env!("CARGO_PKG_VERSION").into(),
+        tasks: arguments.tasks,
+        stacks: arguments.stacks,
+        scenarios: Vec::new(),
+        cost: Cost { budget: arguments.budget_usd, at_most, estimate: 0.0 },
+    };
+    let began = Instant::now();
+    let made = ours.as_ref().map_or(Ok(()), |ours| ours.make(&aws, &kubectl));
+    let ran = made.and_then(|()| ask(arguments, &aws, &kubectl, &cluster, began, price, &mut proof));
+    if let Err(why) = ran {
+        show(&mut proof, "installation", Err(why));
+    }
+    if let Some(ours) = &ours {
+        undeploy(ours, arguments.keep, &aws, &kubectl, &mut proof);
+    }
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        return Err("interrupted: no file is written".into());
+    }
+    write(arguments, &proof)?;
+    Ok(proof.passed())
+}
+
+/// Runs the scenarios, and removes what they made in the cluster.
+fn ask(
+    arguments: &Arguments,
+    aws: &Aws,
+    kubectl: &Kubectl,
+    cluster: &str,
+    began: Instant,
+    price: Price,
+    proof: &mut Proof,
+) -> Result<(), String> {
+    let outputs = installation::outputs(aws, arguments.installation.as_deref().unwrap_or(&arguments.prefix))?;
+    let [bucket, ecs] = ["BucketName", "EcsCluster"].map(|key| installation::output(&outputs, key));
+    let (bucket, ecs) = (bucket?, ecs?);
+    let ground = Ground {
+        aws,
+        kubectl,
+        cluster,
+        namespace: &arguments.namespace,
+        backend: arguments.backend_url.as_deref(),
+        bucket: &bucket,
+        ecs: &ecs,
+        limit: Duration::from_secs(arguments.deadline.into()),
+        price,
+        budget: arguments.budget_usd,
+        began,
+        interrupted: &INTERRUPTED,
+    };
+    ground.open()?;
+    let recorded = ground.run(arguments.tasks);
+    let of = |runs: &Result<Settled, String>, look: fn(&Settled) -> Result<Seen, String>| {
+        runs.as_ref().map_err(Clone::clone).and_then(look)
+    };
+    show(proof, "start", of(&recorded, Settled::start));
+    show(proof, "pull", of(&recorded, Settled::pull));
+    show(proof, "events", of(&recorded, Settled::events));
+    show(proof, "cluster", of(&recorded, Settled::cluster));
+    show(proof, "scoping", ground.scoping());
+    show(proof, "conditional", ground.conditional());
+    show(proof, "kill", ground.kill());
+    show(proof, "spot", ground.spot());
+    let many = ground.burst(arguments.stacks);
+    show(proof, "stacks", of(&many, Settled::stacks));
+    show(proof, "throttling", of(&many, Settled::throttling));
+    let tasks = ground.task_ids();
+    proof.cost.estimate = ground.used().unwrap_or(proof.cost.at_most);
+    if arguments.keep {
+        println!("kept: kubectl --context {cluster} delete namespace {} removes the Stacks", arguments.namespace);
+        return Ok(());
+    }
+    let closed = ground.close().and(tasks).and_then(|tasks| ground.left(&tasks));
+    show(proof, "left", closed);
+    Ok(())
+}
+
+fn undeploy(ours: &Installation<'_>, keep: bool, aws: &Aws, kubectl: &Kubectl, proof: &mut Proof) {
+    if keep {
+        println!("kept, and it costs money until it is removed: {}", ours.remedy());
+        return;
+    }
+    let removed = ours.remove(kubectl).map_err(|why| format!("{why}; by hand: {}", ours.remedy()));
+    let left = removed.and_then(|()| ours.left(aws)).and_then(|left| match left.as_slice() {
+        [] => Ok(Seen { said: "nothing is left under the prefix".into(), figures: Vec::new() }),
+        left => Err(format!("left: {}", left.join(", "))),
+    });
+    show(proof, "undeploy", left);
+}
+
+fn show(proof: &mut Proof, name: &str, seen: Result<Seen, String>) {
+    let (passed, Seen { said, figures }) =
+        seen.map_or_else(|why| (false, Seen { said: why, figures: Vec::new() }), |seen| (true, seen));
+    let scenario = Scenario { name: name.into(), passed, said, figures };
+    println!("{scenario}");
+    proof.scenarios.push(scenario);
+}
+
+fn write(arguments: &Arguments, proof: &Proof) -> Result<(), String> {
+    println!("cost  about ${:.2}, of at most ${:.2}", proof.cost.estimate, proof.cost.at_most);
+    let file = format!("{}/{}", arguments.proofs, proof.file());
+    let text = serde_json::to_string_pretty(proof).map_err(|error| error.to_string())?;
+    fs::create_dir_all(&arguments.proofs)
+        .and_then(|()| fs::write(&file, text + "\n"))
+        .map_err(|error| format!("{file}: {error}"))?;
+    println!("wrote {file}");
+    if proof.on == On::Aws && proof.passed() {
+        println!("README, section On AWS:\n\n{}", proof.table());
+    }
+    Ok(())
+}
+
+/// Has Ctrl-C and SIGTERM end the scenarios instead of this process.
+fn watch_interrupts() -> Result<(), String> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let signals = {
+        let _entered = runtime.enter();
+        signal(SignalKind::interrupt()).and_then(|interrupt| Ok((interrupt, signal(SignalKind::terminate())?)))
+    };
+    let (mut interrupt, mut terminate) = signals.map_err(|error| error.to_string())?;
+    thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                INTERRUPTED.store(true, Ordering::Relaxed);
+                eprintln!("prove: interrupted; what is there is removed first, which takes some minutes");
+            }
+        });
+    });
+    Ok(())
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the clock adapter")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}

@@ -1,0 +1,165 @@
+//! An installation for a proof: made by `infra/deploy`, applied to the cluster, and removed by `infra/undeploy`. Both run in the current
+//! folder, which is the project's.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+
+use crate::{
+    cluster::SYSTEM,
+    tools::{Aws, Kubectl},
+};
+
+/// The tag of everything that is made for a proof; its value is the prefix.
+pub const TAG: &str = "driftless-proof";
+/// What may be left under a prefix: a call, and the names in its answer.
+const KINDS: [(&str, &[&str], &str); 7] = [
+    ("stack", &["cloudformation", "list-stacks"], "StackSummaries[?StackStatus!='DELETE_COMPLETE'].StackName"),
+    ("bucket", &["s3api", "list-buckets"], "Buckets[].Name"),
+    ("queue", &["sqs", "list-queues"], "QueueUrls[]"),
+    ("function", &["lambda", "list-functions"], "Functions[].FunctionName"),
+    ("role", &["iam", "list-roles"], "Roles[].RoleName"),
+    ("log group", &["logs", "describe-log-groups"], "logGroups[].logGroupName"),
+    // One that is marked for deletion is in the list only if it is asked for.
+    ("secret", &["secretsmanager", "list-secrets"], "SecretList[].Name"),
+];
+
+/// An installation to make and to remove.
+pub struct Installation<'a> {
+    /// The first part of every name.
+    pub prefix: &'a str,
+    /// The context of the one cluster.
+    pub cluster: &'a str,
+    /// The file with that context, as `KUBECONFIG_FILE`.
+    pub kubeconfig: &'a str,
+    /// Where the forwarder's image is.
+    pub forwarder_image: &'a str,
+    /// `TAGS` of `make deploy`.
+    pub tags: &'a str,
+}
+
+impl Installation<'_> {
+    /// Refuses a cluster that has Driftless, or the Pulumi Kubernetes Operator: both would act on the same Stacks.
+    pub fn check(&self, kubectl: &Kubectl) -> Result<(), String> {
+        for (kind, name) in [("namespace", SYSTEM), ("customresourcedefinition", "stacks.pulumi.com")] {
+            match kubectl.json(&["get", kind, name]) {
+                Ok(_) => {
+                    return Err(format!(
+                        "cluster {}: has the {kind} {name}; use a cluster without Driftless and the Pulumi Kubernetes Operator, or prove \
+                         the installation that is there: INSTALLATION=NAME",
+                        self.cluster
+                    ));
+                }
+                Err(why) if why.contains("NotFound") => {}
+                Err(why) => return Err(format!("cluster {}: {why}", self.cluster)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deploys it, and applies it to the cluster.
+    pub fn make(&self, aws: &Aws, kubectl: &Kubectl) -> Result<(), String> {
+        let mut deploy = Command::new("infra/deploy");
+        deploy.env("CLUSTERS", self.cluster).env("KUBECONFIG_FILE", self.kubeconfig);
+        // The webhook tells of Flux's notifications and of pushes: no scenario has one.
+        let tags = format!("{} {TAG}={}", self.tags, self.prefix);
+        self.run(deploy.env("TAGS", tags.trim()))?;
+        let outputs = outputs(aws, self.prefix)?;
+        let overlay = self.overlay(aws, &outputs)?;
+        let overlay = overlay.display().to_string();
+        kubectl.text(&["apply", "--server-side", "--kustomize", &overlay], None)?;
+        let rollout = ["--namespace", SYSTEM, "rollout", "status", "deployment/driftless-forwarder", "--timeout", "300s"];
+        // Its own limit is longer than that of a request.
+        kubectl.text(&rollout, None).map(drop)
+    }
+
+    /// What is applied: `infra/kubernetes` with the values of this installation.
+    fn overlay(&self, aws: &Aws, outputs: &Value) -> Result<PathBuf, String> {
+        let region = aws.region.as_deref().unwrap_or_default();
+        let hints = output(outputs, "HintsQueueUrl")?;
+        let folder = self.folder();
+        let text = format!(
+            "resources: [../../../../../infra/kubernetes]\nconfigMapGenerator:\n- name: driftless-values\n  namespace: {SYSTEM}\n  behavior: \
+             merge\n  literals:\n  - CLUSTER={}\n  - AWS_REGION={region}\n  - HINTS_QUEUE_URL={hints}\n  - FORWARDER_IMAGE={}\ncomponents: \
+             [../../../../../infra/kubernetes/no-webhook, ../../../../../infra/kubernetes/values]\n",
+            self.cluster, self.forwarder_image
+        );
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(folder.join("kustomization.yaml"), text))
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        Ok(folder)
+    }
+
+    fn folder(&self) -> PathBuf {
+        Path::new("target/deploy").join(self.prefix).join(self.cluster).join("proof")
+    }
+
+    /// Removes it from the cluster and from AWS, however much of it there is.
+    pub fn remove(&self, kubectl: &Kubectl) -> Result<(), String> {
+        let folder = self.folder();
+        let unapplied = if folder.exists() {
+            let folder = folder.display().to_string();
+            kubectl.text(&["delete", "--ignore-not-found", "--wait=false", "--kustomize", &folder], None).map(drop)
+        } else {
+            Ok(())
+        };
+        let mut undeploy = Command::new("infra/undeploy");
+        // A second Ctrl-C of the terminal does not end it.
+        undeploy.env("CONFIRM", self.prefix).env("SECRETS", "now").process_group(0);
+        self.run(&mut undeploy).and(unapplied)
+    }
+
+    fn run(&self, command: &mut Command) -> Result<(), String> {
+        let program = command.get_program().display().to_string();
+        let status = command.env("STACK", self.prefix).status().map_err(|error| format!("{program}: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{program}: {status}")) }
+    }
+
+    /// What is still there under the prefix.
+    pub fn left(&self, aws: &Aws) -> Result<Vec<String>, String> {
+        let mut left = Vec::new();
+        for (kind, call, query) in KINDS {
+            let names = aws.json(&[call, &["--query", query]].concat())?;
+            left.extend(named(self.prefix, &names).map(|name| format!("{kind} {name}")));
+        }
+        Ok(left)
+    }
+
+    /// How a person removes it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let Self { prefix, cluster, .. } = self;
+        let folder = self.folder();
+        format!(
+            "kubectl --context {cluster} delete --kustomize {}; make undeploy STACK={prefix} CONFIRM={prefix} SECRETS=now",
+            folder.display()
+        )
+    }
+}
+
+/// The names that begin with the prefix, whatever path or URL is before it.
+pub(super) fn named<'a>(prefix: &'a str, names: &'a Value) -> impl Iterator<Item = &'a str> {
+    let names = names.as_array().into_iter().flatten().filter_map(Value::as_str);
+    names.filter(move |name| {
+        let mut parts = name.split('/');
+        parts.any(|part| part.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('-')))
+    })
+}
+
+/// The outputs of a stack, as they are described.
+pub fn outputs(aws: &Aws, stack: &str) -> Result<Value, String> {
+    let described = aws.json(&["cloudformation", "describe-stacks", "--stack-name", stack])?;
+    Ok(described["Stacks"][0]["Outputs"].clone())
+}
+
+/// One of them.
+pub fn output(outputs: &Value, key: &str) -> Result<String, String> {
+    let mut all = outputs.as_array().into_iter().flatten();
+    let found = all.find(|output| output["OutputKey"] == key).and_then(|output| output["OutputValue"].as_str());
+    found.map(ToOwned::to_owned).ok_or_else(|| format!("the stack has no output {key}; it is of another release"))
+}

@@ -1,0 +1,151 @@
+//! What a proof leaves: `proof/<date>-<region>.json`, and the table of the README that is made from it.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What the README says as long as no proof was run on AWS.
+pub const NOTHING: &str = "Nothing was measured on AWS yet: `make prove` does that ([docs/prove.md](docs/prove.md)).";
+
+/// Where a proof was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum On {
+    /// An account of AWS.
+    #[serde(rename = "AWS")]
+    Aws,
+    /// Anything behind `AWS_ENDPOINT_URL`. Its figures are never shown as those of AWS.
+    #[serde(rename = "emulator")]
+    Emulator,
+}
+
+/// A proof.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Proof {
+    /// The format: 1.
+    pub version: u32,
+    /// When it began.
+    pub at: Timestamp,
+    /// The Region.
+    pub region: String,
+    /// What answered.
+    pub on: On,
+    /// The release of Driftless.
+    pub release: String,
+    /// Stacks of the scenario `start`.
+    pub tasks: u32,
+    /// Stacks of the scenario `stacks`.
+    pub stacks: u32,
+    /// In the order in which they were run.
+    pub scenarios: Vec<Scenario>,
+    /// What it cost.
+    pub cost: Cost,
+}
+
+/// USD, by the prices of docs/cost.md.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// What it was allowed to cost.
+    pub budget: f64,
+    /// What was computed beforehand.
+    pub at_most: f64,
+    /// What was computed from the runs that there were.
+    pub estimate: f64,
+}
+
+/// How a scenario ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// Whether everything was as it has to be.
+    pub passed: bool,
+    /// What was seen, or why it failed.
+    pub said: String,
+    /// What was measured.
+    pub figures: Vec<Figure>,
+}
+
+/// Durations of one kind, in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// From what to what.
+    pub name: String,
+    /// How many.
+    pub n: usize,
+    /// The median.
+    pub p50: f64,
+    /// 95 of 100 are not longer.
+    pub p95: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Figure {
+    /// `None` if nothing was measured.
+    #[must_use]
+    pub fn of(name: &str, mut seconds: Vec<f64>) -> Option<Self> {
+        seconds.sort_by(f64::total_cmp);
+        let max = *seconds.last()?;
+        let [p50, p95] = [50, 95].map(|percent| percentile(&seconds, percent));
+        Some(Self { name: name.into(), n: seconds.len(), p50, p95, max })
+    }
+}
+
+/// The smallest of the sorted values that so many percent do not exceed (nearest rank). There is one at least.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}
+
+impl Proof {
+    /// Whether every scenario passed, and there was one.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        !self.scenarios.is_empty() && self.scenarios.iter().all(|scenario| scenario.passed)
+    }
+
+    /// The name of its file.
+    #[must_use]
+    pub fn file(&self) -> String {
+        let at = self.at.to_string();
+        format!("{}-{}.json", at.split('T').next().unwrap_or_default(), self.region)
+    }
+
+    /// What the README has of the figures.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let at = self.at.to_string();
+        let day = at.split('T').next().unwrap_or_default();
+        let head = format!(
+            "| on AWS, {}, {day}, release {} | n | p50 | p95 |\n| --- | ---: | ---: | ---: |\n",
+            self.region, self.release
+        );
+        self.scenarios.iter().flat_map(|scenario| &scenario.figures).fold(head, |mut table, Figure { name, n, p50, p95, .. }| {
+            let _ = writeln!(table, "| {name} | {n} | {p50:.1} s | {p95:.1} s |");
+            table
+        })
+    }
+}
+
+/// What the README has to say by these proofs: the table of the newest on AWS that passed.
+#[must_use]
+pub fn readme(proofs: &[Proof]) -> String {
+    let on_aws = proofs.iter().filter(|proof| proof.on == On::Aws && proof.passed());
+    on_aws.max_by_key(|proof| proof.at).map_or_else(|| NOTHING.to_owned(), Proof::table)
+}
+
+impl std::fmt::Display for Scenario {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let verdict = if self.passed { "pass" } else { "FAIL" };
+        write!(formatter, "{verdict}  {:<12}{}", self.name, self.said)?;
+        for Figure { name, n, p50, p95, max } in &self.figures {
+            write!(formatter, "\n      {name:<44}n={n:<4} p50={p50:.1} s  p95={p95:.1} s  max={max:.1} s")?;
+        }
+        Ok(())
+    }
+}

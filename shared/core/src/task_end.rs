@@ -1,0 +1,137 @@
+//! Who is to blame for the end of a task: the program, or the platform under it.
+
+use jiff::Timestamp;
+
+/// ECS's stop code of a task, as far as a decision needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopCode {
+    /// A container did not start: an image, a network interface, an init container.
+    FailedToStart,
+    /// The main container exited.
+    Exited,
+    /// `StopTask` was called.
+    Requested,
+    /// Fargate Spot takes the capacity back.
+    Spot,
+    /// AWS stops the task: maintenance, a retired host.
+    Maintenance,
+}
+
+/// How ECS says that a task stopped, or why it is about to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskEnd {
+    /// The stop code; `None` if ECS gives none.
+    pub code: Option<StopCode>,
+    /// The main container was killed because it used more memory than it has.
+    pub out_of_memory: bool,
+    /// Stop code, reason and the containers' exit codes, in ECS's words.
+    pub words: String,
+    /// When ECS saw the task stop; `None` if ECS does not say.
+    pub at: Option<Timestamp>,
+}
+
+/// The remedy for a task that ran out of memory: the field for a Stack's run, and that for an Update made by hand.
+pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or \
+                           spec.resources.limits.memory of the Workspace";
+
+/// What ended a run whose runner reported no result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The program: the failure counts.
+    Program,
+    /// The program needs more memory than it has: the failure counts, because a retry fails again.
+    OutOfMemory,
+    /// Fargate Spot took the capacity back.
+    Spot,
+    /// Anything else that is not Pulumi's doing.
+    Platform,
+}
+
+impl TaskEnd {
+    /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the platform's
+    /// failure, unless the task was stopped on request: that is how an overdue run ends. `began`: Pulumi may have begun.
+    #[must_use]
+    pub fn cause(&self, began: bool) -> Cause {
+        match self.code {
+            _ if self.out_of_memory => Cause::OutOfMemory,
+            Some(StopCode::Spot) => Cause::Spot,
+            Some(StopCode::Requested) if began => Cause::Program,
+            _ => Cause::Platform,
+        }
+    }
+
+    /// Returns whether AWS stops the task for reasons of its own. A run that it interrupts did not fail.
+    #[must_use]
+    pub fn is_taken_away(&self) -> bool {
+        matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance))
+    }
+
+    /// Returns what a person can do about this end.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        let remedies = [
+            ("outofmemory", MORE_MEMORY),
+            ("cannotpull", "check the Workspace's image and the pull limits of its registry"),
+            ("resourceinitializationerror", "check the way from the subnets to ECR, CloudWatch Logs and the image registries"),
+            ("network interface", "check the free addresses of the subnets"),
+            ("dependency graph", "see the log of the init container that failed"),
+        ];
+        // ECS and EC2 write the same failure in different cases.
+        let words = self.words.to_lowercase();
+        let known = remedies.into_iter().find(|(word, _)| words.contains(word));
+        known.map_or("see the task's log if it lasts", |(_, remedy)| remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(code: Option<StopCode>, out_of_memory: bool) -> TaskEnd {
+        TaskEnd { code, out_of_memory, ..TaskEnd::default() }
+    }
+
+    #[test]
+    fn only_pulumi_and_its_memory_fail_a_run() {
+        use StopCode::{Exited, FailedToStart, Maintenance, Requested, Spot};
+        for (code, out_of_memory, began, expected) in [
+            (Some(FailedToStart), false, false, Cause::Platform),
+            (Some(FailedToStart), false, true, Cause::Platform),
+            (Some(Exited), false, false, Cause::Platform),
+            (Some(Exited), false, true, Cause::Platform),
+            (Some(Exited), true, true, Cause::OutOfMemory),
+            (Some(Exited), true, false, Cause::OutOfMemory),
+            (Some(Requested), false, false, Cause::Platform),
+            (Some(Requested), false, true, Cause::Program),
+            (Some(Spot), false, true, Cause::Spot),
+            (Some(Maintenance), false, true, Cause::Platform),
+            (None, false, true, Cause::Platform),
+        ] {
+            assert_eq!(end(code, out_of_memory).cause(began), expected, "{code:?} {out_of_memory} {began}");
+        }
+    }
+
+    #[test]
+    fn task_is_taken_away_by_aws_alone() {
+        use StopCode::{Exited, FailedToStart, Maintenance, Requested, Spot};
+        for (code, expected) in [(Exited, false), (FailedToStart, false), (Requested, false), (Spot, true), (Maintenance, true)] {
+            assert_eq!(end(Some(code), false).is_taken_away(), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn remedy_fits_the_words_of_ecs() {
+        for (words, expected) in [
+            ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
+            ("pulumi: exit code 137, OutOfMemoryError: Container killed", "spec.workspaceTemplate.spec.resources.limits.memory"),
+            ("ResourceInitializationError: unable to pull secrets", "way from the subnets"),
+            ("Timeout waiting for network interface provisioning to complete.", "free addresses"),
+            ("Unexpected EC2 error while attempting to Create Network Interface", "free addresses"),
+            ("dependency graph: failed to resolve container ordering dependency [init-a]", "init container"),
+            ("", "the task's log"),
+        ] {
+            let end = TaskEnd { words: words.into(), ..TaskEnd::default() };
+            assert!(end.remedy().contains(expected), "{words}: {}", end.remedy());
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What roles and the bucket allow, and what they deny.
+
+use super::*;
+
+#[test]
+fn a_task_reaches_its_own_folder_only_and_cannot_even_ask_what_exists() {
+    let template = read(TEMPLATE).unwrap();
+    let id = &template.roles["TaskRole"].id;
+    let may = |action: &str, key: &str| {
+        let demand = Demand::new(action, format!("arn:aws:s3:::{}{key}", template.bucket));
+        template.allows("TaskRole", &template.asked_by("TaskRole", &format!("{id}:t1"), &demand))
+    };
+    assert!(may("s3:GetObject", &format!("/tasks/{id}:t1/in/spec")));
+    assert!(!may("s3:GetObject", &format!("/tasks/{id}:t1/out/result")));
+    assert!(!may("s3:GetObject", &format!("/tasks/{id}:t2/in/spec")));
+    assert!(!may("s3:GetObject", "/trees/kind/n/program.p/1/pack"));
+    assert!(!may("s3:ListBucket", ""));
+}
+
+/// A PUT as the gate asks for it: `once` has `If-None-Match: *`.
+fn put(template: &Template, key: &str, once: bool) -> Demand {
+    let demand = Demand::new("s3:PutObject", format!("arn:aws:s3:::{}/{key}", template.bucket));
+    let demand = demand.with("s3:ObjectCreationOperation", "true");
+    if once { demand.with("s3:if-none-match", "*") } else { demand }
+}
+
+/// Returns whether the bucket policy lets a principal of the account do this whose own policy allows every action.
+fn anyone_may(template: &Template, demand: &Demand) -> bool {
+    let everything = serde_json::json!({ "Effect": "Allow", "Action": "*", "Resource": "*" });
+    let everything: Statement = serde_json::from_value(everything).unwrap();
+    let demand = template.asked_by("none", "AIDA", demand).with("aws:PrincipalArn", "arn:aws:iam::111122223333:role/ReadOnly");
+    policy::allows(std::iter::once(&everything).chain(template.policy_of(&demand.resource)), Who::Role, &demand)
+}
+
+#[test]
+fn a_task_writes_progress_lock_and_one_result_and_nothing_else() {
+    let template = read(TEMPLATE).unwrap();
+    let id = &template.roles["TaskRole"].id;
+    let may = |demand: &Demand| template.allows("TaskRole", &template.asked_by("TaskRole", &format!("{id}:t1"), demand));
+    let may_put = |key: &str, once: bool| may(&put(&template, &format!("tasks/{id}:{key}"), once));
+    for name in ["progress", "lock"] {
+        assert!(may_put(&format!("t1/out/{name}"), false), "{name}");
+    }
+    assert!(may_put("t1/out/result", true));
+    assert!(!may_put("t1/out/result", false), "a result without a condition could replace one");
+    for key in ["t1/out/x", "t1/out/a/result", "t1/out/result/x", "t1/out/progress/", "t1/out/", "t1/in/spec", "t2/out/result"] {
+        assert!(!may_put(key, false) && !may_put(key, true), "{key}");
+    }
+    for name in ["progress", "lock", "result"] {
+        let part = put(&template, &format!("tasks/{id}:t1/out/{name}"), true).with("s3:ObjectCreationOperation", "false");
+        assert!(!may(&part), "a part of an upload of {name}");
+        // What a task writes can be read: it is neither archived nor under a key of its own.
+        for (header, value) in [
+            ("x-amz-storage-class", "GLACIER"),
+            ("x-amz-server-side-encryption", "aws:kms"),
+            ("x-amz-server-side-encryption-customer-algorithm", "AES256"),
+        ] {
+            let unreadable = put(&template, &format!("tasks/{id}:t1/out/{name}"), true).with(&format!("s3:{header}"), value);
+            assert!(!may(&unreadable), "{header} of {name}");
+        }
+    }
+}
+
+#[test]
+fn owner_outcome_result_and_key_are_write_once_for_everyone() {
+    let template = read(TEMPLATE).unwrap();
+    let task = &template.roles["TaskRole"].id;
+    let result = format!("tasks/{task}:t1/out/result");
+    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", result.as_str(), keys::INPUTS_KEY] {
+        assert!(anyone_may(&template, &put(&template, key, true)), "{key}");
+        assert!(!anyone_may(&template, &put(&template, key, false)), "{key}");
+    }
+    for (role, key) in [
+        ("LauncherRole", "runs/kind/u/owner"),
+        ("LauncherRole", keys::INPUTS_KEY),
+        ("RecorderRole", "runs/kind/u/owner"),
+        ("RecorderRole", "runs/kind/u/outcome"),
+    ] {
+        let own = |once: bool| {
+            let demand = template.asked_by(role, "AROA:f", &put(&template, key, once));
+            policy::allows(&template.roles[role].policies, Who::Role, &demand)
+        };
+        assert!(own(true) && !own(false), "{role} {key}: its own policy");
+    }
+    let may = |role: &str, key: &str| template.allows(role, &template.asked_by(role, "AROA:f", &put(&template, key, true)));
+    assert!(!may("LauncherRole", "runs/kind/u/outcome"));
+    assert!(!may("RecorderRole", "runs/kind/u/launch"));
+}
+
+/// A task may write progress as often as it likes.
+#[test]
+fn progress_has_a_queue_of_its_own() {
+    let template = read(TEMPLATE).unwrap();
+    let told: BTreeSet<_> = template
+        .notifications
+        .iter()
+        .map(|notification| {
+            let rules = notification.filter.key.rules.iter().map(|rule| format!("{} {}", rule.name, rule.value));
+            (rules.collect::<Vec<_>>().join(", "), template.queue(&notification.queue).unwrap().name.as_str())
+        })
+        .collect();
+    let expected = [
+        ("prefix tasks/, suffix /out/progress".to_owned(), "d-progress"),
+        ("prefix tasks/, suffix /out/result".to_owned(), "d-runs"),
+    ];
+    assert_eq!(told, expected.into());
+    let fed = |queue: &str| {
+        let mappings = template.functions["Recorder"].mappings.iter();
+        mappings.filter(|mapping| mapping.queue == template.queues[queue].arn).map(|mapping| mapping.concurrency).sum::<usize>()
+    };
+    assert_eq!(fed("Progress"), 2, "the least that Lambda takes");
+    assert!(fed("Runs") > fed("Progress"));
+    assert_eq!(template.queues["Progress"].attributes["MessageRetentionPeriod"], "60");
+}
+
+#[test]
+fn leftovers_of_tasks_expire_after_the_longest_run() {
+    let template = read(TEMPLATE).unwrap();
+    let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
+    let tasks: Vec<_> = rules.iter().filter(|rule| rule["Prefix"] == "tasks/").collect();
+    assert_eq!((tasks.len(), &tasks[0]["ExpirationInDays"], &tasks[0]["Status"]), (1, &1.into(), &"Enabled".into()));
+    // `in/run` says which run a live task is of, to the end of the longest run.
+    let raw: Value = serde_saphyr::from_str(TEMPLATE).unwrap();
+    let longest = raw["Parameters"]["MaxRunSeconds"]["MaxValue"].as_u64();
+    assert!(longest.is_none_or(|longest| longest + 3600 <= 86400), "a run of {longest:?} s outlives its task's folder");
+    let parts = rules.iter().find(|rule| rule["Prefix"].is_null()).unwrap();
+    assert_eq!(parts["AbortIncompleteMultipartUpload"]["DaysAfterInitiation"], 1);
+}
+
+#[test]
+fn output_of_tasks_makes_no_metrics() {
+    let template = read(TEMPLATE).unwrap();
+    let properties = &template.resources["TaskMetrics"].properties;
+    assert_eq!(properties["PolicyType"], "METRIC_EXTRACTION_POLICY");
+    let document: Value = serde_json::from_str(properties["PolicyDocument"].as_str().unwrap()).unwrap();
+    assert_eq!(document, serde_json::json!({ "EmbeddedMetricFormat": { "Status": "Disabled" } }));
+    // The functions' own metrics are lines of their logs.
+    assert_eq!(properties["SelectionCriteria"], "LogGroupName IN [\"/d/tasks\"]");
+    assert!(template.log_groups.contains(&"/d/tasks".to_owned()));
+    assert_eq!(template.functions["Launcher"].environment["LOG_GROUP"], "/d/tasks");
+
+    let mut settings = settings();
+    settings.parameters.insert("BlockTaskMetrics".into(), "false".into());
+    let without = Template::parse(TEMPLATE, Path::new("/p/infra"), &settings).unwrap();
+    assert!(!without.resources.contains_key("TaskMetrics"));
+}
+
+/// AWS's policy `ReadOnlyAccess` has `s3:Get*` on every bucket.
+#[test]
+fn a_right_to_read_every_bucket_reads_no_run() {
+    let template = read(TEMPLATE).unwrap();
+    let task = &template.roles["TaskRole"].id;
+    let secret = [
+        format!("tasks/{task}:t1/in/spec"),
+        format!("tasks/{task}:t1/in/identity"),
+        format!("tasks/{task}:t1/out/result"),
+        "runs/kind/u/outcome".into(),
+        "sealed/kind/n/u".into(),
+        keys::INPUTS_KEY.into(),
+    ];
+    for key in &secret {
+        for action in ["s3:GetObject", "s3:GetObjectVersion"] {
+            let demand = Demand::new(action, format!("arn:aws:s3:::{}/{key}", template.bucket));
+            assert!(!anyone_may(&template, &demand), "{action} {key}");
+        }
+    }
+    let tree = Demand::new("s3:GetObject", format!("arn:aws:s3:::{}/trees/kind/n/program.p/1/pack", template.bucket));
+    assert!(anyone_may(&template, &tree), "a tree holds no secret");
+
+    let mut readers = BTreeSet::new();
+    for (role, key) in template.roles.keys().flat_map(|role| secret.iter().map(move |key| (role, key))) {
+        let demand = Demand::new("s3:GetObject", format!("arn:aws:s3:::{}/{key}", template.bucket));
+        let demand = template.asked_by(role, &format!("{}:t1", template.roles[role].id), &demand);
+        let by_its_own_policy = policy::allows(&template.roles[role].policies, Who::Role, &demand);
+        assert_eq!(template.allows(role, &demand), by_its_own_policy, "{role} {key}");
+        if by_its_own_policy {
+            readers.insert(role.as_str());
+        }
+    }
+    assert_eq!(readers, ["LauncherRole", "ReconcilerRole", "RecorderRole", "TaskRole"].into());
+}
+
+#[test]
+fn tasks_pull_from_named_repositories() {
+    let may = |repositories: Option<&str>, region: &str, account: &str, repository: &str| {
+        let mut settings = settings();
+        settings.parameters.extend(repositories.map(|repositories| ("ImageRepositories".to_owned(), repositories.to_owned())));
+        let template = Template::parse(TEMPLATE, Path::new("/p/infra"), &settings).unwrap();
+        let demand = Demand::new("ecr:BatchGetImage", format!("arn:aws:ecr:{region}:{account}:repository/{repository}"));
+        template.allows("ExecutionRole", &demand)
+    };
+    let (own, other) = ("111122223333", "444455556666");
+    assert!(may(None, "eu-west-1", own, "driftless-runner") && may(None, "us-east-1", own, "driftless/pulumi"));
+    assert!(!may(None, "eu-west-1", own, "payroll/api"));
+    assert!(!may(None, "eu-west-1", other, "driftless-runner"));
+    let named = "arn:aws:ecr:*:444455556666:repository/pulumi/*, arn:aws:ecr:eu-west-1:111122223333:repository/runner";
+    assert!(may(Some(named), "eu-west-1", other, "pulumi/nodejs") && may(Some(named), "eu-west-1", own, "runner"));
+    assert!(!may(Some(named), "eu-west-1", other, "payroll/api"));
+    assert!(!may(Some(named), "us-east-1", own, "runner"));
+    assert!(!may(Some(named), "eu-west-1", own, "driftless-runner"));
+}
+
+#[test]
+fn only_the_forwarders_service_account_gets_its_role() {
+    let template = read(TEMPLATE).unwrap();
+    let may = |namespace: &str, account: &str, cluster: &str| {
+        let role = &template.roles["ForwarderRole"];
+        ["sts:AssumeRole", "sts:TagSession"].iter().all(|action| {
+            let demand = Demand::new(*action, &role.arn)
+                .with("aws:RequestTag/kubernetes-namespace", namespace)
+                .with("aws:RequestTag/kubernetes-service-account", account)
+                .with("aws:RequestTag/eks-cluster-arn", cluster);
+            policy::allows(&role.trust, Who::Service("pods.eks.amazonaws.com"), &demand)
+        })
+    };
+    let cluster = "arn:aws:eks:us-east-1:111122223333:cluster/prod";
+    assert!(may("driftless-system", "driftless-forwarder", cluster));
+    assert!(!may("team", "driftless-forwarder", cluster));
+    assert!(!may("driftless-system", "default", cluster));
+    assert!(!may("driftless-system", "driftless-forwarder", &cluster.replace("111122223333", "444455556666")));
+}
+
+#[test]
+fn the_seal_key_is_for_sealed_inputs_through_s3() {
+    let template = read(TEMPLATE).unwrap();
+    let key = template.resource_policies.keys().find(|arn| arn.starts_with("arn:aws:kms:")).unwrap();
+    let may = |role: &str, via: Option<&str>, object: &str| {
+        let demand = Demand::new("kms:Decrypt", key);
+        let demand = demand.with("kms:EncryptionContext:aws:s3:arn", format!("arn:aws:s3:::{}/{object}", template.bucket));
+        let demand = via.iter().fold(demand, |demand, via| demand.with("kms:ViaService", *via));
+        template.allows(role, &template.asked_by(role, "AROA:f", &demand))
+    };
+    let s3 = Some("s3.eu-west-1.amazonaws.com");
+    assert!(may("LauncherRole", s3, "sealed/kind/n/u"));
+    assert!(!may("RecorderRole", s3, "sealed/kind/n/u"));
+    assert!(!may("LauncherRole", None, "sealed/kind/n/u"));
+    assert!(!may("LauncherRole", s3, "tasks/AROA:t/in/spec"));
+}
+
+#[test]
+fn bucket_refuses_requests_without_tls() {
+    let template = read(TEMPLATE).unwrap();
+    let get = Demand::new("s3:GetObject", format!("arn:aws:s3:::{}/runs/kind/u/launch", template.bucket));
+    let get = template.asked_by("LauncherRole", "AROA:f", &get);
+    assert!(template.allows("LauncherRole", &get));
+    assert!(!template.allows("LauncherRole", &get.with("aws:SecureTransport", "false")));
+}

@@ -1,0 +1,231 @@
+//! A cluster whose API server drops packets, beside a healthy one.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
+use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, RunHint, VERSION, to_json};
+use driftless_tests::{
+    aws::control::{Invoked, Status, Switches},
+    scenario::{Handle, Namespace, RUN, Source, output},
+    world::{cluster, ready},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::oneshot,
+    time::{Duration, Instant, timeout},
+};
+
+use crate::world::{alone, aws, no_dead_letters, second};
+
+const DEAD: &str = "dead";
+const FUNCTIONS: [&str; 5] = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
+const SWEEP_FAILED: &str = "Sweeper: ";
+/// Less than a batch about the dead cluster took when its messages were handled one after another: the function's whole minute.
+const LONGEST: Duration = Duration::from_secs(40);
+
+/// An API server behind a network that drops packets: the kernel answers no SYN of a listener whose queue is full. Ends with the test's
+/// runtime.
+struct Blackhole {
+    url: String,
+    revive: oneshot::Sender<()>,
+}
+
+impl Blackhole {
+    /// In front of the API server at that address.
+    async fn new(server: String) -> Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind("127.0.0.1:0".parse()?)?;
+        let listener = socket.listen(0)?;
+        let address = listener.local_addr()?;
+        let mut queued = Vec::new();
+        while let Ok(connection) = timeout(Duration::from_secs(1), TcpStream::connect(address)).await {
+            queued.push(connection?);
+            ensure!(queued.len() < 10, "the listener's queue does not fill");
+        }
+        let (revive, revived) = oneshot::channel();
+        tokio::spawn(async move {
+            if revived.await.is_ok() {
+                drop(queued);
+                forward(listener, server.into()).await;
+            }
+        });
+        Ok(Self { url: format!("https://{address}"), revive })
+    }
+}
+
+async fn forward(listener: TcpListener, server: Arc<str>) {
+    while let Ok((mut connection, _)) = listener.accept().await {
+        let server = Arc::clone(&server);
+        tokio::spawn(async move {
+            if let Ok(mut server) = TcpStream::connect(&*server).await {
+                let _ = copy_bidirectional(&mut connection, &mut server).await;
+            }
+        });
+    }
+}
+
+/// The kubeconfigs of the functions, by secret.
+async fn kubeconfigs(world: &Handle) -> Result<Vec<(String, String)>> {
+    let client = aws_sdk_secretsmanager::Client::new(&aws(world, None).await?);
+    let mut found = Vec::new();
+    for function in FUNCTIONS {
+        let secret = format!("driftless/kubeconfig/{}", function.to_lowercase());
+        let text = client.get_secret_value().secret_id(&secret).send().await?.secret_string;
+        found.push((secret, text.context("a text")?));
+    }
+    Ok(found)
+}
+
+async fn store(world: &Handle, kubeconfigs: &[(String, String)]) -> Result<()> {
+    let client = aws_sdk_secretsmanager::Client::new(&aws(world, None).await?);
+    for (secret, text) in kubeconfigs {
+        client.put_secret_value().secret_id(secret).secret_string(text).send().await?;
+    }
+    Ok(())
+}
+
+/// The kubeconfig with the second cluster once more, as [`DEAD`] and at another address.
+fn with_dead(kubeconfig: &str, url: &str) -> Result<String> {
+    let mut kubeconfig: Value = serde_saphyr::from_str(kubeconfig)?;
+    for (list, of) in [("clusters", "cluster"), ("users", "user"), ("contexts", "context")] {
+        let entries = kubeconfig[list].as_array_mut().context("a list")?;
+        let mut entry = entries.iter().find(|entry| entry["name"] == cluster::SECOND).context("the second cluster")?.clone();
+        entry["name"] = DEAD.into();
+        match of {
+            "cluster" => entry[of]["server"] = url.into(),
+            "context" => entry[of] = json!({ "cluster": DEAD, "user": DEAD }),
+            _ => {}
+        }
+        entries.push(entry);
+    }
+    Ok(serde_saphyr::to_string(&kubeconfig)?)
+}
+
+/// Sends `messages` messages about objects of the dead cluster to each queue.
+async fn backlog(world: &Handle, messages: usize) -> Result<()> {
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    let key = |kind: &str, number| ObjectKey {
+        cluster: DEAD.into(),
+        api_version: if kind == "Stack" { "pulumi.com/v1" } else { "auto.pulumi.com/v1alpha1" }.into(),
+        kind: kind.into(),
+        namespace: "away".into(),
+        name: format!("app-{number}"),
+    };
+    let (version, hops) = (VERSION, 0);
+    let hint = |number| to_json(&Hint::new(key("Stack", number)));
+    let launch = |number| to_json(&LaunchHint { version, update: key("Update", number), hops });
+    let run = |number| to_json(&RunHint { version, update: key("Update", number), uid: None, hops });
+    let fetch = |number| to_json(&FetchRequest { version, source: key("Stack", number), collect: false, hops });
+    let queues: [(&str, &dyn Fn(usize) -> String); 4] =
+        [("hints", &hint), ("launches", &launch), ("runs", &run), ("sources.fifo", &fetch)];
+    for (queue, body) in queues {
+        let url = sqs.get_queue_url().queue_name(format!("driftless-{queue}")).send().await?.queue_url;
+        for first in (0..messages).step_by(10) {
+            let entry = |number: usize| {
+                let entry = SendMessageBatchRequestEntry::builder().id(number.to_string()).message_body(body(number));
+                let id = queue.ends_with("fifo").then(|| number.to_string());
+                entry.set_message_group_id(id.clone()).set_message_deduplication_id(id).build()
+            };
+            let entries = (first..messages.min(first + 10)).map(entry).collect::<Result<Vec<_>, _>>()?;
+            let sent = sqs.send_message_batch().set_queue_url(url.clone()).set_entries(Some(entries)).send().await?;
+            ensure!(sent.failed.is_empty(), "{:?}", sent.failed);
+        }
+    }
+    Ok(())
+}
+
+/// The times of one push after another, from the edit until it has run; sorted.
+async fn pushes(team: &Namespace<'_>, contents: &[&str]) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for content in contents {
+        let pushed = Instant::now();
+        team.apply_program("app", &team.program("app.txt", content, "")?).await?;
+        let run = team.wait("app", "to have run the push", |stack| output(stack, "content") == Some(&json!(content)));
+        timeout(LONGEST, run).await.with_context(|| format!("a push has not run after {LONGEST:?}"))??;
+        times.push(pushed.elapsed());
+    }
+    times.sort();
+    Ok(times)
+}
+
+/// Stops the functions that handle messages.
+async fn pause(world: &Handle) -> Result<()> {
+    for function in ["Reconciler", "Fetcher", "Launcher", "Recorder"] {
+        world.control.switch(function, &Switches { paused: true, ..Switches::default() }).await?;
+    }
+    Ok(())
+}
+
+/// The sweeper's invocations, and the messages that failed in all functions.
+fn counts(status: &Status) -> (u64, u64) {
+    let failed = status.mappings.values().filter_map(|counts| counts["failed"].as_u64()).sum();
+    (status.functions["Sweeper"]["invocations"].as_u64().unwrap_or_default(), failed)
+}
+
+#[tokio::test]
+async fn cluster_that_drops_packets_delays_no_push_of_another() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let before = kubeconfigs(&world).await?;
+    let team = world.namespace("beside-a-dead-cluster").await?;
+    let seen = dead_cluster(&world, &team, &before).await;
+    // Removes the cluster and every message about it, also after a failure.
+    store(&world, &before).await?;
+    pause(&world).await?;
+    let sqs = aws_sdk_sqs::Client::new(&aws(&world, None).await?);
+    for url in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
+        sqs.purge_queue().queue_url(url).send().await?;
+    }
+    world.control.reset().await?;
+    for function in FUNCTIONS {
+        world.control.chill(function).await?;
+    }
+    world.control.forgive(SWEEP_FAILED).await?;
+    seen?;
+    team.clear().await
+}
+
+async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(String, String)]) -> Result<()> {
+    team.apply_program("app", &team.program("app.txt", "zero", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    let usual = pushes(team, &["one", "two", "three"]).await?;
+
+    let behind = second().await?;
+    let server = kube::config::Kubeconfig::read_from(behind.get("WORLD_SECOND_KUBECONFIG")?)?;
+    let server = server.clusters.into_iter().find_map(|entry| entry.cluster?.server).context("a server")?;
+    let hole = Blackhole::new(server.trim_start_matches("https://").to_owned()).await?;
+    let with_dead = |(secret, text): &(String, String)| Ok((secret.clone(), with_dead(text, &hole.url)?));
+    store(world, &kubeconfigs.iter().map(with_dead).collect::<Result<Vec<_>>>()?).await?;
+    world.control.pause_schedule(true).await?;
+    world.control.set("CLUSTERS", &[cluster::NAME, cluster::SECOND, DEAD].join(",")).await?;
+
+    let (swept, failed) = counts(&world.control.status().await?);
+    world.control.trigger("Sweeper").await?;
+    backlog(world, 40).await?;
+    let beside = pushes(team, &["four", "five", "six", "seven", "eight"]).await?;
+    let (usually, then) = (usual[usual.len() / 2], beside[beside.len() / 2]);
+    println!("pushes took {usual:?}, and {beside:?} beside a cluster that drops packets");
+    ensure!(then < usually * 2 + Duration::from_secs(5), "a push took {usual:?}, and {beside:?} beside a dead cluster");
+
+    // The sweep of the dead cluster failed visibly.
+    let status = world.control.status().await?;
+    ensure!(counts(&status) == (swept + 1, failed), "{swept} sweeps and {failed} failed messages before: {status:#?}");
+    ensure!(status.alarms.len() == 1 && status.alarms[0].starts_with(SWEEP_FAILED), "{:#?}", status.alarms);
+    no_dead_letters(world).await?;
+
+    // When packets pass again the sweep succeeds. What it finds in the second cluster by another name is not handled.
+    pause(world).await?;
+    if hole.revive.send(()).is_err() {
+        bail!("the listener is gone");
+    }
+    world.control.chill("Sweeper").await?;
+    ready::until("a sweep succeeds", RUN, async || match world.control.invoke("Sweeper", &json!({})).await? {
+        Invoked::Answer(_) => Ok(()),
+        Invoked::Failure(why) => bail!("{why}"),
+    })
+    .await?;
+    world.control.set("CLUSTERS", &[cluster::NAME, cluster::SECOND].join(",")).await
+}

@@ -1,0 +1,157 @@
+//! Failures of the platform under a run, which are none of its program.
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::Stack;
+use driftless_tests::scenario::{Namespace, Source, condition, is_ready};
+use futures::future::try_join_all;
+use tokio::time::{Duration, Instant};
+
+use crate::{
+    updates::ours,
+    world::{aside, shared},
+};
+
+/// An image of this file's tests alone.
+const IMAGE: &str = "registry.example/refused:1";
+const PULL: &str = "CannotPullContainerError: pull image manifest has been retried 5 time(s): failed to resolve ref \
+                    registry.example/refused:1: unexpected status 429: toomanyrequests: You have reached your pull rate limit";
+const REFUSED: &str = "  workspaceTemplate: { spec: { image: 'registry.example/refused:1' } }\n";
+
+/// An image that takes long to pull, and how long: as long as Fargate's slower starts, and longer than a sweep's period.
+const SLOW: &str = "registry.example/large:1";
+const PENDING: Duration = Duration::from_secs(100);
+
+/// Failures that count, and platform failures in a row.
+fn failures(stack: &Stack) -> (Option<i64>, Option<i64>) {
+    let status = stack.status.as_ref();
+    let counted = status.and_then(|status| status.last_update.as_ref()?.failures);
+    (counted, status.and_then(|status| Some(status.driftless.as_ref()?.platform_failures.as_ref()?.count)))
+}
+
+/// The task of the newest run of a Stack, whose operation a hold keeps on its way.
+async fn task(team: &Namespace<'_>, stack: &str) -> Result<String> {
+    ours(&team.running(stack).await?).task.context("a task")
+}
+
+#[tokio::test]
+async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("pull").await?;
+    world.control.fail_starts(IMAGE, Some(PULL)).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let names: Vec<_> = (1..=12).map(|n| format!("app-{n}")).collect();
+    for name in &names {
+        team.apply_stack_as(name, name, "{}", Source::Program("app"), REFUSED).await?;
+    }
+    let has_failed_twice = |stack: &Stack| failures(stack).1 >= Some(2);
+    try_join_all(names.iter().map(|name| team.wait(name, "to fail to start twice", has_failed_twice))).await?;
+    let refused = |stack: &Stack| {
+        condition(stack).is_some_and(|(type_, reason, message)| {
+            let remedy = "check the Workspace's image and the pull limits of its registry; not counted as a failed update";
+            type_ == "Reconciling" && reason == "PlatformFailure" && message.contains(PULL) && message.contains(remedy)
+        })
+    };
+    let told = try_join_all(names.iter().map(|name| team.wait(name, "to have the words of ECS", refused))).await?;
+    for stack in &told {
+        assert_eq!(failures(stack).0, Some(0), "{:#?}", stack.status);
+    }
+
+    world.control.fail_starts(IMAGE, None).await?;
+    let ready = try_join_all(names.iter().map(|name| team.wait(name, "to be Ready", is_ready))).await?;
+    for stack in &ready {
+        assert_eq!(failures(stack), (Some(0), None), "{:#?}", stack.status);
+    }
+    team.clear().await
+}
+
+#[tokio::test]
+async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("not-started").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let no_registry = "ResourceInitializationError: unable to pull secrets or registry auth: the task cannot reach the service";
+    let no_address = "Timeout waiting for network interface provisioning to complete.";
+    for (name, reason, remedy) in [
+        ("registry", no_registry, "check the way from the subnets to ECR"),
+        ("address", no_address, "check the free addresses of the subnets"),
+    ] {
+        let image = format!("registry.example/{name}:1");
+        world.control.fail_starts(&image, Some(reason)).await?;
+        let template = format!("  workspaceTemplate: {{ spec: {{ image: {image:?} }} }}\n");
+        team.apply_stack_as(name, name, "{}", Source::Program("app"), &template).await?;
+        let told = |stack: &Stack| {
+            condition(stack)
+                .is_some_and(|(_, of, message)| of == "PlatformFailure" && message.contains(reason) && message.contains(remedy))
+        };
+        team.wait(name, "to name the failure and what to check", told).await?;
+        world.control.fail_starts(&image, None).await?;
+        let ready = team.wait(name, "to be Ready", is_ready).await?;
+        assert_eq!(failures(&ready), (Some(0), None), "{:#?}", ready.status);
+    }
+    team.clear().await
+}
+
+#[tokio::test]
+async fn maintenance_of_a_host_is_no_failed_update() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("maintenance").await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    world.control.retire(&task(&team, "app").await?).await?;
+    // The runner interrupts pulumi, which waits for the resource that has begun.
+    drop(hold);
+    let told = team
+        .wait("app", "to name the maintenance", |stack| {
+            condition(stack).is_some_and(|(_, reason, message)| {
+                reason == "PlatformFailure" && message.contains("performing maintenance on the underlying infrastructure")
+            }) || is_ready(stack)
+        })
+        .await?;
+    ensure!(!is_ready(&told), "the run was done before its task was stopped");
+    assert_eq!(failures(&told), (Some(0), Some(1)));
+    let stack = team.ready_after("app", 2).await?;
+    assert_eq!(failures(&stack), (Some(0), None));
+    team.clear().await
+}
+
+#[tokio::test]
+async fn run_out_of_memory_counts_and_names_the_field() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("memory").await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    world.control.exhaust(&task(&team, "app").await?).await?;
+    let told = team
+        .wait("app", "to have failed", |stack| condition(stack).is_some_and(|(_, reason, _)| reason == "RetryingAfterFailure"))
+        .await?;
+    let last = told.status.and_then(|status| status.last_update).context("lastUpdate")?;
+    let message = last.message.unwrap_or_default();
+    for words in [
+        "pulumi used more than the task's memory of ",
+        "exit code 137, OutOfMemoryError: Container killed due to memory usage",
+        "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack",
+    ] {
+        ensure!(message.contains(words), "{message}");
+    }
+    world.control.exhaust(&task(&team, "app").await?).await?;
+    team.wait("app", "to count the second", |stack| failures(stack) == (Some(1), None)).await?;
+    drop(hold);
+    team.ready_after("app", 3).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn slow_start_of_a_task_is_no_failure() -> Result<()> {
+    let (world, _turn) = aside().await?;
+    let team = world.namespace("slow-start").await?;
+    world.control.slow_starts(SLOW, PENDING.as_secs()).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let (begun, image) = (Instant::now(), format!("  workspaceTemplate: {{ spec: {{ image: {SLOW:?} }} }}\n"));
+    team.apply_stack("app", Source::Program("app"), &image).await?;
+    let stack = team.ready_after("app", 1).await?;
+    ensure!(begun.elapsed() > PENDING, "it was Ready after {:?}", begun.elapsed());
+    assert_eq!(failures(&stack), (Some(0), None), "{:#?}", stack.status);
+    team.clear().await
+}
