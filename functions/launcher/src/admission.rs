@@ -11,24 +11,36 @@ use kube::ResourceExt as _;
 
 use crate::{Ports, Settings, Stop, request::Request};
 
-/// Takes a slot, or finds that the run has one. The recorder releases it when the run is over.
-pub(crate) async fn enter<C: Cluster, O, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    run: &RunId,
-    request: &Request,
-    now: Timestamp,
-) -> Result<(), Stop> {
-    let (lease, before, all) = ask(ports, settings, update, run, request, now).await?;
-    if all != before {
-        // A concurrent writer gets a conflict and requeues.
-        admissions::write(ports.cluster, lease, &all).await?;
-    }
-    Ok(())
+/// A slot that a run may take, not taken yet.
+pub(crate) struct Offer {
+    lease: Lease,
+    /// The list without the run in it, and with it.
+    before: Admissions,
+    after: Admissions,
 }
 
-/// Asks for a slot. Returns the Lease and the list before and after admission, unwritten; a run that must wait is already queued.
+impl Offer {
+    /// Takes the slot. The recorder releases it when the run is over.
+    pub(crate) async fn take<C: Cluster>(self, cluster: &C) -> Result<(), Stop> {
+        if self.after != self.before {
+            // A concurrent writer gets a conflict and requeues.
+            admissions::write(cluster, self.lease, &self.after).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the slot to the next in the queue: a run that cannot begin would hold it up until it is forgotten.
+    pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &str) {
+        let mut without = self.before;
+        if without.waiting.remove(uid).is_some()
+            && let Err(error) = admissions::write(cluster, self.lease, &without).await
+        {
+            tracing::info!(uid, %error, "a run that cannot begin stays in the queue until it is forgotten");
+        }
+    }
+}
+
+/// Asks for a slot. A run that must wait is queued.
 pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -36,7 +48,7 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     run: &RunId,
     request: &Request,
     now: Timestamp,
-) -> Result<(Lease, Admissions, Admissions), Stop> {
+) -> Result<Offer, Stop> {
     let stack = request.stack.as_ref().map(|stack| stack.namespace.clone());
     let applicant = Applicant {
         namespace: run.update.namespace.clone(),
@@ -48,7 +60,7 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     };
     let (lease, before) = admissions::read(ports.cluster, &settings.system_namespace).await?;
     let mut all = before.clone();
-    let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok((lease, before, all)) };
+    let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok(Offer { lease, before, after: all }) };
     if all == before {
         return Err(Stop::wait("ConcurrencyLimit", words));
     }

@@ -1,11 +1,11 @@
 //! The claim of a Pulumi stack: a Lease in the system's own namespace, held by an Update's uid.
 
-use driftless_api::names;
+use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{Launch, ObjectKey, RunHint, RunId, VERSION, keys};
 use driftless_kubernetes::{Cluster, Error, admissions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use kube::core::ObjectMeta;
+use kube::{ResourceExt as _, core::ObjectMeta};
 
 use jiff::Timestamp;
 
@@ -74,10 +74,8 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(true);
     }
     let annotations = lease.metadata.annotations.unwrap_or_default();
-    if let Some(uid) = &uid
-        && !is_check
-        && annotations.contains_key(names::DRIFT_CHECK)
-    {
+    let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
+    if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
         let folder = keys::run(&run.update.cluster, uid);
         if !close(ports, &folder, now).await?
             && let Some(task) = owner(ports, &folder).await?.and_then(|owner| owner.task)
@@ -87,9 +85,12 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
-        // Its run may be over or its Update gone, and nobody else may know of the claim any more.
-        let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
-        ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
+        // The sweep comes to an Update that is not complete. Of any other nobody else may know that its run holds the claim.
+        let holder = ports.cluster.get::<Update>(namespace, name).await?;
+        if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
+            let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
+            ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
+        }
     }
     Err(Stop::wait(names::STACK_CLAIMED, format!("the Pulumi stack is in use by {by}")))
 }

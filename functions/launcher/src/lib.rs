@@ -373,6 +373,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Stop> {
     let folder = &keys::run(&hint.update.cluster, &update.uid().unwrap_or_default());
+    let mut offer = None;
     let request = match &recorded {
         None => Request::of(settings, update, stack)?,
         Some(record) => match Request::recorded(record) {
@@ -380,7 +381,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
                 claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
                 if settings.limits.any() {
-                    admission::ask(ports, settings, update, &record.run, &request, now).await?;
+                    offer = Some(admission::ask(ports, settings, update, &record.run, &request, now).await?);
                 }
                 request
             }
@@ -393,7 +394,13 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             tracing::info!(update = %hint.update, reason, message, "given up: it holds its stack and cannot begin");
             return Ok(give_up(ports, hint, update, folder, now).await?);
         }
-        prepared => prepared?,
+        Err(stop) => {
+            if let (Stop::Wait(..), Some(offer)) = (&stop, offer) {
+                offer.decline(ports.cluster, &update.uid().unwrap_or_default()).await;
+            }
+            return Err(stop);
+        }
+        Ok(prepared) => prepared,
     };
     let kept = match &prepared.kept {
         Some(ours) => Some(keep(ports.cluster, update, ours).await?),
@@ -427,7 +434,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         // Neither is given back here, as another look at the same Update may go on with it. So the place comes first: one that waits for
         // a place holds nobody up at the stack, and one that waits for its claim takes up no place.
         claim::is_ours(ports, &settings.system_namespace, &record.run, is_check, now).await?;
-        admission::enter(ports, settings, update, &record.run, &request, now).await?;
+        admission::ask(ports, settings, update, &record.run, &request, now).await?.take(ports.cluster).await?;
     }
     claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
     let task = match start(ports, &record, folder, now).await {

@@ -32,6 +32,8 @@ const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 
 /// As much of a document that a task wrote is read, in bytes. What is kept of it is less.
 const MAX_TOLD: u64 = 4 << 20;
+/// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
+const MAX_LOCK: usize = 4 << 10;
 
 /// What the recorder works with, for one cluster.
 #[derive(Debug)]
@@ -175,11 +177,10 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     } else {
         let launch = ports.objects.get(&format!("{folder}launch")).await?;
         let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
-        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await;
-        if !matches!(concluded, Ok(Some(_))) {
-            stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
-        }
-        if let Some(outcome) = concluded? {
+        // Before anything that the task wrote is read: no report keeps an overdue task alive.
+        stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
+        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
+        if let Some(outcome) = concluded {
             let (outcome, is_new) = record(ports, &folder, outcome).await?;
             if is_new {
                 count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
@@ -381,10 +382,11 @@ async fn keep_lock<C, O: Objects, Q, T>(
 ) -> Result<(), Error> {
     let Some(document) = told(ports.objects, task, "lock").await? else { return Ok(()) };
     let lock: Lock = match from_json("lock", &document) {
-        Ok(lock) => lock,
-        Err(error) => {
-            // The task wrote it: the record of its end does not depend on that.
-            tracing::warn!(update = %run.update, %error, "a lock that the run may have left is not known");
+        Ok(lock) if document.len() <= MAX_LOCK => lock,
+        // The task wrote it: the record of its end does not depend on that.
+        other => {
+            let error = other.err().map_or_else(|| "too large".into(), |error| error.to_string());
+            tracing::warn!(update = %run.update, error, "a lock that the run may have left is not known");
             return Ok(());
         }
     };

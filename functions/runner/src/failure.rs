@@ -38,11 +38,14 @@ impl Failure {
 
     /// A signal ended pulumi that the runner did not send: the kernel sends one when the task runs out of memory.
     pub(crate) fn of_killed(self) -> Self {
-        let message = format!(
-            "pulumi was killed, probably because the task ran out of memory; {MORE_MEMORY}; its last words:\n{}",
-            self.message
-        );
-        Self { message, ..self }
+        let why = "pulumi was killed, probably because the task ran out of memory";
+        Self { message: format!("{why}; {MORE_MEMORY}; its last words:\n{}", self.message), ..self }
+    }
+
+    /// The kernel killed a process of the run, such as a provider, and pulumi failed.
+    pub(crate) fn of_memory(self) -> Self {
+        let why = "the task ran out of memory and a process was killed";
+        Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
     }
 
     /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.

@@ -68,6 +68,8 @@ pub struct Settings {
     pub environment: Vec<(OsString, OsString)>,
     /// Where a directory for this run is made; it is removed when the result is stored.
     pub scratch: PathBuf,
+    /// `/proc/vmstat`: how many processes the kernel has killed for want of memory. A Fargate task has a kernel of its own.
+    pub vmstat: PathBuf,
     /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard input
     /// and becomes PROGRAM, with the same process id.
     pub runner: PathBuf,

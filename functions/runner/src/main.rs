@@ -124,6 +124,7 @@ fn settings(arguments: Arguments) -> io::Result<Settings> {
         certificates: arguments.certificates,
         environment: env::vars_os().collect(),
         scratch: env::temp_dir(),
+        vmstat: "/proc/vmstat".into(),
         runner: env::current_exe()?,
         now,
     })

@@ -4,7 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     convert::Infallible,
-    io,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -98,6 +98,9 @@ pub(crate) struct Session<'a> {
     identity: Option<ProgramIdentity>,
     pulumi: Pulumi,
     stop: watch::Sender<Option<Stop>>,
+    vmstat: PathBuf,
+    /// See [`oom_kills`]: when the run began.
+    oom_kills: u64,
 }
 
 impl<'a> Session<'a> {
@@ -132,7 +135,9 @@ impl<'a> Session<'a> {
             heard: Cell::new(Instant::now()),
             forced: RefCell::default(),
         };
-        Ok(Self { spec, folder, gauge, now: settings.now, tree, event_logs: scratch.join("events"), identity, pulumi, stop })
+        let (now, vmstat) = (settings.now, settings.vmstat.clone());
+        let (event_logs, oom_kills) = (scratch.join("events"), oom_kills(&vmstat));
+        Ok(Self { spec, folder, gauge, now, tree, event_logs, identity, pulumi, stop, vmstat, oom_kills })
     }
 
     /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
@@ -267,7 +272,11 @@ impl<'a> Session<'a> {
             return Err(self.cut_short(stop, &ended.words));
         }
         let failure = Failure::of_pulumi(&ended.words, self.spec.stale_lock.as_ref());
-        Err(if ended.killed { failure.of_killed() } else { failure })
+        Err(match ended.killed {
+            _ if oom_kills(&self.vmstat) > self.oom_kills => failure.of_memory(),
+            true => failure.of_killed(),
+            false => failure,
+        })
     }
 
     /// Carries out the operation and returns its events; once more if only the lock of a run that is known to be dead was in its way.
@@ -438,6 +447,12 @@ impl<'a> Session<'a> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
+/// Returns how many processes the kernel has killed for want of memory since it started; 0 if it does not say.
+fn oom_kills(vmstat: &Path) -> u64 {
+    let text = fs::read_to_string(vmstat).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
+}
+
 fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }
@@ -473,14 +488,14 @@ fn bare(project: &ProjectInfo, operation: Operation, tree: &Path) -> Result<(), 
         )));
     }
     // JSON is YAML, quoted well.
-    let write = || std::fs::create_dir_all(tree).and_then(|()| std::fs::write(tree.join(PROJECT_FILES[0]), to_json(project)));
+    let write = || fs::create_dir_all(tree).and_then(|()| fs::write(tree.join(PROJECT_FILES[0]), to_json(project)));
     write().map_err(|error| Failure::unknown(format!("cannot write {}: {error}", PROJECT_FILES[0])))
 }
 
 /// Reads the project's name and runtime.
 fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
     for file in PROJECT_FILES {
-        let text = match std::fs::read_to_string(dir.join(file)) {
+        let text = match fs::read_to_string(dir.join(file)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             text => text.map_err(|error| Failure::unknown(format!("cannot read {file}: {error}")))?,
         };
@@ -499,17 +514,17 @@ mod tests {
     #[test]
     fn the_project_is_read_in_both_forms_of_its_runtime() {
         let dir = std::env::temp_dir().join(format!("driftless-project-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
         assert_eq!(project(&dir).unwrap_err().message, "the directory has no Pulumi.yaml");
         let read = |text: &str| {
-            std::fs::write(dir.join("Pulumi.yaml"), text).unwrap();
+            fs::write(dir.join("Pulumi.yaml"), text).unwrap();
             project(&dir).map_err(|failure| failure.message)
         };
         let found = |runtime: &str| Ok(ProjectInfo { name: "p".into(), runtime: runtime.into() });
         assert_eq!(read("name: p\nruntime: yaml\nresources: {}\n"), found("yaml"));
         assert_eq!(read("name: p\nruntime:\n  name: nodejs\n  options: {a: 1}\n"), found("nodejs"));
         assert!(read("name: p\n").is_err());
-        std::fs::remove_dir_all(dir).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
@@ -522,7 +537,7 @@ mod tests {
         }
         bare(&info, Operation::Destroy, &tree).unwrap();
         assert_eq!(project(&tree).unwrap(), info);
-        std::fs::remove_dir_all(tree).unwrap();
+        fs::remove_dir_all(tree).unwrap();
     }
 
     #[test]

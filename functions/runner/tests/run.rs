@@ -37,6 +37,7 @@ env > "$DIR/env"
 for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
 [ -z "$log" ] || cat "$DIR/events" > "$log"
 [ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
+[ "$call" != "$(cat "$DIR/starves")" ] || { echo "oom_kill 4" > "$DIR/vmstat"; echo "error: the plugin is gone" >&2; exit 255; }
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
   trap 'echo "error: interrupted here" >&2; exit 1' INT
   touch "$DIR/hangs"
@@ -83,7 +84,7 @@ impl Aws {
         let script = dir.join("bin/pulumi");
         fs::write(&script, PULUMI).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        for file in ["hang", "dies", "events"] {
+        for file in ["hang", "dies", "starves", "events"] {
             fs::write(dir.join(file), "").unwrap();
         }
         fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
@@ -110,6 +111,7 @@ impl Aws {
                 variable("HOME", "/tmp"),
             ],
             scratch: dir.clone(),
+            vmstat: dir.join("vmstat"),
             runner: env!("CARGO_BIN_EXE_runner").into(),
             now,
         };
@@ -521,6 +523,23 @@ async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
         let Lock { not_before, not_after, .. } = aws.document("out/lock").unwrap();
         assert_eq!(not_after.is_some(), dies);
         assert!(not_after.is_none_or(|end| end >= not_before));
+    }
+}
+
+#[tokio::test]
+async fn failed_run_names_the_memory_if_the_kernel_killed_a_process() {
+    for (starves, words) in [("up", "the task ran out of memory and a process was killed; give it more memory with"), ("", "")] {
+        let aws = Aws::new(&format!("memory-{starves}"));
+        fs::write(aws.dir.join("vmstat"), "pgfault 7\noom_kill 3\n").unwrap();
+        fs::write(aws.dir.join("starves"), starves).unwrap();
+        aws.launch(|_| {});
+        aws.run().await.unwrap();
+        if starves.is_empty() {
+            assert_eq!(aws.result().verdict, Verdict::Succeeded {}, "earlier kills are not this run's");
+        } else {
+            let (.., message) = aws.failure();
+            assert!(message.starts_with(words) && message.contains("error: the plugin is gone"), "{message}");
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 /// What an archive may cost: settings of an installation. The defaults fit a large repository and a small function. PKO stops at 100 MiB
 /// of content and has no other limit.
 ///
-/// Memory is bounded by these and by constants beside them: 1 MiB per extended header, and 16 MiB for all paths together.
+/// Memory is bounded by these and by constants beside them: 1 MiB per extended header, and 16 MiB for all paths together as
+/// the manifest has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes after decompression, the archive's own headers and padding included. They need as much scratch space, and twice as much

@@ -41,6 +41,12 @@ pub(crate) fn check_characters(text: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Returns the size of a path or a target in a manifest, in bytes: a control character takes six, so that a few of them would make a
+/// manifest larger than a function's memory.
+pub(crate) fn in_json(text: &str) -> usize {
+    text.bytes().map(|byte| if byte < b' ' { 6 } else { 1 + usize::from(byte == b'"') }).sum()
+}
+
 /// A directory as people write it, with dots and slashes too many; `None` if it is not within the tree.
 pub(crate) fn directory(raw: &str) -> Option<String> {
     let parts: Vec<&str> = parts(raw).collect();

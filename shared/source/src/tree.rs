@@ -7,7 +7,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Limits, path};
 
-/// All paths and targets of a tree together. Large repositories have about a quarter of it.
+/// The maximum size of all paths and targets of a tree together, in bytes as the manifest has them. Large repositories have about a quarter
+/// of it.
 const PATHS_BYTES: usize = 16 << 20;
 
 /// Bytes of content that are read and written at once.
@@ -235,7 +236,7 @@ impl<S: Write> Builder<S> {
         }
         let target = std::str::from_utf8(target).map_err(|_| invalid("is not UTF-8"))?;
         path::check_characters(target).map_err(invalid)?;
-        self.paths += target.len();
+        self.paths += path::in_json(target);
         self.place(&path, Node::Link(target.to_owned()))
     }
 
@@ -284,7 +285,7 @@ impl<S: Write> Builder<S> {
     }
 
     fn insert(&mut self, path: &str, node: Node) -> Result<(), Refusal> {
-        self.paths += path.len();
+        self.paths += path::in_json(path);
         if self.paths > PATHS_BYTES {
             return Err(Refusal::PathsTooLong { limit: PATHS_BYTES });
         }

@@ -154,6 +154,7 @@ fn bombs() -> Vec<Hostile> {
     let members = [gzip(&Tar::default().file("zeros", &vec![0; 2 * MIB]).0[..512]), gzip(&vec![0; MIB / 4]).repeat(8)].concat();
     let behind = [Tar::default().file("file", b"").end().0, vec![0; 2 * MIB]].concat();
     let long = (0..580).fold(Tar::default(), |tar, n| tar.file(&format!("{n:04}{}", "/ddddddddddddddd".repeat(62)), b""));
+    let control = (0..2900).fold(Tar::default(), |tar, n| tar.file(&format!("{n:04}{}", "\u{1}".repeat(990)), b""));
     let deep = format!("{}f", "d/".repeat(100));
     vec![
         hostile("too-dense", zeros, too_dense),
@@ -171,6 +172,7 @@ fn bombs() -> Vec<Hostile> {
         hostile("global-pax-bomb", header_bomb(b'g'), headers),
         hostile("too-many-entries", many.gzip(), "too many files and directories, the maximum is 100000"),
         hostile("paths-too-long-in-sum", long.gzip(), "paths together are too long, the maximum is 16777216 bytes"),
+        hostile("control-characters", control.gzip(), "paths together are too long, the maximum is 16777216 bytes"),
         hostile("too-deep", Tar::default().file(&deep, b"").gzip(), "has too many parts, the maximum is 64"),
         hostile("path-too-long", Tar::default().file(&"n".repeat(2000), b"").gzip(), "is too long, the maximum is 1024 bytes"),
         hostile(

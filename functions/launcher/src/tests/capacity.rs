@@ -126,6 +126,15 @@ fn admissions(world: &World) -> Admissions {
     serde_json::from_str(&lease.unwrap().annotations()[keys::ADMISSIONS_ANNOTATION]).unwrap()
 }
 
+/// Releases the slot of a run, as the recorder does.
+fn release(world: &World, uid: &str) {
+    let lease = world.drive(Cluster::get::<Lease>(world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
+    let (mut lease, mut all) = (lease.unwrap(), admissions(world));
+    assert!(all.release(uid));
+    lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&all));
+    world.drive(world.replace(&lease)).unwrap().unwrap();
+}
+
 #[test]
 fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     let world = quiet();
@@ -153,11 +162,7 @@ fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     look_with(&world, &limited, &hint("c"));
     assert!(!tells_recorder_of(&received(&world), "a"), "not again before its entry is renewed");
 
-    let lease = world.drive(Cluster::get::<Lease>(&world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
-    let (mut lease, mut all) = (lease.unwrap(), admissions(&world));
-    assert!(all.release("uid-a"));
-    lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(&all));
-    world.drive(world.replace(&lease)).unwrap().unwrap();
+    release(&world, "uid-a");
     look_with(&world, &limited, &hint("c"));
     assert_eq!(world.live_tasks().len(), 2);
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-c"]);
@@ -169,4 +174,30 @@ fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     by_hand(&world, "d", &json!({}));
     look_with(&world, &limited, &hint("d"));
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-d"]);
+}
+
+#[test]
+fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "a", &json!({}));
+    let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
+    look_with(&world, &limited, &hint("a"));
+    // It waits for a slot. Then its Secret goes, and the slot is free.
+    let secret = |data: Value| {
+        let metadata = json!({ "namespace": "n", "name": "s" });
+        world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));
+    };
+    secret(json!({ "A": "YQ==" }));
+    let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
+    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env })));
+    by_hand(&world, "b", &json!({}));
+    look_with(&world, &limited, &hint("b"));
+    assert_eq!(admissions(&world).waiting.into_keys().collect::<Vec<_>>(), ["uid-b"]);
+    secret(json!({}));
+    release(&world, "uid-a");
+    look_with(&world, &limited, &hint("b"));
+    assert!(waits(&world, "b").0.starts_with("Input"), "{:?}", waits(&world, "b"));
+    let all = admissions(&world);
+    assert!(all.waiting.is_empty() && all.running.is_empty(), "{all:?}");
 }

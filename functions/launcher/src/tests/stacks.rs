@@ -94,13 +94,21 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 
-    // The other way round it waits.
+    // The other way round it waits. The sweep comes to the holder; the recorder is told of it only when it is not there, or complete by
+    // its status.
     let world = quiet();
     check(&world);
     looked(&world, &hint("up"));
+    received(&world);
     looked(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, names::STACK_CLAIMED);
     assert!(matches!(&world.live_tasks()[..], [task] if !task.stopping));
+    assert!(!tells_recorder_of(&received(&world), "up"));
+    let mut holder = world.object(&key("Update", "n", "up")).unwrap();
+    holder["status"] = complete();
+    world.insert(holder);
+    looked(&world, &hint("u"));
+    assert!(tells_recorder_of(&received(&world), "up"));
 }
 
 #[test]

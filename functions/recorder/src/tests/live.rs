@@ -37,10 +37,7 @@ fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
     let mut released = false;
     for call in 1.. {
         world.crash_before_call(call);
-        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
-        let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-        let ended = world.drive(handle(&ports, &settings, &hint, world.now()));
+        let ended = handled(&world);
         released |= !is_claimed(&world);
         assert!(!released || is_stopping(&world), "released before call {call}, and the task goes on");
         if ended.is_some() {
@@ -94,6 +91,27 @@ fn task_is_stopped_after_its_limit_and_five_minutes() {
     world.end_task(&arn, "stopped");
     look(&world);
     assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+}
+
+#[test]
+fn overdue_task_is_stopped_before_its_reports_are_read() {
+    let (world, arn) = live(RunLimits { silence_seconds: None, max_seconds: Some(3600) });
+    let folder = keys::task(ROLE, keys::task_id(&arn));
+    for report in ["progress", "result"] {
+        put(&world, &format!("{folder}out/{report}"), "{}");
+    }
+    world.advance(SignedDuration::from_mins(66));
+    // Whatever the report does to the function that reads it, the stop came first.
+    for call in 1.. {
+        world.crash_before_call(call);
+        let ended = handled(&world);
+        let is_recorded = world.objects().contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid")));
+        assert!(!is_recorded || is_stopping(&world), "recorded before call {call}, and the task goes on");
+        if ended.is_some() {
+            break;
+        }
+    }
+    assert!(is_stopping(&world));
 }
 
 #[test]
