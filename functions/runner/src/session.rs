@@ -446,13 +446,13 @@ impl<'a> Session<'a> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 /// Returns how many processes the kernel has killed for want of memory since it started; 0 if it does not say.
 fn oom_kills(vmstat: &Path) -> u64 {
     let text = fs::read_to_string(vmstat).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }
