@@ -237,7 +237,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted("the run was given up before it started: its Update was deleted, or is not the Stack's current one, or it waited and the Stack was changed or suspended, or what it reads changed".into())));
+        return Ok(Some(aborted(NOT_STARTED.into())));
     };
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
@@ -287,6 +287,10 @@ fn without_result(cause: Cause, end: &TaskEnd, size: Option<TaskSize>) -> String
         }
     }
 }
+
+/// The message of a run that the launcher closed before a task owned it.
+const NOT_STARTED: &str = "run was abandoned before its task started: its Update was deleted or is no longer the Stack's current one, or the \
+                           Stack was changed or suspended, or one of its inputs is gone";
 
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot took the capacity back";

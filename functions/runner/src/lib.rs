@@ -32,7 +32,8 @@ use std::{
 use backon::{ExponentialBuilder, Retryable};
 pub use credentials::CredentialsEndpoint;
 use driftless_contract::{
-    Identity, InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json,
+    EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Identity, InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict,
+    from_json, keys, to_json,
 };
 use failure::Failure;
 use jiff::Timestamp;
@@ -101,6 +102,19 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl Error {
+    /// Returns the exit code by which ECS tells the recorder why there is no report.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoRun(_) => EXIT_NO_RUN,
+            Self::Store(StoreError::Status { .. }) => EXIT_REFUSED,
+            Self::Store(StoreError::Transport(_) | StoreError::Credentials(_)) => EXIT_UNREACHABLE,
+            Self::Store(StoreError::Request(_)) | Self::Stopped | Self::Metadata(_) | Self::Scratch { .. } => 1,
+        }
+    }
 }
 
 /// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is

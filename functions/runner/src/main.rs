@@ -70,7 +70,7 @@ fn main() -> ExitCode {
     let Err(error) = ended else { return ExitCode::SUCCESS };
     let words: Vec<_> = successors(Some(&*error), |&error| error.source()).map(ToString::to_string).collect();
     eprintln!("driftless: {}", words.join(": "));
-    ExitCode::FAILURE
+    error.downcast_ref().map_or(ExitCode::FAILURE, |error: &runner::Error| error.exit_code().into())
 }
 
 /// See [`Settings::runner`].

@@ -212,9 +212,11 @@ fn answer(status: StatusCode, code: &str) -> String {
         "AccessDenied" => "; check the policies of the task role, the bucket and the VPC endpoint for S3",
         "ExpiredToken" | "TokenRefreshRequired" => "; the task's credentials have expired, a new task has new ones",
         "RequestTimeTooSkewed" => "; the task's clock differs from that of S3 by more than 15m, a new task has another host",
-        "SignatureDoesNotMatch" | "InvalidAccessKeyId" | "InvalidToken" => {
-            "; check the bucket's Region, and that no proxy changes requests to S3"
-        }
+        "SignatureDoesNotMatch"
+        | "InvalidAccessKeyId"
+        | "InvalidToken"
+        | "AuthorizationHeaderMalformed"
+        | "PermanentRedirect" => "; check the bucket's Region, and that no proxy changes requests to S3",
         _ => "",
     };
     format!("{status} {code}{remedy}")
@@ -295,6 +297,7 @@ mod tests {
             (403, "SignatureDoesNotMatch", false, "that no proxy changes requests"),
             (403, "ExpiredToken", false, "the task's credentials have expired"),
             (400, "ExpiredToken", false, "the task's credentials have expired"),
+            (301, "PermanentRedirect", false, "the bucket's Region"),
             (503, "SlowDown", true, "SlowDown"),
         ] {
             let error = error(status, code);

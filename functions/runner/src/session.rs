@@ -349,8 +349,8 @@ impl<'a> Session<'a> {
         let event_log = self.event_logs.with_extension(number);
         let call = call(self.spec, &event_log);
         let held = self.pulumi.hold(&call).map_err(not_run)?;
-        // A look takes no lock where that of a dead run is left: some versions of pulumi never do, the others cannot. What is known of the
-        // dead run's is kept.
+        // A preview takes no lock while a dead run's is there: some versions of pulumi never take one, the others fail. The record of the
+        // dead run's lock is kept.
         let takes_lock = !call.is_preview() || self.spec.stale_lock.is_none() || number == AFTER_STALE_LOCK;
         let lock = held.id().filter(|_| takes_lock).map(|pid| self.lock(pid));
         if let Some(lock) = &lock {

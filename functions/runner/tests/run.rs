@@ -16,8 +16,8 @@ use std::{
 };
 
 use driftless_contract::{
-    ClusterAccess, Config, ConfigValue, Drift, DriftedResource, Env, Identity, Lock, ObjectKey, Operation, Phase, Progress,
-    RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
+    ClusterAccess, Config, ConfigValue, Drift, DriftedResource, EXIT_REFUSED, Env, Identity, Lock, ObjectKey, Operation, Phase,
+    Progress, RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
 };
 use driftless_source::{Digest, Manifest, Tree};
 use futures::future::join_all;
@@ -338,8 +338,9 @@ async fn spec_that_s3_refuses_for_good_ends_the_task_at_once() {
     for code in ["SignatureDoesNotMatch", "RequestTimeTooSkewed", "ExpiredToken"] {
         let aws = Aws::new(code);
         aws.put("in/spec", [REFUSED, code.as_bytes()].concat());
-        let ended = aws.run().await;
-        let Err(Error::Store(error)) = ended else { panic!("{ended:?}") };
+        let ended = aws.run().await.unwrap_err();
+        assert_eq!(ended.exit_code(), EXIT_REFUSED);
+        let Error::Store(error) = ended else { panic!("{ended:?}") };
         let words = format!("GET of in/spec answered 403 Forbidden {code}; ");
         assert!(error.to_string().starts_with(&words), "{error}");
         let (phase, reason, message) = aws.failure();

@@ -10,7 +10,7 @@ mod message;
 mod report;
 mod run;
 
-pub use driftless_core::{Drift, DriftedResource, MORE_MEMORY, Operation};
+pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, Operation};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};

@@ -34,6 +34,13 @@ pub struct TaskEnd {
 pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or \
                            spec.resources.limits.memory of the Workspace";
 
+/// The runner's exit code if no run was given to its task, or S3 denies the read: S3 says the same of both.
+pub const EXIT_NO_RUN: u8 = 40;
+/// The runner's exit code if S3 refuses its requests, so that it cannot report why.
+pub const EXIT_REFUSED: u8 = 41;
+/// The runner's exit code if it does not reach S3, or the endpoint of its credentials.
+pub const EXIT_UNREACHABLE: u8 = 42;
+
 /// What ended a run whose runner reported no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -69,6 +76,23 @@ impl TaskEnd {
     /// Returns what a person can do about this end.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
+        let exits = [
+            (
+                EXIT_NO_RUN,
+                "S3 denies the task its folder, or nothing was written there; check the policies of the task role, the bucket and the VPC \
+                 endpoint for S3",
+            ),
+            (
+                EXIT_REFUSED,
+                "S3 refuses the task's requests; see its error code in the task's log, check the Region of the bucket, and proxies",
+            ),
+            (EXIT_UNREACHABLE, "the task does not reach S3; check the way to it from the subnets"),
+        ];
+        // Of the main container: an init container is the tenant's, and may exit with any code.
+        let exit = exits.into_iter().find(|(code, _)| self.words.contains(&format!("pulumi: exit code {code}")));
+        if let Some((_, remedy)) = exit {
+            return remedy;
+        }
         let remedies = [
             ("outofmemory", MORE_MEMORY),
             ("cannotpull", "check the Workspace's image and the pull limits of its registry"),
@@ -124,6 +148,9 @@ mod tests {
         for (words, expected) in [
             ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
             ("pulumi: exit code 137, OutOfMemoryError: Container killed", "spec.workspaceTemplate.spec.resources.limits.memory"),
+            ("EssentialContainerExited; pulumi: exit code 40", "policies of the task role"),
+            ("EssentialContainerExited; pulumi: exit code 41", "Region of the bucket"),
+            ("EssentialContainerExited; pulumi: exit code 42", "way to it from the subnets"),
             ("ResourceInitializationError: unable to pull secrets", "way from the subnets"),
             ("Timeout waiting for network interface provisioning to complete.", "free addresses"),
             ("Unexpected EC2 error while attempting to Create Network Interface", "free addresses"),

@@ -128,10 +128,19 @@ fn what_may_not_be_read_is_a_warning() -> Result<()> {
 #[test]
 fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
     let mut answers = account();
-    answers.insert("ec2.describe-route-tables", json!({ "RouteTables": [] }));
-    let names = ["ecr.api", "ecr.dkr", "logs", "s3", "sts"];
-    let endpoints = names.map(|name| json!({ "ServiceName": format!("com.amazonaws.eu-west-1.{name}") }));
-    answers.insert("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": endpoints }));
+    let table = json!({ "VpcId": "vpc-1", "RouteTableId": "rtb-1", "Associations": [{ "Main": true }], "Routes": [] });
+    answers.insert("ec2.describe-route-tables", json!({ "RouteTables": [table] }));
+    let with_s3_for = |table: &str| {
+        let name = |name: &str| format!("com.amazonaws.eu-west-1.{name}");
+        let interface = |service| json!({ "ServiceName": name(service), "VpcEndpointType": "Interface" });
+        let mut endpoints: Vec<_> = ["ecr.api", "ecr.dkr", "logs", "sts"].map(interface).into();
+        endpoints.push(json!({ "ServiceName": name("s3"), "VpcEndpointType": "Gateway", "RouteTableIds": [table] }));
+        json!({ "VpcEndpoints": endpoints })
+    };
+    answers.insert("ec2.describe-vpc-endpoints", with_s3_for("rtb-2"));
+    let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+    assert!(!goes_on && said.contains("no VPC endpoints for s3\n"), "{said}");
+    answers.insert("ec2.describe-vpc-endpoints", with_s3_for("rtb-1"));
     answers.insert("iam.get-role", json!("An error occurred (NoSuchEntity) when calling GetRole"));
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on && said.contains("by VPC endpoints alone") && said.contains("create-service-linked-role"), "{said}");

@@ -249,13 +249,19 @@ async fn run_whose_folder_s3_refuses_names_the_error_of_s3() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("folder").await?;
     let refused = s3("s3 GET", "/in/spec", 100, 403, "SignatureDoesNotMatch");
-    world.control.outage(&refused).await?;
+    let unreported = s3("s3 PUT", "/out/result", 100, 403, "SignatureDoesNotMatch");
+    for outage in [&refused, &unreported] {
+        world.control.outage(outage).await?;
+    }
     apply(&team, "pulumi/pulumi:1", &["app".into()]).await?;
-    let told = |stack: &Stack| {
-        let platform = condition(stack).is_some_and(|(_, reason, _)| reason == "PlatformFailure");
-        platform && says(stack, "SignatureDoesNotMatch; check the bucket's Region")
+    let told = |stack: &Stack, words: &str| {
+        condition(stack).is_some_and(|(_, reason, _)| reason == "PlatformFailure") && says(stack, words)
     };
-    let stack = team.wait("app", "to have the error code of S3", told).await?;
+    let exit = "pulumi: exit code 41; S3 refuses the task's requests; see its error code in the task's log";
+    team.wait("app", "to have the task's exit code", |stack| told(stack, exit)).await?;
+    world.control.outage(&Outage { percent: 0, ..unreported }).await?;
+    let code = "SignatureDoesNotMatch; check the bucket's Region";
+    let stack = team.wait("app", "to have the error code of S3", |stack| told(stack, code)).await?;
     ensure!(stack.status.and_then(|status| status.last_update?.failures) == Some(0), "it counts");
     world.control.outage(&Outage { percent: 0, ..refused }).await?;
     team.wait("app", "to be Ready", is_ready).await?;

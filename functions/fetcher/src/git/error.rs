@@ -70,7 +70,7 @@ pub enum GitError {
         "{field} is not a reference to a literal or to a key of a Secret; set its type to Secret, secret.name and secret.key"
     )]
     Selector { field: &'static str },
-    #[error("Secret {secret:?} is not there ({field}); it is looked at again when it is due")]
+    #[error("Secret {secret:?} is not there ({field}); create it, and the source is fetched at its next interval")]
     NoSecret { secret: String, field: &'static str },
     #[error("creating gitAuth: no key {key:?} found in Secret {secret:?} ({field})")]
     NoKey { secret: String, key: String, field: &'static str },
