@@ -23,8 +23,8 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         return Ok(None);
     }
     let result = match source {
-        OwnSource::Git { url, reference, auth, .. } => {
-            git::fetch_of_workspace(ports, settings, key, (url, reference, auth), &subject, now).await?
+        OwnSource::Git { url, reference, dir, auth, .. } => {
+            git::fetch_of_workspace(ports, settings, key, (url, reference, dir, auth), &subject, now).await?
         }
         OwnSource::Flux { url, digest, .. } => flux::fetch_of_workspace(ports, settings, key, (url, digest), now).await?,
     };

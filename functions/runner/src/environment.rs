@@ -11,8 +11,9 @@ use driftless_contract::Env;
 
 use crate::dotenv;
 
-/// Variables that identify the task or steer the runner. With the first two a program would act as the task.
-const OURS: [&str; 4] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "DRIFTLESS_"];
+/// Prefixes of variables that identify the task or steer the runner. With the first two a program would act as the task, and with its
+/// Region pulumi would replace what a program of another Region has made.
+const OURS: [&str; 6] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "DRIFTLESS_"];
 
 /// What pulumi's environment is.
 pub(crate) struct Environment {
@@ -38,6 +39,9 @@ pub(crate) fn environment(
         environment.insert("HOME".into(), home.into());
     }
     environment.insert("PULUMI_SKIP_UPDATE_CHECK".into(), "true".into());
+    // A task has no stack settings of the run before. Without this a state whose secrets a key service encrypts would be read, and
+    // encrypted anew, with a passphrase.
+    environment.insert("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER".into(), "true".into());
     environment.extend(identity);
     environment.extend(run.iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
     let written = file.map_or_else(|| Ok(BTreeMap::new()), |file| written(Path::new(&file), &environment))?;
@@ -91,14 +95,22 @@ mod tests {
             "AWS_ENDPOINT_URL_S3",
             "DRIFTLESS_BUCKET",
             "AWS_REGION",
+            "AWS_DEFAULT_REGION",
             "PATH",
         ];
         let container = container.map(|name| (name.into(), "x".into())).into_iter().chain([("HOME".into(), "/tmp".into())]);
         let run = [env("A", "1"), env("A", "2"), env("AWS_REGION", "eu-west-1")];
         let found = environment(container, vec![], &run, Path::new("/nowhere")).unwrap().variables;
         let found: Vec<String> = found.iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect();
-        let expected =
-            ["A=2", "AWS_REGION=eu-west-1", "HOME=/tmp", "PATH=x", "PULUMI_DEBUG_COMMANDS=true", "PULUMI_SKIP_UPDATE_CHECK=true"];
+        let expected = [
+            "A=2",
+            "AWS_REGION=eu-west-1",
+            "HOME=/tmp",
+            "PATH=x",
+            "PULUMI_DEBUG_COMMANDS=true",
+            "PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER=true",
+            "PULUMI_SKIP_UPDATE_CHECK=true",
+        ];
         assert_eq!(found, expected);
     }
 

@@ -62,6 +62,10 @@ impl ProgramIdentity {
                 // As EKS sets it: older SDKs call the global endpoint of STS without it, which a VPC endpoint does not serve.
                 ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
+            // As EKS sets them in a pod whose ServiceAccount has a role.
+            if let Some(region) = region_of_eks(&self.given.borrow().cluster.server) {
+                variables.extend(["AWS_REGION", "AWS_DEFAULT_REGION"].map(|name| (name.into(), region.into())));
+            }
         }
         variables
     }
@@ -105,6 +109,15 @@ impl ProgramIdentity {
         (now >= at && !self.expiry_told.replace(true))
             .then(|| format!("driftless: the tokens of the program's ServiceAccount expired at {at:.0}, and no new ones came"))
     }
+}
+
+/// Returns the Region of an EKS cluster by the address of its API server: `https://ID.gr7.REGION.eks.amazonaws.com`, or
+/// `https://ID.gr7.REGION.api.aws` with IPv6. None for any other cluster.
+fn region_of_eks(server: &str) -> Option<&str> {
+    let host = server.strip_prefix("https://")?.split([':', '/']).next()?;
+    let suffixes = [".eks.amazonaws.com", ".eks.amazonaws.com.cn", ".api.aws"];
+    let before = suffixes.into_iter().find_map(|suffix| host.strip_suffix(suffix))?;
+    before.rsplit_once('.').map(|(_, region)| region)
 }
 
 fn tokens(identity: &Identity) -> impl Iterator<Item = &str> {
@@ -170,6 +183,20 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("driftless-identity-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         dir
+    }
+
+    #[test]
+    fn region_is_that_of_the_eks_cluster() {
+        for (server, region) in [
+            ("https://AB12.gr7.us-east-1.eks.amazonaws.com", Some("us-east-1")),
+            ("https://AB12.gr7.us-east-1.eks.amazonaws.com:443/", Some("us-east-1")),
+            ("https://AB12.yl4.cn-north-1.eks.amazonaws.com.cn", Some("cn-north-1")),
+            ("https://AB12.gr7.eu-west-1.api.aws", Some("eu-west-1")),
+            ("https://eks.amazonaws.com", None),
+            ("https://127.0.0.1:6443", None),
+        ] {
+            assert_eq!(region_of_eks(server), region, "{server}");
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@ const MASK: &str = "[secret]";
 
 /// Shorter values are not masked: they are in every other word, and tell little.
 const MIN_BYTES: usize = 4;
+/// A shorter value hides an output only if it is the whole of it: a Secret that also holds `prod` or `true` would hide every address that has
+/// the word in it.
+const MIN_BYTES_WITHIN_OUTPUT: usize = 8;
 
 /// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
 /// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one. More may come while
@@ -52,6 +55,22 @@ impl Mask {
         add(&mut forms);
         forms.sort_unstable();
         forms.dedup();
+    }
+
+    /// Whether an output tells a secret.
+    pub(crate) fn is_told_by(&self, output: &Value) -> bool {
+        match output {
+            Value::Null | Value::Bool(_) => false,
+            Value::Number(number) => self.is_told_by_text(&number.to_string()),
+            Value::String(text) => self.is_told_by_text(text),
+            Value::Array(values) => values.iter().any(|value| self.is_told_by(value)),
+            Value::Object(fields) => fields.iter().any(|(name, value)| self.is_told_by_text(name) || self.is_told_by(value)),
+        }
+    }
+
+    fn is_told_by_text(&self, text: &str) -> bool {
+        let tells = |form: &String| text.trim() == form || form.len() >= MIN_BYTES_WITHIN_OUTPUT && text.contains(form.as_str());
+        self.forms.borrow().iter().any(tells)
     }
 
     /// The text with every secret in it replaced; secrets that overlap are replaced as one.
@@ -115,6 +134,7 @@ fn occurrences<'a>(text: &'a str, form: &'a str) -> impl Iterator<Item = (usize,
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -143,6 +163,24 @@ mod tests {
         let mask = mask(&["abcdef", "defghi", "anana"]);
         assert_eq!(mask.apply("xabcdefghix"), "x[secret]x");
         assert_eq!(mask.apply("bananana."), "b[secret].");
+    }
+
+    #[test]
+    fn output_tells_a_short_secret_only_as_a_whole() {
+        let mask = mask(&["prod", "12345", "pass\"word", "{\"token\":\"tok-canary\"}"]);
+        for (output, told) in [
+            (json!("https://prod.example"), false),
+            (json!("prod"), true),
+            (json!({ "stage": ["prod"] }), true),
+            (json!({ "prod": 1 }), true),
+            (json!(12345), true),
+            (json!(123_456), false),
+            (json!("postgres://me:pass\"word@host"), true),
+            (json!(["a tok-canary b"]), true),
+            (json!([true, null, "dev"]), false),
+        ] {
+            assert_eq!(mask.is_told_by(&output), told, "{output}");
+        }
     }
 
     #[test]

@@ -424,8 +424,7 @@ impl<'a> Session<'a> {
         let known = clear.into_iter().filter(|(_, value)| !has_text(value, &|text| text == UNKNOWN));
         Ok(known
             .map(|(name, value)| {
-                let text = value.to_string();
-                let secret = masked.get(&name) != Some(&value) || self.pulumi.mask.apply(&text) != text;
+                let secret = masked.get(&name) != Some(&value) || self.pulumi.mask.is_told_by(&value);
                 (name, OutputValue { value, secret })
             })
             .collect())

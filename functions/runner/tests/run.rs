@@ -424,9 +424,11 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
 #[tokio::test]
 async fn an_output_with_a_value_from_a_secret_is_secret_whoever_marked_it() {
     let aws = Aws::new("passed-on");
-    fs::write(aws.dir.join("outputs"), r#"{"url":{"of":["https://user:canary@db"]},"pin":123456,"plain":"public"}"#).unwrap();
+    fs::write(aws.dir.join("outputs"), r#"{"url":{"of":["https://user:canary-1@db"]},"pin":123456,"plain":"public"}"#).unwrap();
     let env = |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret };
-    aws.launch(|spec| spec.env = vec![env("A", "canary", true), env("B", "123456", true), env("C", "public", false)]);
+    aws.launch(|spec| {
+        spec.env = vec![env("A", "canary-1", true), env("B", "123456", true), env("C", "public", false), env("D", "publ", true)];
+    });
     aws.run().await.unwrap();
     let outputs = aws.result().outputs.unwrap();
     let secret: Vec<_> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name.as_str()).collect();

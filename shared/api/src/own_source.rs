@@ -124,11 +124,11 @@ fn dir<'a>(field: &str, value: Option<&'a str>) -> Result<&'a str, String> {
 }
 
 impl OwnSource<'_> {
-    /// Changes with everything that says what is fetched and how; not with the directory, which changes nothing of that.
+    /// Changes with everything that says what is fetched and how, or what is refused.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let fields = match self {
-            Self::Git { url, reference, auth, .. } => serde_json::json!(["git", url, reference, auth]),
+            Self::Git { url, reference, auth, dir } => serde_json::json!(["git", url, reference, auth, dir]),
             Self::Flux { url, digest, .. } => serde_json::json!(["flux", url, digest]),
         };
         hash(&[&fields.to_string()])
@@ -219,9 +219,11 @@ mod tests {
         let (first, dir, followed) = of(&base);
         assert_eq!((dir.as_str(), followed), ("a", true));
         let with = |git: Value| of(&crate::merge(base.clone(), &json!({ "git": git })));
-        assert_eq!(with(json!({ "dir": "b", "shallow": true })).0, first);
+        assert_eq!(with(json!({ "dir": "a/", "shallow": true })).0, first);
         let key = json!({ "name": "s", "key": "k" });
-        for other in [json!({ "url": "v" }), json!({ "ref": "other" }), json!({ "auth": { "token": key } })] {
+        for other in
+            [json!({ "url": "v" }), json!({ "ref": "other" }), json!({ "dir": "b" }), json!({ "auth": { "token": key } })]
+        {
             assert_ne!(with(other.clone()).0, first, "{other}");
         }
         assert!(!with(json!({ "ref": "0123456789abcdef0123456789abcdef01234567" })).2);

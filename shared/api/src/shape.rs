@@ -65,7 +65,7 @@ impl WorkspaceSpec {
         check_pull(home("imagePullPolicy"), main.image_pull_policy.as_deref())?;
         check_env(home("env"), &main.env)?;
         let mut asked = Asked::default();
-        asked.add(&format!("{}.resources", home("resources")), &main.resources)?;
+        asked.add(&format!("{}.resources", home("resources")), &main.resources, true)?;
         let init = inits(&pod, list(&self.pod()["initContainers"]), &mut asked)?;
         let (cpu, memory_mib) = asked.size(at, default)?;
         let image = main.image.filter(|image| !image.is_empty());
@@ -158,7 +158,7 @@ fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<Init
     check_mounts(at, container)?;
     let Init { name, image, image_pull_policy, command, args, env, resources } = typed(at, merge(Value::Null, container))?;
     check_pull(at, image_pull_policy.as_deref())?;
-    asked.add(&format!("{at}.resources"), &resources)?;
+    asked.add(&format!("{at}.resources"), &resources, false)?;
     if let Some(var) = env.iter().find(|var| var.value_from.is_some()) {
         let remedy = "write a value, or give the variable to pulumi with the Stack's spec.envRefs";
         return Err(format!("{at}.env[{}].valueFrom cannot be resolved for an init container; {remedy}", var.name));
@@ -174,16 +174,32 @@ fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<Init
     Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env })
 }
 
-/// What the containers ask for, each the most of all requests and limits, in thousandths.
+/// What the containers ask for.
 #[derive(Default)]
 struct Asked {
-    cpu: Option<u64>,
-    memory: Option<u64>,
-    disk: Option<u64>,
+    cpu: Amount,
+    memory: Amount,
+    disk: Amount,
+}
+
+/// An amount of one resource, in thousandths.
+#[derive(Default)]
+struct Amount {
+    /// The largest of all requests and limits.
+    most: Option<u64>,
+    /// The container `pulumi` has a limit. A request alone says what a pod needs at least, and a pod may use all of its node.
+    is_limited: bool,
+}
+
+impl Amount {
+    /// The amount to provide; none where the default is as much.
+    fn beyond(&self, default: u64) -> Option<u64> {
+        self.most.filter(|most| self.is_limited || *most > default)
+    }
 }
 
 impl Asked {
-    fn add(&mut self, at: &str, resources: &ResourceRequirements) -> Result<(), String> {
+    fn add(&mut self, at: &str, resources: &ResourceRequirements, is_main: bool) -> Result<(), String> {
         if !resources.claims.is_empty() {
             return Err(format!("{}; remove it", meaningless(at, "claims")));
         }
@@ -196,16 +212,18 @@ impl Asked {
                     _ => return Err(format!("{}; remove it", meaningless(at, &format!("{list}[{name}]")))),
                 };
                 let words = || format!("{at}.{list}[{name}] is {amount:?}; write an amount such as 500m or 2Gi");
-                *asked = (*asked).max(Some(milli(amount).ok_or_else(words)?));
+                asked.most = asked.most.max(Some(milli(amount).ok_or_else(words)?));
+                asked.is_limited |= is_main && list == "limits";
             }
         }
         Ok(())
     }
 
     fn size(&self, at: &str, default: DefaultSize) -> Result<(u32, u32), String> {
-        let bytes = self.memory.map(|milli| milli.div_ceil(1000));
-        size(self.cpu, bytes, default).ok_or_else(|| {
-            let (cpu, gib) = (self.cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
+        let cpu = self.cpu.beyond(u64::from(default.cpu) * 1000 / 1024);
+        let bytes = self.memory.beyond((u64::from(default.memory_mib) << 20) * 1000).map(|milli| milli.div_ceil(1000));
+        size(cpu, bytes, default).ok_or_else(|| {
+            let (cpu, gib) = (cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
             format!(
                 "{at}.resources: {cpu} CPUs and {gib} GiB of memory are asked for; Fargate has 16 and 120 at most: ask for less"
             )
@@ -213,7 +231,7 @@ impl Asked {
     }
 
     fn disk(&self, at: &str) -> Result<Option<u32>, String> {
-        let gib = self.disk.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
+        let gib = self.disk.most.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
         if gib > MAX_DISK_GIB {
             let limit = format!("Fargate has {MAX_DISK_GIB} at most: ask for less");
             return Err(format!("{at}.resources: {gib} GiB of ephemeral-storage are asked for; {limit}"));
@@ -390,6 +408,13 @@ mod tests {
             (json!({ "podTemplate": { "spec": {} }, "projectInfo": { "name": "p", "runtime": "yaml" } }), default.clone()),
             (resources(json!({ "cpu": 1, "memory": "64Mi" }), json!({ "memory": "4Gi" })), of(1024, 4096, None)),
             (resources(json!({ "cpu": "2" }), json!({ "cpu": "100m" })), of(2048, 4096, None)),
+            (resources(json!({ "cpu": "100m", "memory": "64Mi" }), json!({})), default.clone()),
+            (resources(json!({ "memory": "3Gi" }), json!({})), of(1024, 3072, None)),
+            (resources(json!({}), json!({ "cpu": "250m", "memory": "512Mi" })), of(256, 512, None)),
+            (
+                pod(json!({ "initContainers": [{ "name": "a", "resources": { "limits": { "memory": "64Mi" } } }] })),
+                TaskShape { init: vec![InitContainer { name: "a".into(), ..InitContainer::default() }], ..default.clone() },
+            ),
             (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(1024, 2048, None)),
             (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(1024, 2048, Some(21))),
             (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(1024, 2048, Some(200))),

@@ -43,7 +43,7 @@ pub use model::*;
 pub use names::{check_name, hash, invalid_digest, invalid_object, update_name};
 pub use observe::observe;
 pub use overdue::TaskLimits;
-pub use paths::paths;
+pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
 pub use repository::{git_refs, repository};

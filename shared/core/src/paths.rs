@@ -6,14 +6,23 @@ use crate::Stack;
 /// lies within another. Empty: all of it, because the Stack does not say, or because the project's directory is the root.
 #[must_use]
 pub fn paths(stack: &Stack) -> Vec<String> {
-    let (Some(listed), Some(source)) = (&stack.paths, stack.spec.sources.first()) else { return Vec::new() };
-    let listed = listed.split(',').filter(|path| !path.trim().is_empty());
-    let paths: BTreeSet<String> = listed.map(clean).chain([clean(source.dir())]).collect();
+    if stack.paths.is_none() {
+        return Vec::new();
+    }
+    let paths = needed(stack);
     if paths.contains("") {
         return Vec::new();
     }
     let within = |path: &str| path.match_indices('/').any(|(end, _)| paths.contains(&path[..end]));
     paths.iter().filter(|path| !within(path)).cloned().collect()
+}
+
+/// The directories of its source that a Stack runs: the project's own and what the annotation lists. The empty path is the root.
+#[must_use]
+pub fn needed(stack: &Stack) -> BTreeSet<String> {
+    let listed = stack.paths.as_deref().unwrap_or_default().split(',').filter(|path| !path.trim().is_empty());
+    let own = stack.spec.sources.first().map_or("", |source| source.dir());
+    listed.chain([own]).map(clean).collect()
 }
 
 /// A path of the annotation that leads out of the source.
@@ -50,6 +59,15 @@ mod tests {
         assert!(paths(&stack("", Some("modules"))).is_empty());
         assert!(paths(&stack(".", Some("modules"))).is_empty());
         assert!(paths(&stack("infra", Some("."))).is_empty());
+    }
+
+    #[test]
+    fn needed_is_the_projects_directory_and_what_is_listed() {
+        for (dir, listed, expected) in
+            [("./infra/", None, vec!["infra"]), ("", None, vec![""]), ("a", Some("b, ./c/"), vec!["a", "b", "c"])]
+        {
+            assert_eq!(needed(&stack(dir, listed)).into_iter().collect::<Vec<_>>(), expected, "{dir} {listed:?}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use aws_lc_rs::{encoding::AsDer as _, rsa};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_tests::scenario::{Handle, Namespace, Source, commit, is_ready, output};
 use serde_json::json;
+use tokio::process::Command;
 
 use crate::world::{looked, shared};
 
@@ -160,6 +161,31 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
 }
 
 #[tokio::test]
+async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("submodule").await?;
+    let module = world.git.create("submodule").await?;
+    module.commit("one", &[("README.md", "elsewhere")]).await?;
+    let repository = world.git.create("with-submodule").await?;
+    let project = format!("name: app\nruntime: yaml\n{}", team.program("app.txt", "one", "")?);
+    let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 5\n", "a".repeat(64));
+    repository.commit("one", &[("app/Pulumi.yaml", &project), ("assets/model.bin", &pointer)]).await?;
+    let place = repository.path.with_extension("work").join("modules/shop");
+    let cloned = Command::new("git").arg("clone").arg("--quiet").arg(&module.path).arg(&place).status().await?;
+    ensure!(cloned.success(), "git clone: {cloned}");
+    let commit = repository.commit("two", &[]).await?;
+    let reference = format!("commit: {commit}");
+    for (name, dir) in [("app", "app"), ("model", "assets"), ("shop", "modules/shop")] {
+        let source = Source::Git { url: &repository.url, reference: &reference, dir, auth: "" };
+        team.apply_stack_as(name, name, "{}", source, "").await?;
+    }
+    team.ready_after("app", 1).await?;
+    team.unavailable("model", "\"assets/model.bin\" is kept in Git LFS").await?;
+    team.unavailable("shop", "\"modules/shop\" is a submodule").await?;
+    team.clear().await
+}
+
+#[tokio::test]
 async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("unsafe-git").await?;
@@ -179,7 +205,7 @@ async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     ensure!(team.updates("stranger").await?.is_empty() && team.updates("pointers").await?.is_empty(), "one was run");
 
     // With the host's key beside its own, the Secret says whom it trusts.
-    let scan = tokio::process::Command::new("ssh-keyscan").args(["-p", port(&ssh)?, "localhost"]).output().await?;
+    let scan = Command::new("ssh-keyscan").args(["-p", port(&ssh)?, "localhost"]).output().await?;
     let known = String::from_utf8(scan.stdout)?;
     ensure!(known.contains("localhost"), "ssh-keyscan: {}", String::from_utf8_lossy(&scan.stderr));
     let key = &credentials(&world)?["ssh-key"];

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
     aws::CALLS_LOG,
-    scenario::{Namespace, RUN, Source, condition, is_ready},
+    scenario::{Namespace, RUN, Source, condition, is_ready, output},
     world::{cluster::AUDIT_LOG, ready},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -31,7 +31,11 @@ subjects: [{ kind: ServiceAccount, name: deployer, namespace: NAMESPACE }]
 /// A program whose one resource is a ConfigMap that it makes as who it is.
 async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
     let resource = format!("made: {{ type: 'world:index:Identity', properties: {{ configMap: {name} }} }}");
-    team.apply_program(name, &format!("resources: {{ {resource} }}\noutputs: {{ role: '${{made.role}}' }}\n")).await
+    team.apply_program(
+        name,
+        &format!("resources: {{ {resource} }}\noutputs: {{ role: '${{made.role}}', region: '${{made.region}}' }}\n"),
+    )
+    .await
 }
 
 async fn apply_account(team: &Namespace<'_>, name: &str, annotations: &Value) -> Result<()> {
@@ -63,7 +67,8 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
     apply_account(&team, "deployer", &json!({ "eks.amazonaws.com/role-arn": "deployer" })).await?;
     team.wait("made", "to say that the role is none", waits("eks.amazonaws.com/role-arn")).await?;
     apply_account(&team, "deployer", &json!({ "eks.amazonaws.com/role-arn": ROLE })).await?;
-    team.ready_after("made", 1).await?;
+    let stack = team.ready_after("made", 1).await?;
+    assert_eq!(output(&stack, "region"), Some(&json!("")), "the installation's Region is not the program's");
     let made = config_map(&team, "made").await?.context("the ConfigMap was not made")?;
     assert_eq!(made.data.context("data")?["role"], ROLE);
     let asked = asked_for_roles(&team)?;

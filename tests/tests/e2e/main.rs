@@ -24,6 +24,7 @@ mod metrics;
 mod migration;
 mod notifications;
 mod platform;
+mod programs;
 mod prove;
 mod readiness;
 mod sources;

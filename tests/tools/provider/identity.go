@@ -28,10 +28,12 @@ type IdentityState struct {
 	IdentityArgs
 	Namespace string `pulumi:"namespace"`
 	Role      string `pulumi:"role"`
+	// AWS's SDKs take this one where the program names none.
+	Region string `pulumi:"region"`
 }
 
 func (Identity) Create(ctx context.Context, req infer.CreateRequest[IdentityArgs]) (infer.CreateResponse[IdentityState], error) {
-	state := IdentityState{IdentityArgs: req.Inputs, Role: os.Getenv("AWS_ROLE_ARN")}
+	state := IdentityState{IdentityArgs: req.Inputs, Role: os.Getenv("AWS_ROLE_ARN"), Region: os.Getenv("AWS_REGION") + os.Getenv("AWS_DEFAULT_REGION")}
 	answer := infer.CreateResponse[IdentityState]{ID: req.Inputs.ConfigMap, Output: state}
 	if req.DryRun {
 		return answer, nil

@@ -16,12 +16,12 @@ mod silent;
 mod ssh;
 mod tree;
 
-use std::{fs::File, time::Duration};
+use std::{collections::BTreeSet, fs::File, time::Duration};
 
 use driftless_api::{Stack, WorkspaceGitAuth};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchedArtifact, ObjectKey, keys};
-use driftless_core::SourceRef;
+use driftless_core::{SourceRef, needed};
 use driftless_kubernetes::Cluster;
 use driftless_source::{Limits, Tree};
 use gix_hash::ObjectId;
@@ -108,15 +108,16 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     now: Timestamp,
 ) -> Result<Option<Answer>, Error> {
     let Some(stack) = ports.cluster.get::<Stack>(&key.namespace, &key.name).await? else { return Ok(None) };
-    let sources = driftless_core::Stack::from(&stack).spec.sources;
-    let git = sources.into_iter().find_map(|source| match source {
+    let read = driftless_core::Stack::from(&stack);
+    let needed = needed(&read);
+    let git = read.spec.sources.into_iter().find_map(|source| match source {
         SourceRef::Git(source) => Some(source),
         SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
     });
     let Some(source) = git.filter(|source| !is_resting(&source.fingerprint)) else { return Ok(None) };
     let wanted = Wanted::parse(&source.branch, &source.commit);
     let named = Named::Stack(&stack);
-    let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, now };
+    let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, needed, now };
     let result = look.look(wanted).await?;
     Ok(Some((source.fingerprint, result)))
 }
@@ -127,11 +128,12 @@ pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Art
     ports: &Ports<'_, C, O, Q, A>,
     settings: &crate::Settings,
     key: &ObjectKey,
-    (url, reference, auth): (&str, &str, Option<&WorkspaceGitAuth>),
+    (url, reference, dir, auth): (&str, &str, &str, Option<&WorkspaceGitAuth>),
     subject: &str,
     now: Timestamp,
 ) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
-    let look = Look { ports, settings, key, url, subject, named: Named::Workspace(auth), now };
+    let needed = [dir.to_owned()].into();
+    let look = Look { ports, settings, key, url, subject, named: Named::Workspace(auth), needed, now };
     look.look(Wanted::of_reference("spec.git.ref", reference)).await
 }
 
@@ -145,6 +147,8 @@ struct Look<'a, C, O, Q, A> {
     subject: &'a str,
     /// What names the credentials.
     named: Named<'a>,
+    /// The directories that are run; see [`tree::read`].
+    needed: BTreeSet<String>,
     now: Timestamp,
 }
 
@@ -202,9 +206,9 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         let git = &self.settings.git;
         let transport =
             bounds.within(Box::pin(transport(place, credentials, git, self.named.fields(), bounds, self.now))).await??;
-        let (limits, of_talk) = (self.settings.limits, bounds.clone());
+        let (limits, needed, of_talk) = (self.settings.limits, self.needed.clone(), bounds.clone());
         // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
-        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits));
+        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits, &needed));
         bounds.within(talk).await?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
 
@@ -295,6 +299,7 @@ fn talk(
     wanted: &Wanted,
     known: Option<ObjectId>,
     limits: &Limits,
+    needed: &BTreeSet<String>,
 ) -> Result<Option<Found>, GitError> {
     let mut session = Session::open(transport, bounds)?;
     let commit = match wanted {
@@ -304,17 +309,17 @@ fn talk(
     if known == Some(commit) {
         return Ok(None);
     }
-    let found = fetch_commit(&mut session, commit, limits);
+    let found = fetch_commit(&mut session, commit, limits, needed);
     match wanted {
         Wanted::Commit(_) => found.map(Some),
         Wanted::Name { .. } => found.map(Some).map_err(|error| GitError::OfName(Box::new(error))),
     }
 }
 
-fn fetch_commit(session: &mut Session, commit: ObjectId, limits: &Limits) -> Result<Found, GitError> {
+fn fetch_commit(session: &mut Session, commit: ObjectId, limits: &Limits, needed: &BTreeSet<String>) -> Result<Found, GitError> {
     let directory = tempfile::tempdir().map_err(GitError::Scratch)?;
     let bundle = session.fetch(commit, directory.path())?;
     let spool = tempfile::tempfile().map_err(GitError::Scratch)?;
-    let (id, tree) = tree::read(&bundle, &commit, limits, &spool)?;
+    let (id, tree) = tree::read(&bundle, &commit, limits, needed, &spool)?;
     Ok(Found { commit, tree: (id, tree, spool) })
 }

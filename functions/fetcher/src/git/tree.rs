@@ -1,6 +1,6 @@
 //! A commit's files, straight from the pack: no work tree, no filter, nothing of the repository's that runs.
 
-use std::{fs::File, io::BufWriter};
+use std::{collections::BTreeSet, fs::File, io::BufWriter};
 
 use driftless_source::{Builder, Error, Limits, Tree};
 use gix_hash::{ObjectId, oid};
@@ -14,8 +14,15 @@ use super::GitError;
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const MAX_LFS_POINTER: usize = 1024;
 
-/// The id of a commit's tree, and the tree with its content in the spool.
-pub(super) fn read(bundle: &Bundle, commit: &oid, limits: &Limits, spool: &File) -> Result<(ObjectId, Tree), GitError> {
+/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left out and a
+/// pointer of Git LFS is a file with its text, as after a plain `git clone`; within them both are errors.
+pub(super) fn read(
+    bundle: &Bundle,
+    commit: &oid,
+    limits: &Limits,
+    needed: &BTreeSet<String>,
+    spool: &File,
+) -> Result<(ObjectId, Tree), GitError> {
     let mut objects = Objects { bundle, inflate: Inflate::default() };
     let mut buffer = Vec::new();
     let kind = objects.find(commit, &mut buffer)?;
@@ -35,21 +42,24 @@ pub(super) fn read(bundle: &Bundle, commit: &oid, limits: &Limits, spool: &File)
                 path.push(b'/');
             }
             path.extend_from_slice(entry.filename);
-            let shown = || String::from_utf8_lossy(&path).chars().take(200).collect();
+            let text = String::from_utf8_lossy(&path);
+            let shown = || text.chars().take(200).collect();
             match entry.mode.kind() {
                 EntryKind::Tree => {
                     // Also bounds how often a tree is walked that is in many others.
                     builder.directory(&path)?;
                     directories.push((path, entry.oid.to_owned()));
                 }
-                EntryKind::Commit => return Err(GitError::Submodule { path: shown() }),
+                EntryKind::Commit if is_needed(&text, needed) => return Err(GitError::Submodule { path: shown() }),
+                EntryKind::Commit => {}
                 EntryKind::Link => {
                     objects.expect(entry.oid, Kind::Blob, &mut content)?;
                     builder.link(&path, &content)?;
                 }
                 kind @ (EntryKind::Blob | EntryKind::BlobExecutable) => {
                     objects.expect(entry.oid, Kind::Blob, &mut content)?;
-                    if content.len() < MAX_LFS_POINTER && content.starts_with(LFS_POINTER) {
+                    let is_pointer = content.len() < MAX_LFS_POINTER && content.starts_with(LFS_POINTER);
+                    if is_pointer && is_needed(&text, needed) {
                         return Err(GitError::Lfs { path: shown() });
                     }
                     builder.file(&path, kind == EntryKind::BlobExecutable, &mut &content[..]).map_err(failed)?;
@@ -58,6 +68,14 @@ pub(super) fn read(bundle: &Bundle, commit: &oid, limits: &Limits, spool: &File)
         }
     }
     Ok((root, builder.finish().map_err(failed)?))
+}
+
+/// Whether a path lies in one of the directories, or one of them in it.
+fn is_needed(path: &str, directories: &BTreeSet<String>) -> bool {
+    let within = |path: &str, dir: &str| {
+        dir.is_empty() || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    directories.iter().any(|dir| within(path, dir) || within(dir, path))
 }
 
 struct Objects<'a> {

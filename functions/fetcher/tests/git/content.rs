@@ -142,6 +142,29 @@ async fn a_submodule_and_a_pointer_of_lfs_are_refused_by_name() {
 }
 
 #[tokio::test]
+async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_has() {
+    let site = Site::new();
+    let (_, url) = site.web(&[]).await;
+    site.write("app/Pulumi.yaml", "name: app\nruntime: yaml\n");
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n";
+    site.write("assets/big", pointer);
+    run(&site.work(), &["submodule", "--quiet", "add", "../shop.git", "modules/shop"]);
+    site.commit("both");
+    let spec = |dir: &str| json!({ "projectRepo": url, "branch": "main", "repoDir": dir });
+    let (_, manifest) = site.fetched(spec("app")).await;
+    assert_eq!(manifest.files["assets/big"].size, pointer.len() as u64);
+    assert!(manifest.digest_of("modules").is_none() && manifest.digest_of("app").is_some());
+    for (dir, words) in [
+        ("assets", "\"assets/big\" is kept in Git LFS"),
+        ("modules", "\"modules/shop\" is a submodule"),
+        ("modules/shop/prod", "\"modules/shop\" is a submodule"),
+    ] {
+        let (message, _) = site.refused(spec(dir)).await;
+        assert!(message.starts_with(words), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
     let mut site = Site::new();
     let (_, url) = site.web(&[]).await;

@@ -162,8 +162,8 @@ fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
             .filter(|set| *set)
             .count()
     };
-    // The directory is not among them: it changes nothing of what is fetched.
-    let fields = serde_json::json!([project_repo, branch, commit, git_auth, git_auth_secret, shallow]);
+    // The directory is among them: in it submodules are refused.
+    let fields = serde_json::json!([project_repo, branch, commit, repo_dir, git_auth, git_auth_secret, shallow]);
     Some(core::SourceRef::Git(core::GitSource {
         stack: name.to_owned(),
         repo: project_repo.clone().unwrap_or_default(),

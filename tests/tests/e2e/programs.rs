@@ -1,0 +1,52 @@
+//! What a team's program relies on from one run to the next.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::scenario::{Handle, Namespace, Source};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::world::shared;
+
+/// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
+const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
+
+/// A new key of KMS.
+async fn key(world: &Handle) -> Result<String> {
+    let mut command = Command::new(Path::new(world.get("WORLD_TOOLS")?).join("aws"));
+    for name in ADMINISTRATOR {
+        command.env(name, world.get(name)?);
+    }
+    let output = command.args(["kms", "create-key", "--query", "KeyMetadata.KeyId", "--output", "text"]).output().await?;
+    ensure!(output.status.success(), "aws kms: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// What encrypts the secrets of the state of the Pulumi stack `dev` of the project `app`.
+fn secrets_provider(team: &Namespace<'_>) -> Result<Value> {
+    let state = format!("{}/.pulumi/stacks/app/dev.json", team.state()?);
+    let mut state: Value = serde_json::from_str(&fs::read_to_string(&state).with_context(|| state)?)?;
+    Ok(state["checkpoint"]["latest"]["secrets_providers"]["type"].take())
+}
+
+#[tokio::test]
+async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("secrets-provider").await?;
+    let literal = |name| Ok(format!("    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}\n", world.get(name)?));
+    let environment: String = ADMINISTRATOR.into_iter().map(literal).collect::<Result<_>>()?;
+    let provider = format!("awskms://{}?region={}", key(&world).await?, world.get("AWS_REGION")?);
+    let more = format!("{environment}  secretsProvider: '{provider}'\n");
+    let secret = ", secretContent: { 'fn::secret': hush }";
+    for (runs, content) in [(1, "one"), (2, "two")] {
+        team.apply_program("app", &team.program("app.txt", content, secret)?).await?;
+        if runs == 1 {
+            // The passphrase of every Stack of the world is in the environment as well.
+            team.apply_stack("app", Source::Program("app"), &more).await?;
+        }
+        team.ready_after("app", runs).await?;
+        assert_eq!(secrets_provider(&team)?, "cloud", "after run {runs}");
+    }
+    team.clear().await
+}
