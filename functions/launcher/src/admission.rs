@@ -29,10 +29,10 @@ impl Offer {
         Ok(())
     }
 
-    /// Leaves the slot to the next in the queue: a run that cannot begin would hold it up until it is forgotten.
-    pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &str) {
+    /// Leaves the slot to another namespace: a run that cannot begin would keep it until it is forgotten.
+    pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &str, now: Timestamp) {
         let mut without = self.before;
-        if without.waiting.remove(uid).is_some()
+        if without.decline(uid, now)
             && let Err(error) = admissions::write(cluster, self.lease, &without).await
         {
             tracing::info!(uid, %error, "a run that cannot begin stays in the queue until it is forgotten");

@@ -10,6 +10,12 @@ use k8s_openapi::{
 
 use crate::Stop;
 
+/// The maximum of all objects that one run reads, in bytes. Environment and configuration together could not be larger for a process, and
+/// the function has 256 MiB for four runs at once.
+const MAX_BYTES: usize = 4 << 20;
+/// The maximum number of objects that one run reads: each is a call to the API server.
+const MAX_OBJECTS: usize = 200;
+
 /// The values of an object by key.
 type Data = BTreeMap<String, Vec<u8>>;
 
@@ -19,6 +25,8 @@ pub(crate) struct Inputs<'a, C> {
     namespace: &'a str,
     /// `None` for an object that is not there.
     read: BTreeMap<(Kind, String), Option<Data>>,
+    /// The size of what was read.
+    bytes: usize,
     used: Values,
 }
 
@@ -34,7 +42,7 @@ pub(crate) enum Kind {
 
 impl<'a, C: Cluster> Inputs<'a, C> {
     pub(crate) fn new(cluster: &'a C, namespace: &'a str) -> Self {
-        Self { cluster, namespace, read: BTreeMap::new(), used: Values::new() }
+        Self { cluster, namespace, read: BTreeMap::new(), bytes: 0, used: Values::new() }
     }
 
     /// What was asked for and is there.
@@ -74,7 +82,17 @@ impl<'a, C: Cluster> Inputs<'a, C> {
                 Kind::Secret => self.cluster.get::<Secret>(self.namespace, name).await.map(|secret| secret.map(secret_data)),
                 Kind::ConfigMap => self.cluster.get::<ConfigMap>(self.namespace, name).await.map(|map| map.map(config_map_data)),
             };
-            self.read.insert(id.clone(), data.map_err(refused)?);
+            let data = data.map_err(refused)?;
+            let size = |data: &Data| data.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+            self.bytes += data.as_ref().map_or(0, size);
+            if self.bytes > MAX_BYTES || self.read.len() >= MAX_OBJECTS {
+                return Err(Stop::invalid(format!(
+                    "inputs are too large: a run reads at most {} MiB from {MAX_OBJECTS} Secrets and ConfigMaps; {kind:?} {name:?} is beyond \
+                     that; reference fewer or smaller objects",
+                    MAX_BYTES >> 20
+                )));
+            }
+            self.read.insert(id.clone(), data);
         }
         Ok(self.read.get(&id).and_then(Option::as_ref))
     }

@@ -396,7 +396,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         Err(stop) => {
             if let (Stop::Wait(..), Some(offer)) = (&stop, offer) {
-                offer.decline(ports.cluster, &update.uid().unwrap_or_default()).await;
+                offer.decline(ports.cluster, &update.uid().unwrap_or_default(), now).await;
             }
             return Err(stop);
         }

@@ -88,11 +88,24 @@ impl Admissions {
             return Err(words);
         }
         self.waiting.remove(uid);
-        self.served.insert(applicant.tenant().to_owned(), now);
-        let waiting: BTreeSet<_> = self.waiting.values().map(Applicant::tenant).collect();
-        self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
+        self.serve(applicant.tenant().to_owned(), now);
         self.running.insert(uid.to_owned(), applicant);
         Ok(())
+    }
+
+    /// Forgets a waiting run that got a slot and cannot begin. Its namespace has had its turn: its other runs may be no better. Whether
+    /// anything changed.
+    pub fn decline(&mut self, uid: &str, now: Timestamp) -> bool {
+        let Some(waiter) = self.waiting.remove(uid) else { return false };
+        self.serve(waiter.tenant().to_owned(), now);
+        true
+    }
+
+    /// Notes that a namespace has had its turn, and forgets the turns of those of which no run waits.
+    fn serve(&mut self, namespace: String, now: Timestamp) {
+        self.served.insert(namespace, now);
+        let waiting: BTreeSet<_> = self.waiting.values().map(Applicant::tenant).collect();
+        self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
     }
 
     /// Forgets a run that is over, or wants no turn any more. Whether anything changed.
@@ -217,6 +230,18 @@ mod tests {
             }
         }
         assert!(limits(1, 1).any() && !Limits::default().any());
+    }
+
+    #[test]
+    fn slot_that_a_run_declines_goes_to_another_namespace() {
+        let mut all = admissions([], [of("a", 1), of("a", 2), of("a", 3), of("b", 9)]);
+        let next = |all: &Admissions| all.queue()[0].0.to_owned();
+        assert_eq!(next(&all), "a1");
+        assert!(all.decline("a1", at(100)));
+        assert_eq!(next(&all), "b9", "and not the next of the same namespace");
+        assert!(!all.decline("a1", at(100)));
+        assert!(all.decline("b9", at(101)));
+        assert_eq!((next(&all), all.served.len()), ("a2".into(), 1));
     }
 
     #[test]

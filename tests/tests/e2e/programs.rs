@@ -18,7 +18,8 @@ async fn key(world: &Handle) -> Result<String> {
     for name in ADMINISTRATOR {
         command.env(name, world.get(name)?);
     }
-    let output = command.args(["kms", "create-key", "--query", "KeyMetadata.KeyId", "--output", "text"]).output().await?;
+    command.args(["--region", world.get("AWS_REGION")?, "--output", "text"]);
+    let output = command.args(["kms", "create-key", "--query", "KeyMetadata.KeyId"]).output().await?;
     ensure!(output.status.success(), "aws kms: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

@@ -154,3 +154,51 @@ fn update_that_waits_for_its_inputs_reads_no_tree() {
     looked(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "InputNotFound", "and not its source, which comes after");
 }
+
+#[test]
+fn inputs_that_would_fill_the_function_are_invalid() {
+    for (objects, bytes, last) in [(5, 1 << 20, "c4"), (201, 1, "c200")] {
+        let world = quiet();
+        let name = |number| format!("c{number}");
+        for number in 0..objects {
+            let metadata = json!({ "namespace": "n", "name": name(number) });
+            let data = json!({ "A": "x".repeat(bytes) });
+            world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data }));
+        }
+        let from: Vec<_> = (0..objects).map(|number| json!({ "configMapRef": { "name": name(number) } })).collect();
+        by_hand(
+            &world,
+            "u",
+            &json!({ "driftless": { "workspace": driftless_api::merge(project(), &json!({ "envFrom": from })) } }),
+        );
+        looked(&world, &hint("u"));
+        let (reason, message) = waits(&world, "u");
+        assert!(
+            reason == "SpecInvalid" && message.contains(&format!("ConfigMap {last:?} is beyond that")),
+            "{reason}: {message}"
+        );
+        assert!(received(&world).is_empty(), "only an edit ends this");
+    }
+}
+
+#[test]
+fn update_that_waits_for_its_claim_reads_no_tree() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "holder", &json!({ "stackName": "dev" }));
+    looked(&world, &hint("holder"));
+    by_hand(&world, "u", &json!({ "stackName": "dev" }));
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "StackClaimed");
+    // What it would read is gone: it would say so if it came to that.
+    let mut update = world.object(&key("Update", "n", "u")).unwrap();
+    let missing = json!([{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "gone", "key": "A" } } }]);
+    let record = format!("{}launch", keys::run(CLUSTER, "uid-u"));
+    let mut launch: Value = serde_json::from_slice(&world.objects()[&record]).unwrap();
+    launch["request"]["spec"]["driftless"]["workspace"]["env"] = missing.clone();
+    world.drive(world.put(&record, launch.to_string().into_bytes())).unwrap().unwrap();
+    update["spec"]["driftless"]["workspace"]["env"] = missing;
+    world.insert(update);
+    looked(&world, &hint("u"));
+    assert_eq!(waits(&world, "u").0, "StackClaimed", "and not its inputs and its tree, which come after");
+}

@@ -201,3 +201,14 @@ fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
     let all = admissions(&world);
     assert!(all.waiting.is_empty() && all.running.is_empty(), "{all:?}");
 }
+
+#[test]
+fn run_for_a_terminating_namespace_counts_for_that_of_its_stack() {
+    let world = quiet();
+    of_stack(&world, "driftless", "destroy", &json!({}));
+    let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
+    look_with(&world, &limited, &LaunchHint { update: key("Update", "driftless", "u"), ..hint("u") });
+    let all = admissions(&world);
+    let places: Vec<_> = all.running.values().map(|run| (run.namespace.as_str(), run.counts_for.as_deref())).collect();
+    assert_eq!(places, [("driftless", Some("n"))]);
+}

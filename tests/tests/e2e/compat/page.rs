@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 15] = [
+const TESTS: [(&str, &str); 16] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -28,6 +28,7 @@ const TESTS: [(&str, &str); 15] = [
     ("main_path", include_str!("../main_path.rs")),
     ("migration", include_str!("../migration.rs")),
     ("platform", include_str!("../platform.rs")),
+    ("programs", include_str!("../programs.rs")),
     ("readiness", include_str!("../readiness.rs")),
     ("sources", include_str!("../sources.rs")),
     ("updates", include_str!("../updates.rs")),
