@@ -239,8 +239,8 @@ async fn hundred_waiting_updates_delay_no_run_of_another_namespace() -> Result<(
     team.ready_after("app", 1).await?;
     let took = applied.elapsed();
     ensure!(took < USUAL, "the run was done after {took:?}");
-    let held = world.control.status().await?.held;
-    ensure!(held.is_empty(), "waiting Updates read their tree: {held:?}");
+    let waiting = world.control.status().await?.held;
+    ensure!(waiting.is_empty(), "waiting Updates read their tree: {waiting:?}");
     world.control.hold(&[]).await?;
     updates(&crowd).delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     drop(hold);

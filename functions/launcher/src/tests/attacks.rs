@@ -157,7 +157,7 @@ fn update_that_waits_for_its_inputs_reads_no_tree() {
 
 #[test]
 fn inputs_that_would_fill_the_function_are_invalid() {
-    for (objects, bytes, last) in [(5, 1 << 20, "c4"), (201, 1, "c200")] {
+    for (objects, bytes, last) in [(5, (1 << 20) - 1, "c4"), (201, 1, "c200")] {
         let world = quiet();
         let name = |number| format!("c{number}");
         for number in 0..objects {
