@@ -133,7 +133,9 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
 
     let stack = team.ready_after("app", 2).await?;
     assert_eq!(stack.status.and_then(|status| status.last_update?.failures), Some(0));
-    let next = team.updates("app").await?.remove(1);
+    // A Stack may be Ready just before its Update is complete.
+    let next = team.updates("app").await?.remove(1).name_any();
+    let next = wait(&team, &next, "to be complete", Update::is_complete).await?;
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
     // All of it would be four, with the stack itself. What had begun when it was interrupted was done before it ended.
     let summary = ours(&next).summary.unwrap_or_default();
