@@ -3,8 +3,9 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_tests::scenario::{Handle, Namespace, Source};
-use serde_json::Value;
+use driftless_api::Stack;
+use driftless_tests::scenario::{Handle, Namespace, Source, is_ready, output};
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::world::shared;
@@ -40,14 +41,15 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
     let provider = format!("awskms://{}?region={}", key(&world).await?, world.get("AWS_REGION")?);
     let more = format!("{environment}  secretsProvider: '{provider}'\n");
     let secret = ", secretContent: { 'fn::secret': hush }";
-    for (runs, content) in [(1, "one"), (2, "two")] {
+    for (run, content) in [(1, "one"), (2, "two")] {
         team.apply_program("app", &team.program("app.txt", content, secret)?).await?;
-        if runs == 1 {
+        if run == 1 {
             // The passphrase of every Stack of the world is in the environment as well.
             team.apply_stack("app", Source::Program("app"), &more).await?;
         }
-        team.ready_after("app", runs).await?;
-        assert_eq!(secrets_provider(&team)?, "cloud", "after run {runs}");
+        let is_done = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));
+        team.wait("app", "to be Ready with the content", is_done).await?;
+        assert_eq!(secrets_provider(&team)?, "cloud", "after run {run}");
     }
     team.clear().await
 }
