@@ -278,7 +278,8 @@ async fn queue_of_destroys_leaves_every_second_slot_to_another_namespace() -> Re
     drop(hold);
     team.ready_after("app", 1).await?;
     let began = |update: &Update| update.status.as_ref().and_then(|status| status.start_time.clone());
-    let ours_began = team.updates("app").await?.first().and_then(began).context("a start")?;
+    let run = team.updates("app").await?.first().context("a run")?.name_any();
+    let ours_began = began(&wait(&team, &run, "to be complete", Update::is_complete).await?).context("a start")?;
     let all = updates(&greedy).list(&ListParams::default()).await?.items;
     let earlier =
         all.iter().filter(|update| names.contains(&update.name_any()) && began(update).is_some_and(|at| at < ours_began));
