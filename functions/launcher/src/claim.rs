@@ -85,7 +85,8 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
-        // The sweep comes to an Update that is not complete. Of any other nobody else may know that its run holds the claim.
+        // The sweep hints every Update that is not complete. Nothing else hints the holder if its Update is gone, or complete by a status that
+        // anybody may have written.
         let holder = ports.cluster.get::<Update>(namespace, name).await?;
         if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
             let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };

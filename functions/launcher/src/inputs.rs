@@ -10,8 +10,7 @@ use k8s_openapi::{
 
 use crate::Stop;
 
-/// The maximum of all objects that one run reads, in bytes. Environment and configuration together could not be larger for a process, and
-/// the function has 256 MiB for four runs at once.
+/// The maximum size of all objects that one run reads, in bytes: the function has 256 MiB for four runs at once, and holds several copies.
 const MAX_BYTES: usize = 4 << 20;
 /// The maximum number of objects that one run reads: each is a call to the API server.
 const MAX_OBJECTS: usize = 200;

@@ -25,7 +25,7 @@ impl<'a> Tree<'a> {
         let tls = Certificates::create(aws.dirs, &aws.dirs.create("tls")?).await?;
         fs::write(root.join(CERTIFICATES), tls.authority.repeat(BUNDLE_BYTES.div_ceil(tls.authority.len())))?;
         fs::write(root.join(DAMAGED[0]), DAMAGED[1])?;
-        // No stack of moto's fails: whoever looks at the one that ROLLED_BACK names is told so, once.
+        // moto's stacks never fail. This stands in for one that did: the first call about the stack ROLLED_BACK says so.
         let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
         fs::create_dir(root.join("bin"))?;
         let text = format!(

@@ -94,8 +94,8 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 
-    // The other way round it waits. The sweep comes to the holder; the recorder is told of it only when it is not there, or complete by
-    // its status.
+    // A drift check waits for another run. The recorder gets a hint about the holder only if the sweep sends none: its Update is gone, or
+    // complete by its status.
     let world = quiet();
     check(&world);
     looked(&world, &hint("up"));

@@ -227,7 +227,7 @@ fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
     assert!(kept(&to_json(&Lock { not_after: Some(at), ..lock })));
     assert!(!kept("what is this"));
     let long = Lock { version: VERSION, host: "h".repeat(MAX_LOCK), pid: 1, not_before: at, not_after: Some(at) };
-    assert!(!kept(&to_json(&long)), "a task's own document grows nobody's bucket");
+    assert!(!kept(&to_json(&long)), "a lock over the limit is not kept");
 }
 
 #[test]

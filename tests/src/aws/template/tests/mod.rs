@@ -325,7 +325,7 @@ fn only_functions_in_a_vpc_may_have_network_interfaces_made() {
     }
 }
 
-/// Whoever may send to a queue that leads back to itself would be stopped by Lambda after 16 hops.
+/// Lambda stops a function after 16 hops if its messages come back to it.
 #[test]
 fn a_function_in_a_cycle_of_messages_allows_it_and_no_other_does() {
     let template = read(TEMPLATE).unwrap();
