@@ -1,7 +1,7 @@
 //! The calls of the API server, and the rights of the roles in `infra/kubernetes`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -35,7 +35,7 @@ const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
 /// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
-const REFUSED: [(&str, &str, &str, &str); 10] = [
+const REFUSED: [(&str, &str, &str, &str); 11] = [
     ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
     ("fetcher", "/secrets", "get", "git.rs: a namespace whose Secrets may not be read."),
@@ -43,6 +43,7 @@ const REFUSED: [(&str, &str, &str, &str); 10] = [
     ("driftless-fetcher", "*", "*", "clusters.rs: its token tries what it may do by itself and as the launcher."),
     ("fetcher", "apps/deployments", "get", "fairness.rs: a kind that no installation allows."),
     ("fetcher", "nobody.example.com/gadgets", "get", "fairness.rs: a kind that is not served."),
+    ("reconciler", "nobody.example.com/gadgets", "get", "clusters.rs: a hint about a kind that is not served."),
     ("recorder", "pulumi.com/stacks", "list", "clusters.rs: a session of a role with an access entry tries it."),
     ("reconciler", "/gitrepositories", "get", "compat: a sourceRef that names no group."),
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
@@ -97,7 +98,9 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
             grant.rules.iter().flat_map(|rule| rights(rule).map(|(resource, verb)| (grant.role.clone(), resource, verb)))
         })
         .collect();
-    let (mut findings, mut used, mut refused, mut added) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    let (mut findings, mut used, mut added) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    // Whether a rule covers what was refused: an API server that starts refuses all until it has read its rules (capacity.rs).
+    let mut refused = BTreeMap::new();
     for call in calls {
         for (identity, request) in requests(call) {
             let Some(part) = identity.part(&grants) else { continue };
@@ -107,7 +110,8 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
             let covering: Vec<_> = grants.iter().filter(|grant| grant.is_of(&identity) && grant.covers(&request)).collect();
             let what = (part.to_owned(), request.what(), request.verb.clone());
             if was_refused {
-                refused.insert(what);
+                let is_covered = refused.entry(what).or_insert(true);
+                *is_covered &= !covering.is_empty();
             } else if covering.is_empty() {
                 let is_added = ADDED.iter().any(|entry| is(entry, &what));
                 added.insert(what);
@@ -142,14 +146,15 @@ fn stale_entry(list: &str, (part, what, verb, _): &(&str, &str, &str, &str)) -> 
     format!("{part}: {verb} {what} is in {list} of tests/tests/privileges/rbac.rs, and did not happen.\n  Remove the entry.")
 }
 
-fn refusals(refused: &BTreeSet<Right>) -> Vec<String> {
-    let unexpected = refused.iter().filter(|what| !REFUSED.iter().any(|entry| is(entry, what))).map(|(part, what, verb)| {
+fn refusals(refused: &BTreeMap<Right, bool>) -> Vec<String> {
+    let uncovered = refused.iter().filter_map(|(what, is_covered)| (!is_covered).then_some(what));
+    let unexpected = uncovered.filter(|what| !REFUSED.iter().any(|entry| is(entry, what))).map(|(part, what, verb)| {
         format!(
             "{part}: {verb} {what} was refused.\n  If the system needs it, add a rule to infra/kubernetes. If a test provokes it, add it with the \
              test's name to REFUSED in tests/tests/privileges/rbac.rs."
         )
     });
-    let stale = REFUSED.iter().filter(|entry| !refused.iter().any(|what| is(entry, what)));
+    let stale = REFUSED.iter().filter(|entry| !refused.keys().any(|what| is(entry, what)));
     unexpected.chain(stale.map(|entry| stale_entry("REFUSED", entry))).collect()
 }
 
