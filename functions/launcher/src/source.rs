@@ -94,7 +94,7 @@ fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Time
         (_, Some(failure)) => {
             let (terminal, message) = (failure.terminal, failure.message.clone());
             let failure = FetchFailure { at: rested, message, terminal, failures: *failures };
-            let (due, words) = fetch_again(&failure, is_before, now.max(rested));
+            let (due, words) = fetch_again(&failure, is_before, now);
             (Source::Failed { words: format!("{own}: {words}"), terminal: due.is_none() }, due.is_some_and(|due| due <= now))
         }
     }

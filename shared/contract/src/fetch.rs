@@ -53,7 +53,7 @@ impl FetchOutcome {
     #[must_use]
     pub fn rests_until(&self) -> Timestamp {
         let took = SignedDuration::from_secs(self.took_seconds.into());
-        let rest = rest(took);
+        let rest = rest(took, self.failures);
         if rest.is_zero() { self.at } else { self.at.checked_add(took + rest).unwrap_or(self.at) }
     }
 }

@@ -316,7 +316,7 @@ pub enum Project {
 /// How a fetch failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchFailure {
-    /// When.
+    /// When; for a source that rests after a slow fetch, the end of its rest.
     pub at: Timestamp,
     /// What is wrong and what would mend it.
     pub message: String,

@@ -15,13 +15,18 @@ const FRESH_SECONDS: i64 = 30;
 const SLOW: SignedDuration = SignedDuration::from_secs(10);
 /// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses at most a tenth of one fetcher.
 const REST_FACTOR: i32 = 9;
+/// The longest rest, to which slow fetches that keep failing double it: a server that only stalls uses a fortieth of one fetcher.
+const MAX_REST: SignedDuration = SignedDuration::from_hours(1);
 /// How far the clocks of SQS and of a function may differ.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
-/// The time after a fetch in which the source is not fetched again.
+/// The time after a fetch in which the source is not fetched again. `failures` counts fetches that failed in a row, this one included.
 #[must_use]
-pub fn rest(took: SignedDuration) -> SignedDuration {
-    if took < SLOW { SignedDuration::ZERO } else { took.saturating_mul(REST_FACTOR) }
+pub fn rest(took: SignedDuration, failures: u32) -> SignedDuration {
+    if took < SLOW {
+        return SignedDuration::ZERO;
+    }
+    took.saturating_mul(REST_FACTOR).saturating_mul(2_i32.saturating_pow(failures.saturating_sub(1))).min(MAX_REST)
 }
 
 /// Whether the fetch that began at `fetched` answers a request: it read the source after the request was sent.
@@ -99,16 +104,19 @@ pub(crate) fn fetch(
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
         return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
     };
-    let again = |insisted| {
+    let again_at = |insisted, now| {
         let (due, words) = fetch_again(failure, insisted, now);
         (due, Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {words}")))
     };
-    let (due, readiness) = again(insisted);
+    let again = |insisted| again_at(insisted, now);
+    // Who insisted while the source rested does so until its rest ends.
+    let (_, rests) = again_at(true, Timestamp::MIN);
+    let (due, readiness) = again(insisted || before.readiness.as_ref() == Some(&rests));
     // Who insisted is told so until there is an answer, which is younger than the question: that may have got lost.
     if let Some(look) = before.next_look.filter(|_| due.is_none_or(|due| due > now))
         && let (_, asked) = again(true)
         && before.readiness.as_ref() == Some(&asked)
-        && look.duration_since(failure.at) > SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
+        && look.duration_since(failure.at) >= SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
     {
         return (asked, look <= now, Some(if look > now { look } else { after(now, SOURCE_RETRY_SECONDS) }));
     }
@@ -125,7 +133,8 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
     let FetchFailure { at, message, terminal, failures } = failure;
     let wait = SOURCE_RETRY_SECONDS.saturating_mul(2_i64.saturating_pow(failures.saturating_sub(1))).min(MAX_FETCH_RETRY_SECONDS);
     let due = match (insisted, terminal) {
-        (true, _) => Some(now),
+        // The end of a rest is in the future.
+        (true, _) => Some(now.max(*at)),
         (false, true) => None,
         (false, false) => at.checked_add(SignedDuration::from_secs(wait)).ok(),
     };
@@ -162,8 +171,18 @@ mod tests {
 
     #[test]
     fn slow_source_takes_a_tenth_of_one_fetcher() {
-        for (took, resting) in [(0, 0), (9, 0), (10, 90), (90, 810)] {
-            assert_eq!(rest(SignedDuration::from_secs(took)), SignedDuration::from_secs(resting));
+        for (took, failures, resting) in [
+            (0, 0, 0),
+            (9, 9, 0),
+            (10, 0, 90),
+            (90, 0, 810),
+            (90, 1, 810),
+            (90, 2, 1620),
+            (90, 3, 3240),
+            (90, 4, 3600),
+            (90, u32::MAX, 3600),
+        ] {
+            assert_eq!(rest(SignedDuration::from_secs(took), failures), SignedDuration::from_secs(resting), "{took} {failures}");
         }
     }
 

@@ -41,6 +41,23 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
 }
 
 #[test]
+fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
+    let mut snapshot = refused(-60);
+    snapshot.stack.reconcile_request = "now".into();
+    for second in [0, 30, 59] {
+        let kept = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
+        let end = (now() + SignedDuration::from_mins(1)).strftime("%H:%M:%SZ");
+        assert!(!asks(&kept) && condition(&kept).ends_with(&format!("; trying again at {end}")), "{kept:?}");
+        snapshot.stack.status = kept.status;
+    }
+    for second in [60, 90] {
+        let asked = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
+        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        snapshot.stack.status = asked.status;
+    }
+}
+
+#[test]
 fn who_asks_while_a_run_is_under_way_or_none_may_begin_is_heard_after_that() {
     let held: [fn(&mut Snapshot); 2] =
         [|snapshot| snapshot.run = RunState::Live(run(Operation::Up), None), |snapshot| snapshot.stack.suspended = true];

@@ -3,7 +3,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -34,7 +34,7 @@ use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, ut
 
 use crate::{
     Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
-    failure::{failed_write, failure, timed_out_connecting},
+    failure::{Timeout, failed_write, failure, timeout},
     metadata_patch,
 };
 
@@ -49,6 +49,8 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the cluster may take to accept a connection, TLS included. A cluster that drops packets takes this long from a function's
 /// batch.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// So many requests in a row without an answer make an API server one that does not answer: a single one may have asked for much.
+const UNANSWERED: u32 = 3;
 /// Tries after a 429, 503 or 504. Few: redelivery and later looks are the outer retry.
 const RETRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -68,12 +70,19 @@ pub struct Client {
 }
 
 /// What calls found out about the API server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Seen {
     /// The API server answered 401.
     refused: AtomicBool,
-    /// A connection timed out before it was there.
-    unreachable: AtomicBool,
+    /// Requests without an answer since the last answer. An API server that has never answered this client is one request from
+    /// [`UNANSWERED`]; a connection that timed out before it was there is as many.
+    unanswered: AtomicU32,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { refused: AtomicBool::new(false), unanswered: AtomicU32::new(UNANSWERED - 1) }
+    }
 }
 
 impl Client {
@@ -93,10 +102,15 @@ impl Client {
         let seen = Arc::new(Seen::default());
         let noted = Arc::clone(&seen);
         let note = move |answer: std::result::Result<Response<_>, BoxError>| {
-            match &answer {
-                Ok(response) if response.status() == StatusCode::UNAUTHORIZED => noted.refused.store(true, Ordering::Relaxed),
-                Err(error) if timed_out_connecting(error.as_ref()) => noted.unreachable.store(true, Ordering::Relaxed),
-                _ => {}
+            let timeout = answer.as_ref().err().and_then(|error| timeout(error.as_ref()));
+            match (&answer, timeout) {
+                (Ok(response), _) => {
+                    noted.unanswered.store(0, Ordering::Relaxed);
+                    noted.refused.fetch_or(response.status() == StatusCode::UNAUTHORIZED, Ordering::Relaxed);
+                }
+                (Err(_), Some(Timeout::Connect)) => noted.unanswered.store(UNANSWERED, Ordering::Relaxed),
+                (Err(_), Some(Timeout::Answer)) => drop(noted.unanswered.fetch_add(1, Ordering::Relaxed)),
+                (Err(_), None) => {}
             }
             answer
         };
@@ -110,9 +124,9 @@ impl Client {
         self.seen.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection to the API server timed out.
+    /// Whether the API server accepts no connection, or answers no request.
     pub(crate) fn is_unreachable(&self) -> bool {
-        self.seen.unreachable.load(Ordering::Relaxed)
+        self.seen.unanswered.load(Ordering::Relaxed) >= UNANSWERED
     }
 
     /// The client below, for what the port does not have.
@@ -157,7 +171,7 @@ impl Client {
     }
 
     /// Reads, and once more after a transient error: a connection that died while the function was frozen fails the first request on it.
-    /// A connection that timed out is not retried.
+    /// An API server that does not answer is not asked again.
     async fn again<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
         match read().await {
             Err(Error::Transient { call, message }) if !self.is_unreachable() => {

@@ -12,7 +12,7 @@ use crate::{Client, Error, Result, kubeconfig::Entry};
 /// is counted on for 14 of its 15. It is also how long a kubeconfig that was replaced goes on to be used.
 const KEPT: SignedDuration = SignedDuration::from_mins(9);
 
-/// How long an instance opens no connection to a cluster after one timed out. Shorter than the time between two sweeps, so that each sweep
+/// How long an instance asks nothing of a cluster that does not answer. Shorter than the time between two sweeps, so that each sweep
 /// tries.
 const AWAY: SignedDuration = SignedDuration::from_secs(45);
 
@@ -39,7 +39,7 @@ enum Standing {
     Usable,
     /// A new client replaces it.
     Stale,
-    /// A connection timed out: no other is opened before this time.
+    /// The API server does not answer: it is not asked before this time.
     AwayUntil(Timestamp),
 }
 
@@ -64,7 +64,7 @@ impl<K: Keyring> Clusters<K> {
     }
 
     /// The client of a cluster, which is kept for a while. The secret is read again when the client was not used lately, or when
-    /// the API server rejected its credential. A cluster that accepted no connection is a transient error for [`AWAY`].
+    /// the API server rejected its credential. A cluster that does not answer is a transient error for [`AWAY`].
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
         // Held while connecting, so that messages that are handled concurrently share one client and one read of the secret.
         let mut clients = self.clients.lock().await;
@@ -75,7 +75,7 @@ impl<K: Keyring> Clusters<K> {
                     return Ok(client.clone());
                 }
                 Standing::AwayUntil(time) => {
-                    let message = format!("the API server accepted no connection; not tried again before {time:.0}");
+                    let message = format!("the API server does not answer; not tried again before {time:.0}");
                     return Err(Error::Transient { call: format!("connect to cluster {cluster:?}"), message });
                 }
                 Standing::Stale => {}
@@ -261,12 +261,33 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         for second in [3, 44] {
             let error = clusters.get("plain", seconds(second)).await.err().unwrap();
             assert!(error.is_transient());
-            let words = "connect to cluster \"plain\": the API server accepted no connection; not tried again before 2026-11-22T05:00:45Z";
+            let words =
+                "connect to cluster \"plain\": the API server does not answer; not tried again before 2026-11-22T05:00:45Z";
             assert_eq!(error.to_string(), words);
         }
         assert_eq!(asked.calls.lock().unwrap().len(), 1);
         assert!(clusters.get("eks", seconds(44)).await.is_ok(), "another cluster is used");
         assert!(clusters.get("plain", seconds(45)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn cluster_that_answers_no_request_costs_one_timeout_in_45_seconds() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let asked = Asked { server: listener.local_addr().unwrap().to_string(), ..Asked::default() };
+        let accepting = tokio::spawn(async move {
+            let connection = listener.accept().await.unwrap();
+            // From now on, time passes as soon as nothing else happens.
+            tokio::time::pause();
+            (connection, listener)
+        });
+        let clusters = clusters(&asked);
+        let begin = Instant::now();
+        let client = clusters.get("plain", at(0)).await.unwrap();
+        let error = client.get::<Lease>("n", "a").await.unwrap_err();
+        assert!(error.is_transient() && begin.elapsed().as_secs() == 15, "{error}: {:?}", begin.elapsed());
+        let error = clusters.get("plain", at(0) + SignedDuration::from_secs(44)).await.err().unwrap().to_string();
+        assert!(error.ends_with("the API server does not answer; not tried again before 2026-11-22T05:00:45Z"), "{error}");
+        drop(accepting.await.unwrap());
     }
 
     #[tokio::test]

@@ -31,15 +31,24 @@ pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
     }
 }
 
-/// Whether a connection timed out before it was established: the API server, or the network before it, drops packets.
-pub(crate) fn timed_out_connecting(error: &(dyn StdError + 'static)) -> bool {
+/// What a call waited for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timeout {
+    /// A connection: the API server, or the network before it, drops packets.
+    Connect,
+    /// The answer to a request that was sent.
+    Answer,
+}
+
+/// Returns what a call waited for, if it failed because that took too long.
+pub(crate) fn timeout(error: &(dyn StdError + 'static)) -> Option<Timeout> {
     let (mut is_connect, mut is_timeout, mut cause) = (false, false, Some(error));
     while let Some(error) = cause {
         is_connect |= error.downcast_ref().is_some_and(legacy::Error::is_connect);
         is_timeout |= error.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::TimedOut);
         cause = error.source();
     }
-    is_connect && is_timeout
+    is_timeout.then_some(if is_connect { Timeout::Connect } else { Timeout::Answer })
 }
 
 fn answer(call: String, status: Status) -> Error {

@@ -68,7 +68,7 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
 ];
 
 /// Sessions of tests that try what a role may do. What they may is no use of it.
-const TRIALS: [&str; 3] = ["other", "somebody", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"];
+const TRIALS: [&str; 4] = ["other", "somebody", "compromised", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"];
 
 /// One action on one resource that a statement allows a role.
 struct Right {
@@ -112,6 +112,22 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     }
     findings.extend(refusals(&refused));
     findings.extend(reasons(&rights, &used));
+    Ok(findings)
+}
+
+/// The messages without a group, by which SQS keeps those of one namespace from delaying those of others, by role and queue.
+pub fn messages_without_group(calls: &[Value]) -> Result<BTreeSet<String>> {
+    let template = template()?;
+    let mut findings = BTreeSet::new();
+    for call in calls.iter().filter(|call| call["service"] == "sqs") {
+        let Some((role, session)) = call["caller"].as_str().and_then(|arn| caller(&template, arn)) else { continue };
+        let (Some(url), false) = (call["input"]["QueueUrl"].as_str(), TRIALS.contains(&session)) else { continue };
+        let one = std::slice::from_ref(&call["input"]);
+        let messages = call["input"]["Entries"].as_array().map_or(one, Vec::as_slice);
+        if messages.iter().any(|message| !message["MessageGroupId"].is_string()) {
+            findings.insert(format!("{role} sends to {url} without MessageGroupId."));
+        }
+    }
     Ok(findings)
 }
 

@@ -27,6 +27,11 @@ fn aws_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
 }
 
 #[test]
+fn every_message_of_a_function_has_a_group() -> Result<()> {
+    no_findings(&iam::messages_without_group(&entries(&[CALLS_LOG])?)?)
+}
+
+#[test]
 fn cluster_roles_allow_what_the_system_did_and_nothing_else() -> Result<()> {
     no_findings(&rbac::findings(&entries(&[AUDIT_LOG, "audit-second.jsonl"])?)?)
 }
