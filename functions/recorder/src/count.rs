@@ -16,6 +16,7 @@ pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Laun
     let operation = update.and_then(|update| Operation::parse(update.spec.operation.as_deref()?));
     let ended = match (&outcome.verdict, &owner.task) {
         (Verdict::Succeeded {}, _) => "Succeeded",
+        (_, Some(_)) if outcome.platform_failure => "PlatformFailure",
         (Verdict::Failed { .. }, _) => "Failed",
         (Verdict::Aborted { .. }, Some(_)) => "Aborted",
         (Verdict::Aborted { .. }, None) => "NeverBegan",

@@ -1,6 +1,8 @@
 use jiff::Timestamp;
 
-use crate::{DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus};
+use crate::{
+    DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus, reason,
+};
 
 /// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
 #[must_use]
@@ -63,6 +65,8 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     }
     let (event_type, reason, note) = if outcome.succeeded {
         (EventType::Normal, "StackCreated", "Successfully updated stack".into())
+    } else if outcome.platform_failure {
+        (EventType::Warning, reason::PLATFORM_FAILURE, format!("run failed by the platform, not counted: {}", outcome.message))
     } else {
         (EventType::Warning, "StackUpdateFailure", format!("Failed to update stack: {}", outcome.message))
     };

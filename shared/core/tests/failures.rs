@@ -99,6 +99,17 @@ fn platform(started: bool) -> RunOutcome {
 }
 
 #[test]
+fn event_of_a_platform_failure_has_a_reason_of_its_own() {
+    let mut snapshot = snapshot(stack());
+    snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
+    let reasons = plan(&snapshot).effects.into_iter().filter_map(|effect| match effect {
+        Effect::Event { reason, note, .. } => Some((reason, note.starts_with("run failed by the platform, not counted: "))),
+        _ => None,
+    });
+    assert_eq!(reasons.collect::<Vec<_>>(), [("PlatformFailure", true)]);
+}
+
+#[test]
 fn platform_failures_are_not_counted_and_retried_without_an_end() {
     let mut snapshot = snapshot(stack());
     let mut at = now();

@@ -55,6 +55,8 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
     for stack in &told {
         assert_eq!(failures(stack).0, Some(0), "{:#?}", stack.status);
     }
+    let noted = (team.events(&names[0], "PlatformFailure").await?, team.events(&names[0], "StackUpdateFailure").await?);
+    ensure!(noted.0.iter().any(|note| note.contains(PULL)) && noted.1.is_empty(), "{noted:?}");
 
     world.control.fail_starts(IMAGE, None).await?;
     let ready = try_join_all(names.iter().map(|name| team.wait(name, "to be Ready", is_ready))).await?;

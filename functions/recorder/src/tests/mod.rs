@@ -111,9 +111,12 @@ const RUN: [&str; 7] = ["cluster", "operation", "outcome", "RunsEnded", "RunDura
 
 #[test]
 fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
-    let failed = Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
-    for (verdict, outcome, seconds, billed) in [(Verdict::Succeeded {}, "Succeeded", 90.0, 90.0), (failed, "Failed", 10.0, 60.0)]
-    {
+    let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
+    for (verdict, outcome, seconds, billed) in [
+        (Verdict::Succeeded {}, "Succeeded", 90.0, 90.0),
+        (failed("Unknown"), "Failed", 10.0, 60.0),
+        (failed("PlatformFailure"), "PlatformFailure", 10.0, 60.0),
+    ] {
         let world = world(&of_stack(), &json!({}));
         // What the task says of its time proves nothing.
         let ended_at = world.now() + SignedDuration::from_hours(9000);
