@@ -219,7 +219,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         run: run.clone(),
         operation,
         stack: stack_name,
-        create: stack.create.unwrap_or(false),
+        // A destroy by hand has a stack, or is a mistake.
+        create: stack.create.unwrap_or(false) && (operation != Operation::Destroy || request.stack.is_some()),
         secrets_provider: stack.secrets_provider.clone(),
         source,
         env,

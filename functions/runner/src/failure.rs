@@ -48,6 +48,17 @@ impl Failure {
         Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
     }
 
+    /// It is of a destroy, which creates no stack.
+    pub(crate) fn of_destroy(self, stack: &str) -> Self {
+        if !self.message.contains("no stack named") {
+            return self;
+        }
+        let why = format!("the backend has no stack {stack:?}; nothing was destroyed");
+        let remedy = "correct the name of the stack or PULUMI_BACKEND_URL, or set destroyOnFinalize: false to delete a Stack and keep \
+                      what it made";
+        Self { message: format!("{why}; {remedy}; pulumi's last words:\n{}", self.message), ..self }
+    }
+
     /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.
     pub(crate) fn of_refresh(self, events: &Events) -> Self {
         let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
@@ -76,6 +87,15 @@ mod tests {
         assert!(found.ends_with(": update urn:a, delete urn:b"), "{found}");
         let words = "error: no resource named 'urn:c' found";
         assert_eq!(message(&[], words), format!("expectNoRefreshChanges: the refresh failed: {words}"));
+    }
+
+    #[test]
+    fn destroy_without_its_stack_says_what_to_correct() {
+        let message = |words: &str| Failure::of_pulumi(words, None).of_destroy("dev").message;
+        let told = message("error: no stack named 'dev' found");
+        assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
+        assert!(told.ends_with("\nerror: no stack named 'dev' found"), "{told}");
+        assert_eq!(message("error: invalid access token"), "error: invalid access token");
     }
 
     #[test]

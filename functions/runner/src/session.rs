@@ -205,7 +205,10 @@ impl<'a> Session<'a> {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
         }
-        self.call(&arguments::select(self.spec)).await?;
+        self.call(&arguments::select(self.spec)).await.map_err(|failure| match self.spec.operation {
+            Operation::Destroy => failure.of_destroy(&self.spec.stack),
+            _ => failure,
+        })?;
         for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
             self.call(&call).await?;
         }

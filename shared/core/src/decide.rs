@@ -397,7 +397,7 @@ impl<'a> Look<'a> {
     }
 
     /// Creates the Update.
-    fn start(&mut self, why: &Why, commit: String, tree: Option<NewTree>, workspace: Workspace) -> Readiness {
+    fn start(&mut self, why: &Why, commit: String, tree: Option<NewTree>, mut workspace: Workspace) -> Readiness {
         let spec = &self.snapshot.stack.spec;
         let operation = match (self.stack.deleting, spec.preview) {
             (true, _) => Operation::Destroy,
@@ -405,6 +405,10 @@ impl<'a> Look<'a> {
             (false, false) => Operation::Up,
         };
         let forward = operation != Operation::Destroy;
+        let last = self.stack.status.last_update.as_ref();
+        // A stack that a run of this Stack succeeded with has to be there. With another name or backend, the destroy would create an empty
+        // stack, destroy that, and leave everything else behind.
+        workspace.create &= forward || last.is_none_or(|last| last.last_successful_commit.is_empty());
         // Also one that is tried again, or is run for another reason: it starts from what is there.
         let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
         let current = CurrentUpdate {
@@ -427,7 +431,7 @@ impl<'a> Look<'a> {
             run_program: !forward && spec.run_program,
             tree,
             workspace,
-            on_demand: self.stack.status.last_update.as_ref().is_some_and(|last| last.state == LastUpdateState::Failed),
+            on_demand: last.is_some_and(|last| last.state == LastUpdateState::Failed),
         })));
         Readiness::processing("stack is being processed")
     }

@@ -29,6 +29,17 @@ fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
 }
 
 #[test]
+fn destroy_creates_no_stack_after_a_run_that_succeeded() {
+    for (last_successful_commit, creates) in [("main@sha1:aaa", false), ("", true)] {
+        let last = LastUpdate { last_successful_commit: last_successful_commit.into(), ..last_update(Failed, 0, 60) };
+        let mut stack = stack_after(last);
+        (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
+        let destroy = plan(&snapshot(stack));
+        assert_eq!(created(&destroy).unwrap().workspace.create, creates, "{last_successful_commit:?}");
+    }
+}
+
+#[test]
 fn a_destroy_needs_no_source_once_the_project_is_known() {
     let mut stack = stack_after(last_update(Succeeded, 0, 1));
     (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);

@@ -30,6 +30,17 @@ fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept(
 }
 
 #[test]
+fn destroy_by_hand_creates_no_stack() {
+    for (operation, creates) in [("destroy", false), ("up", true)] {
+        let world = quiet();
+        workspace(&world, &project());
+        by_hand(&world, "u", &json!({ "type": operation }));
+        looked(&world, &hint("u"));
+        assert_eq!(spec(&world).create, creates, "{operation}");
+    }
+}
+
+#[test]
 fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
     let limit = |word: &str| json!({ "metadata": { "annotations": { names::MAX_DURATION: word } } });
     let capacity = json!({ "metadata": { "annotations": { names::CAPACITY: "cheap" } } });
