@@ -120,12 +120,13 @@ impl Error {
 /// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is
 /// interrupted and the result is stored then; without a run there is nothing to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
-    let (task, folder, spec) = tokio::select! {
+    let (folder, spec) = tokio::select! {
         biased;
         begun = begin(settings) => begun?,
         () = asked(&mut stop) => return Err(Error::Stopped),
     };
-    let scratch = Scratch::new(settings.scratch.join(format!("driftless-{task}")))?;
+    // The same path in every run: what a program or an SDK stores of it, such as KUBECONFIG, is the same in the next one.
+    let scratch = Scratch::new(settings.scratch.join("driftless"))?;
     let gauge = Gauge {
         phase: Cell::new(Phase::Fetch),
         steps: RefCell::default(),
@@ -158,15 +159,15 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     Ok(put.retry(back_off).when(StoreError::passes).await?)
 }
 
-/// Waits for a run: the task's id, its folder, and the spec.
-async fn begin(settings: &Settings) -> Result<(String, s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
+/// Waits for a run: the task's folder and the spec.
+async fn begin(settings: &Settings) -> Result<(s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
     let client = s3::client(settings.certificates.as_deref())?;
     let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
     let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
     let prefix = keys::task(&settings.role_id, &task);
     let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
     match given(&folder, "in/spec", "run spec").await {
-        Ok(spec) => Ok((task, folder, spec)),
+        Ok(spec) => Ok((folder, spec)),
         Err(error) if error.is_absent() => Err(Error::NoRun(error)),
         Err(error) => {
             let Failure { reason, message } = Failure::platform(&error);

@@ -620,7 +620,7 @@ async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resou
     });
     aws.run().await.unwrap();
     let env = fs::read_to_string(aws.dir.join("env")).unwrap();
-    let files = aws.dir.join("driftless-t1/identity");
+    let files = aws.dir.join("driftless/identity");
     for line in [
         format!("KUBECONFIG={}/kubeconfig", files.display()),
         format!("AWS_WEB_IDENTITY_TOKEN_FILE={}/aws-token", files.display()),

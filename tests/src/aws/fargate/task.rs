@@ -1,8 +1,6 @@
 //! The life of a task: a process, its states, and the events about them.
 
-use std::{
-    collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, path::Path, process::ExitStatus, sync::Arc, time::Duration,
-};
+use std::{collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, process::ExitStatus, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_contract::keys;
@@ -18,11 +16,13 @@ use tokio::{
 use super::{Fargate, Order, definition::list, epoch, run::main_container};
 use crate::{
     aws::{now, random_hex},
-    world::process::{Process, command},
+    world::process::{Process, TASK, command},
 };
 
 /// Fargate's default for the time between SIGTERM and SIGKILL.
 const STOP_TIMEOUT_SECONDS: u64 = 30;
+/// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
+const OWN: [&str; 2] = ["home", "tmp"];
 /// Between tries to deliver an event.
 const REDELIVERY: Duration = Duration::from_millis(500);
 /// As often is an event tried; AWS goes on for a day.
@@ -239,28 +239,29 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool) -> Re
     // There are no images, and so no entry points of theirs.
     let program = words.next().context("CannotStartContainerError: no command specified")?;
     let program = if is_main { fargate.runner.clone() } else { program.into() };
-    let mut command = command(&fargate.site.dirs, program);
-    let environment = environment(fargate, arn, &folder, container, &overrides, &mounts)?;
-    command.args(words).current_dir(&folder).env_clear().envs(environment);
+    let own = folder.join("own");
+    for name in OWN {
+        fs::create_dir_all(own.join(name))?;
+    }
+    fs::create_dir_all(TASK)?;
+    let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
+    command.args(["--mount", "--", "/bin/sh", "-c", "/usr/bin/mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"", "sh"]);
+    command.arg(own).arg(TASK).arg(program).args(words).current_dir(&folder);
+    command.env_clear().envs(environment(fargate, arn, container, &overrides, &mounts)?);
     Ok(command)
 }
 
 fn environment(
     fargate: &Fargate,
     arn: &str,
-    folder: &Path,
     container: &Value,
     overrides: &Value,
     mounts: &[(String, String)],
 ) -> Result<BTreeMap<String, String>> {
     let secret = fargate.state().tasks.get(arn).map(|task| task.secret.clone()).context("the task's record is gone")?;
     let mut environment = fargate.image.clone();
-    // A container has a home and a /tmp that nobody else sees.
-    for (variable, name) in [("HOME", "home"), ("TMPDIR", "tmp")] {
-        let path = folder.join(name);
-        fs::create_dir_all(&path)?;
-        environment.insert(variable.into(), path.display().to_string());
-    }
+    environment
+        .extend(["HOME", "TMPDIR"].into_iter().zip(OWN).map(|(variable, name)| (variable.into(), format!("{TASK}/{name}"))));
     for variable in list(&container["environment"]).iter().chain(list(&overrides["environment"])) {
         let text = |name: &str| variable[name].as_str().unwrap_or_default();
         environment.insert(text("name").into(), here(text("value"), mounts));

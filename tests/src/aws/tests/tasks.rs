@@ -62,9 +62,10 @@ async fn a_task_has_the_environment_of_a_task_and_nothing_else() {
     let id = driftless_contract::keys::task_id(arn.as_str().unwrap());
     let stopped = until_status(&world, &keys, arn, "STOPPED").await;
     assert_eq!((&stopped["stopCode"], &stopped["containers"][1]["exitCode"]), (&json!("EssentialContainerExited"), &json!(5)));
-    let told = fs::read_to_string(world.root.join("tasks").join(id).join("told")).unwrap();
+    let told = fs::read_to_string(world.root.join("tasks").join(id).join("own/told")).unwrap();
     let told: BTreeMap<_, _> = told.lines().filter_map(|line| line.split_once('=')).collect();
     assert_eq!((told["DRIFTLESS_BUCKET"], told["ARGUMENTS"], told["PATH"]), ("b", "exit 5", "/usr/bin:/bin"));
+    assert_eq!((told["HOME"], told["TMPDIR"]), ("/tmp/driftless-task/home", "/tmp/driftless-task/tmp"), "the same in every task");
     let expected = [
         "ARGUMENTS",
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
@@ -93,7 +94,7 @@ async fn a_tasks_credentials_carry_its_id_and_its_metadata_name_it() {
     let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "t", &["wait"])).await;
     let arn = answer["tasks"][0]["taskArn"].as_str().unwrap();
     let id = driftless_contract::keys::task_id(arn);
-    let path = world.root.join("tasks").join(id).join("told");
+    let path = world.root.join("tasks").join(id).join("own/told");
     let told =
         eventually("the task tells", async || fs::read_to_string(&path).unwrap_or_default().into(), |told| *told != "").await;
     let told: BTreeMap<_, _> = told.as_str().unwrap().lines().filter_map(|line| line.split_once('=')).collect();
@@ -170,7 +171,7 @@ async fn a_stop_is_a_sigterm_and_after_the_stop_timeout_a_sigkill() {
     for (token, command, exit) in [("polite", "wait", 7), ("stubborn", "stubborn", 137)] {
         let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, token, &[command])).await;
         let arn = &answer["tasks"][0]["taskArn"];
-        let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap())).join("told");
+        let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap())).join("own/told");
         eventually("its traps are set", async || told.exists().into(), |told| *told == true).await;
         let (_, list) =
             world.ecs(&world.aws.administrator, "ListTasks", &json!({ "cluster": "driftless", "startedBy": "uid-1" })).await;
@@ -368,7 +369,7 @@ async fn a_task_on_spot_says_so_and_can_lose_its_capacity() {
     let task = &answer["tasks"][0];
     assert_eq!((&task["launchType"], &task["capacityProviderName"]), (&Value::Null, &json!("FARGATE_SPOT")));
     let arn = task["taskArn"].as_str().unwrap();
-    let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn)).join("told");
+    let told = world.root.join("tasks").join(driftless_contract::keys::task_id(arn)).join("own/told");
     eventually("its traps are set", async || told.exists().into(), |told| *told == true).await;
     world.hooks.reclaim(arn).await.unwrap();
     let at_once = described(&world, &keys, &json!(arn)).await;
@@ -420,7 +421,7 @@ async fn init_containers_run_in_order_and_hand_a_file_over() {
     let exits: Vec<_> = stopped["containers"].as_array().unwrap().iter().map(|container| &container["exitCode"]).collect();
     assert_eq!(exits, [0, 0, 0, 5]);
     let task = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap()));
-    let told = fs::read_to_string(task.join("told")).unwrap();
+    let told = fs::read_to_string(task.join("own/told")).unwrap();
     let file = told.lines().find_map(|line| line.strip_prefix("PULUMI_ENV=")).unwrap();
     assert_eq!(fs::read_to_string(file).unwrap(), "A=1\nB=2\n");
 }
@@ -441,5 +442,5 @@ async fn an_init_container_that_fails_ends_its_task() {
     let main = stopped["containers"][3]["reason"].as_str().unwrap();
     assert!(main.contains("dependency [init-a] for target [pulumi]"), "{main}");
     let task = world.root.join("tasks").join(driftless_contract::keys::task_id(arn.as_str().unwrap()));
-    assert!(!task.join("told").exists(), "the runner never started");
+    assert!(!task.join("own/told").exists(), "the runner never started");
 }
