@@ -8,10 +8,13 @@ use tempfile::TempDir;
 
 use super::project;
 
-/// Prints the answer to `aws SERVICE OPERATION`; one that is a text is an error.
-const AWS: &str = "#!/bin/sh\nread -r answer <\"$ANSWERS/$1.$2\"\ncase $answer in\n\\\"*) echo \"$answer\" >&2; exit 254;;\nesac\necho \"$answer\"\n";
+/// Prints the answer to `aws SERVICE OPERATION`, for a quota the answer to its code if there is one; a text is an error.
+const AWS: &str = "#!/bin/sh\nfile=$ANSWERS/$1.$2\n[ ! -e \"$file.$6\" ] || file=$file.$6\nread -r answer <\"$file\"\ncase $answer in\n\\\"*) echo \"$answer\" >&2; exit 254;;\nesac\necho \"$answer\"\n";
 
 type Answers = BTreeMap<&'static str, Value>;
+
+const QUOTA: &str = "service-quotas.get-service-quota";
+const SPOT_QUOTA: &str = "service-quotas.get-service-quota.L-36FBB829";
 
 /// An account that fits: private subnets behind NAT in two zones.
 fn account() -> Answers {
@@ -19,7 +22,7 @@ fn account() -> Answers {
     let subnet = |id: &str, zone: &str| json!({ "SubnetId": id, "VpcId": "vpc-1", "AvailabilityZone": zone });
     BTreeMap::from([
         ("lambda.get-account-settings", limit(1000, 1000)),
-        ("service-quotas.get-service-quota", json!({ "Quota": { "Value": 6.0 } })),
+        (QUOTA, quota(6.0)),
         ("iam.get-role", json!({ "Role": {} })),
         ("ec2.describe-subnets", json!({ "Subnets": [subnet("subnet-1", "a"), subnet("subnet-2", "b")] })),
         ("ec2.describe-security-groups", json!({ "SecurityGroups": [{ "GroupId": "sg-1", "VpcId": "vpc-1" }] })),
@@ -30,6 +33,10 @@ fn account() -> Answers {
 
 fn limit(total: u32, unreserved: u32) -> Value {
     json!({ "AccountLimit": { "ConcurrentExecutions": total, "UnreservedConcurrentExecutions": unreserved } })
+}
+
+fn quota(vcpus: f64) -> Value {
+    json!({ "Quota": { "Value": vcpus } })
 }
 
 /// The VPC's main route table with one route.
@@ -52,9 +59,12 @@ fn preflight(answers: &Answers, arguments: &[&str]) -> Result<(bool, String, Str
     fs::set_permissions(&aws, fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new(project()?.join("infra/preflight"));
     command.current_dir(project()?).env("ANSWERS", dir.path()).env("AWS_CLI", aws);
-    let values =
-        ["Subnets=subnet-1,subnet-2", "SecurityGroups=sg-1", "AssignPublicIp=DISABLED", "FetcherConcurrency=5", "TaskCpu=1024"];
-    let output = command.args(arguments).args(values).args(["WebhookConcurrency=5", "PublicWebhook=ENABLED"]).output()?;
+    let values = ["Subnets=subnet-1,subnet-2", "SecurityGroups=sg-1", "AssignPublicIp=DISABLED", "TaskCpu=1024", "Spot=previews"];
+    // Of two values of a parameter the last one is used.
+    let (overrides, options): (Vec<&str>, Vec<&str>) = arguments.iter().partition(|argument| argument.contains('='));
+    command.args(options).args(values).args(["WebhookConcurrency=5", "PublicWebhook=ENABLED", "ReconcilerConcurrency=10"]);
+    command.args(["FetcherConcurrency=10", "LauncherConcurrency=5", "RecorderConcurrency=5"]);
+    let output = command.args(overrides).output()?;
     let [chosen, said] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     Ok((output.status.success(), chosen, said))
 }
@@ -63,9 +73,13 @@ fn preflight(answers: &Answers, arguments: &[&str]) -> Result<(bool, String, Str
 fn an_account_that_fits_is_deployed_to_as_it_is() -> Result<()> {
     let (goes_on, chosen, said) = preflight(&account(), &["--new"])?;
     assert!(goes_on && chosen.is_empty(), "{said}");
-    for line in
-        ["Lambda: 1000 ", "Fargate: 6 vCPUs are 6 tasks ", "ECS: the service-linked role is there", "tasks: vpc-1, zones a, b"]
-    {
+    for line in [
+        "Lambda: 1000 ",
+        "Fargate: 6 vCPUs are 6 tasks ",
+        "Fargate Spot: 6 vCPUs are 6 tasks ",
+        "ECS: the service-linked role is there",
+        "tasks: vpc-1, zones a, b",
+    ] {
         assert!(said.contains(&format!("deploy: {line}")), "{line:?} is not in: {said}");
     }
     Ok(())
@@ -93,12 +107,8 @@ fn parameters_are_chosen_that_fit_the_account() -> Result<()> {
 fn what_could_not_work_is_refused_with_its_remedy() -> Result<()> {
     let other = json!({ "SecurityGroups": [{ "GroupId": "sg-1", "VpcId": "vpc-2" }] });
     for (call, answer, words) in [
-        ("lambda.get-account-settings", limit(10, 10), "--service-code lambda --quota-code L-B99A9384 --desired-value 1000"),
-        (
-            "service-quotas.get-service-quota",
-            json!({ "Quota": { "Value": 0.0 } }),
-            "--service-code fargate --quota-code L-3032A538",
-        ),
+        ("lambda.get-account-settings", limit(10, 9), "--service-code lambda --quota-code L-B99A9384 --desired-value 1000"),
+        (QUOTA, quota(0.0), "--service-code fargate --quota-code L-3032A538"),
         ("ec2.describe-subnets", json!("An error occurred (InvalidSubnetID.NotFound)"), "of this account and Region"),
         (
             "ec2.describe-security-groups",
@@ -121,7 +131,56 @@ fn what_may_not_be_read_is_a_warning() -> Result<()> {
     let answers = account().into_keys().map(|call| (call, denied.clone())).collect();
     let (goes_on, chosen, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on && chosen.is_empty(), "{said}");
-    assert_eq!(said.matches("deploy: warning: ").count(), 4, "{said}");
+    assert_eq!(said.matches("deploy: warning: ").count(), 5, "{said}");
+    Ok(())
+}
+
+#[test]
+fn new_account_gets_concurrency_that_fits() -> Result<()> {
+    let mut answers = account();
+    let least = "ReconcilerConcurrency=2\nFetcherConcurrency=2\nLauncherConcurrency=2\nRecorderConcurrency=2\n";
+    let even = least.replace('2', "4");
+    for (free, expected) in [(10, least), (20, even.as_str()), (34, "")] {
+        answers.insert("lambda.get-account-settings", limit(free, free));
+        let (goes_on, chosen, said) = preflight(&answers, &["--new"])?;
+        assert!(goes_on && chosen == format!("{expected}WebhookConcurrency=0\n"), "{free}: {chosen}{said}");
+        assert!(said.contains("--quota-code L-B99A9384 --desired-value 1000"), "{said}");
+        assert_eq!(said.contains("sweeps and webhook calls are then retried"), free == 10, "{said}");
+    }
+    // Neither what the user chose nor a stack that is there is changed.
+    answers.insert("lambda.get-account-settings", limit(10, 10));
+    for arguments in [&["--new", "--given", "FetcherConcurrency"][..], &[]] {
+        let (goes_on, chosen, said) = preflight(&answers, arguments)?;
+        let remedy = format!("PARAMETERS='{}'", least.trim_end().replace('\n', " "));
+        assert!(!goes_on && chosen.is_empty() && said.contains(&remedy), "{remedy} is not in: {said}");
+    }
+    answers.insert("lambda.get-account-settings", limit(10, 9));
+    let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+    assert!(!goes_on && !said.contains("PARAMETERS="), "{said}");
+    Ok(())
+}
+
+#[test]
+fn spot_quota_is_checked_where_spot_is_used() -> Result<()> {
+    let mut answers = account();
+    let denied = json!("An error occurred (AccessDeniedException) when calling GetServiceQuota");
+    let remedy = "--service-code fargate --quota-code L-36FBB829 --desired-value 100";
+    for (answer, words) in [
+        (quota(0.0), remedy),
+        (quota(0.5), "PARAMETERS=Spot=never"),
+        (denied, "warning: the quota of Fargate Spot is not known: \"An error occurred (AccessDenied"),
+        (json!({ "Quota": {} }), "warning: the quota of Fargate Spot is not known: "),
+    ] {
+        answers.insert(SPOT_QUOTA, answer);
+        let (goes_on, chosen, said) = preflight(&answers, &["--new"])?;
+        assert!(goes_on && chosen.is_empty() && said.contains(words), "{words:?} is not in: {said}");
+        assert_eq!(said.matches("deploy: warning: ").count(), 1, "{said}");
+        let (_, _, said) = preflight(&answers, &["--new", "Spot=never"])?;
+        assert!(!said.contains("Spot"), "{said}");
+    }
+    answers.insert(QUOTA, json!({ "Quota": {} }));
+    let (goes_on, _, said) = preflight(&answers, &["--new", "Spot=never"])?;
+    assert!(goes_on && said.contains("warning: the quota of Fargate is not known: "), "{said}");
     Ok(())
 }
 
