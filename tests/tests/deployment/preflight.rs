@@ -15,6 +15,7 @@ type Answers = BTreeMap<&'static str, Value>;
 
 const QUOTA: &str = "service-quotas.get-service-quota";
 const SPOT_QUOTA: &str = "service-quotas.get-service-quota.L-36FBB829";
+const SERVICES: [&str; 5] = ["ecr.api", "ecr.dkr", "logs", "s3", "sts"];
 
 /// An account that fits: private subnets behind NAT in two zones.
 fn account() -> Answers {
@@ -25,7 +26,7 @@ fn account() -> Answers {
         (QUOTA, quota(6.0)),
         ("iam.get-role", json!({ "Role": {} })),
         ("ec2.describe-subnets", json!({ "Subnets": [subnet("subnet-1", "a"), subnet("subnet-2", "b")] })),
-        ("ec2.describe-security-groups", json!({ "SecurityGroups": [{ "GroupId": "sg-1", "VpcId": "vpc-1" }] })),
+        ("ec2.describe-security-groups", groups(&[("sg-1", &[everything()])])),
         ("ec2.describe-route-tables", tables(&route)),
         ("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": [] })),
     ])
@@ -37,6 +38,37 @@ fn limit(total: u32, unreserved: u32) -> Value {
 
 fn quota(vcpus: f64) -> Value {
     json!({ "Quota": { "Value": vcpus } })
+}
+
+/// Security groups with their egress rules.
+fn groups(groups: &[(&str, &[Value])]) -> Value {
+    let group = |(id, egress): &(_, &[Value])| json!({ "GroupId": id, "VpcId": "vpc-1", "IpPermissionsEgress": egress });
+    json!({ "SecurityGroups": groups.iter().map(group).collect::<Vec<_>>() })
+}
+
+/// The egress rule that a new security group has.
+fn everything() -> Value {
+    json!({ "IpProtocol": "-1", "IpRanges": [{ "CidrIp": "0.0.0.0/0" }] })
+}
+
+/// An egress rule for some ports of TCP.
+fn tcp(from: u16, to: u16, cidr: &str) -> Value {
+    json!({ "IpProtocol": "tcp", "FromPort": from, "ToPort": to, "IpRanges": [{ "CidrIp": cidr }] })
+}
+
+/// An interface endpoint that tasks can use.
+fn interface(service: &str) -> Value {
+    json!({ "VpcEndpointId": format!("vpce-{service}"), "ServiceName": format!("com.amazonaws.eu-west-1.{service}"),
+        "VpcEndpointType": "Interface", "State": "available", "PrivateDnsEnabled": true })
+}
+
+/// An account whose subnets have no default route, with these endpoints.
+fn without_internet(endpoints: &[Value]) -> Answers {
+    let mut answers = account();
+    let table = json!({ "VpcId": "vpc-1", "RouteTableId": "rtb-1", "Associations": [{ "Main": true }], "Routes": [] });
+    answers.insert("ec2.describe-route-tables", json!({ "RouteTables": [table] }));
+    answers.insert("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": endpoints }));
+    answers
 }
 
 /// The VPC's main route table with one route.
@@ -185,23 +217,106 @@ fn spot_quota_is_checked_where_spot_is_used() -> Result<()> {
 }
 
 #[test]
-fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
-    let mut answers = account();
-    let table = json!({ "VpcId": "vpc-1", "RouteTableId": "rtb-1", "Associations": [{ "Main": true }], "Routes": [] });
-    answers.insert("ec2.describe-route-tables", json!({ "RouteTables": [table] }));
-    let with_s3_for = |table: &str| {
-        let name = |name: &str| format!("com.amazonaws.eu-west-1.{name}");
-        let interface = |service| json!({ "ServiceName": name(service), "VpcEndpointType": "Interface" });
-        let mut endpoints: Vec<_> = ["ecr.api", "ecr.dkr", "logs", "sts"].map(interface).into();
-        endpoints.push(json!({ "ServiceName": name("s3"), "VpcEndpointType": "Gateway", "RouteTableIds": [table] }));
-        json!({ "VpcEndpoints": endpoints })
+fn security_groups_have_to_let_https_out() -> Result<()> {
+    let udp = json!({ "IpProtocol": "udp", "FromPort": 0, "ToPort": 65535, "IpRanges": [{ "CidrIp": "0.0.0.0/0" }] });
+    let ipv6 = json!({ "IpProtocol": "-1", "IpRanges": [], "Ipv6Ranges": [{ "CidrIpv6": "::/0" }] });
+    let list = json!({ "IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": [], "PrefixListIds": [{ "PrefixListId": "pl-1" }] });
+    let other = json!({ "IpProtocol": "-1", "IpRanges": [], "UserIdGroupPairs": [{ "GroupId": "sg-9" }] });
+    let said_of = |egress: Value| -> Result<(bool, String)> {
+        let mut answers = account();
+        answers.insert("ec2.describe-security-groups", egress);
+        let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+        Ok((goes_on, said))
     };
-    answers.insert("ec2.describe-vpc-endpoints", with_s3_for("rtb-2"));
+    for rules in [vec![], vec![tcp(80, 80, "0.0.0.0/0"), tcp(444, 65535, "0.0.0.0/0")], vec![udp, ipv6]] {
+        let (goes_on, said) = said_of(groups(&[("sg-1", &rules)]))?;
+        assert!(
+            !goes_on
+                && said.contains("tasks: security groups sg-1 let nothing out on TCP port 443; no task could pull its image"),
+            "{said}"
+        );
+        let remedy = "aws ec2 authorize-security-group-egress --group-id sg-1 --protocol tcp --port 443 --cidr 0.0.0.0/0";
+        assert!(said.contains(remedy), "{said}");
+    }
+    // Without endpoints nothing in the VPC answers.
+    for rules in [vec![tcp(443, 443, "10.0.0.0/16")], vec![other.clone()]] {
+        let (goes_on, said) = said_of(groups(&[("sg-1", &rules)]))?;
+        assert!(
+            !goes_on && said.contains("tasks: security groups sg-1 let TCP port 443 out to private addresses alone"),
+            "{said}"
+        );
+    }
+    // A task has the rules of all of its groups.
+    for rule in [everything(), tcp(443, 443, "0.0.0.0/0"), tcp(0, 65535, "0.0.0.0/0"), list] {
+        let (goes_on, said) = said_of(groups(&[("sg-1", &[]), ("sg-2", &[rule])]))?;
+        assert!(goes_on, "{said}");
+    }
+    // A transit gateway may lead to endpoints of another VPC.
+    let mut answers = account();
+    answers.insert("ec2.describe-security-groups", groups(&[("sg-1", &[tcp(443, 443, "10.0.0.0/8")])]));
+    let route = json!({ "DestinationCidrBlock": "0.0.0.0/0", "TransitGatewayId": "tgw-1", "State": "active" });
+    answers.insert("ec2.describe-route-tables", tables(&route));
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+    assert!(goes_on, "{said}");
+
+    // The addresses of an interface endpoint are the VPC's; those of S3 behind a gateway endpoint are not.
+    let mut endpoints: Vec<_> = SERVICES.map(interface).into();
+    for rule in [tcp(443, 443, "10.0.0.0/16"), other] {
+        let mut answers = without_internet(&endpoints);
+        answers.insert("ec2.describe-security-groups", groups(&[("sg-1", &[rule])]));
+        let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+        assert!(goes_on, "{said}");
+    }
+    endpoints[3]["VpcEndpointType"] = json!("Gateway");
+    endpoints[3]["RouteTableIds"] = json!(["rtb-1"]);
+    let mut answers = without_internet(&endpoints);
+    answers.insert("ec2.describe-security-groups", groups(&[("sg-1", &[tcp(443, 443, "10.0.0.0/16")])]));
+    let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+    assert!(!goes_on && said.contains("a gateway endpoint has public addresses"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn only_usable_endpoints_count() -> Result<()> {
+    for (field, value, words) in [
+        ("State", json!("pending"), "vpce-s3 (s3) is pending"),
+        ("State", json!("Deleting"), "vpce-s3 (s3) is deleting"),
+        ("State", json!("rejected"), "vpce-s3 (s3) is rejected"),
+        ("PrivateDnsEnabled", json!(false), "vpce-s3 (s3) has no private DNS"),
+    ] {
+        let mut endpoints = SERVICES.map(interface);
+        endpoints[3][field] = value.clone();
+        let (goes_on, _, said) = preflight(&without_internet(&endpoints), &["--new"])?;
+        assert!(!goes_on && said.contains("no VPC endpoints for s3") && said.contains(words), "{words:?} is not in: {said}");
+        if field == "State" {
+            endpoints[3] = json!({ "VpcEndpointId": "vpce-s3", "ServiceName": "com.amazonaws.eu-west-1.s3", "State": value,
+                "VpcEndpointType": "Gateway", "RouteTableIds": ["rtb-1"] });
+            let (goes_on, _, said) = preflight(&without_internet(&endpoints), &["--new"])?;
+            assert!(!goes_on && said.contains(words), "{words:?} is not in: {said}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
+    let with_s3_for = |table: &str| {
+        let mut endpoints = SERVICES.map(interface);
+        // A gateway endpoint has no private DNS of its own.
+        endpoints[3]["VpcEndpointType"] = json!("Gateway");
+        endpoints[3]["PrivateDnsEnabled"] = json!(false);
+        endpoints[3]["RouteTableIds"] = json!([table]);
+        without_internet(&endpoints)
+    };
+    let (goes_on, _, said) = preflight(&with_s3_for("rtb-2"), &["--new"])?;
     assert!(!goes_on && said.contains("no VPC endpoints for s3\n"), "{said}");
-    answers.insert("ec2.describe-vpc-endpoints", with_s3_for("rtb-1"));
+    let mut answers = with_s3_for("rtb-1");
     answers.insert("iam.get-role", json!("An error occurred (NoSuchEntity) when calling GetRole"));
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
-    assert!(goes_on && said.contains("by VPC endpoints alone") && said.contains("create-service-linked-role"), "{said}");
+    assert!(goes_on && said.contains("create-service-linked-role"), "{said}");
+    // What the endpoints do not lead to, once.
+    let warning = "warning: tasks: subnet-1, subnet-2 reach AWS by VPC endpoints alone; Pulumi Cloud (api.pulumi.com)";
+    assert_eq!(said.matches(warning).count(), 1, "{said}");
+    assert!(said.contains("use an S3 backend"), "{said}");
     Ok(())
 }
