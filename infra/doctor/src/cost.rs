@@ -68,6 +68,8 @@ pub(crate) const ALARM_METRICS: f64 = 27.0;
 /// Fargate bills from the pull of the image, which takes so many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
 const START_MINUTES: f64 = 0.25;
+/// MiB of the images that a task pulls by default, compressed: the template's `DefaultImage` is the largest part.
+pub const IMAGE_MIB: f64 = 2000.0;
 /// A MiB in the GB by which AWS prices traffic.
 const GB_PER_MIB: f64 = 1.048_576e-3;
 /// Of one run, as `make bench` counts them: calls of S3 and SQS, and looks of functions.

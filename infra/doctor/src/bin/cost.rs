@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use driftless_core::DefaultSize;
-use driftless_doctor::cost::Load;
+use driftless_doctor::cost::{IMAGE_MIB, Load};
 
 /// What an installation costs a month in us-east-1; docs/cost.md says what is assumed.
 #[derive(Debug, Parser)]
@@ -26,7 +26,7 @@ struct Arguments {
     #[arg(long, env = "TASK_MEMORY", default_value_t = DefaultSize::default().memory_mib)]
     task_memory: u32,
     /// MiB of the images that a task pulls, compressed.
-    #[arg(long, env = "IMAGE_MIB", default_value = "300")]
+    #[arg(long, env = "IMAGE_MIB", default_value_t = IMAGE_MIB)]
     image_mib: f64,
     /// MiB that a run downloads beside them: plugins and packages.
     #[arg(long, env = "INSTALL_MIB", default_value = "200")]

@@ -10,6 +10,7 @@ use std::{
 
 use clap::Parser;
 use driftless_doctor::{
+    cost::IMAGE_MIB,
     prove::{
         budget::{self, Network, Price},
         installation::{self, Installation},
@@ -60,7 +61,7 @@ struct Arguments {
     #[arg(long, env = "NETWORK", default_value = "nat")]
     network: Network,
     /// MiB of the images that a task pulls, for the cost.
-    #[arg(long, env = "IMAGE_MIB", default_value = "2000")]
+    #[arg(long, env = "IMAGE_MIB", default_value_t = IMAGE_MIB)]
     image_mib: f64,
     /// The images pass no NAT gateway, for the cost.
     #[arg(long, env = "ECR", value_parser = clap::builder::FalseyValueParser::new())]
