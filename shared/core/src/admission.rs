@@ -1,6 +1,6 @@
 //! How many runs may go on at once, and whose turn it is when not all may.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
 /// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460 bytes at most, so this many runs are
 /// under way at most where any limit is set.
 const MOST_RUNNING: usize = 400;
-/// The list keeps this many waiting runs, the first in the queue. The others ask again every minute and enter it later.
+/// The list keeps this many waiting runs, the first in the queue. The others ask again every minute and enter it later. As many turns are kept.
 const MOST_WAITING: usize = 120;
 
 /// How many runs may go on at once. `None` is as many as there are.
@@ -39,7 +39,7 @@ pub struct Admissions {
     pub running: BTreeMap<String, Applicant>,
     /// Those that wait.
     pub waiting: BTreeMap<String, Applicant>,
-    /// When each namespace with waiting runs last got a slot.
+    /// When each namespace last got a slot, if a run waits that was created before that.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub served: BTreeMap<String, Timestamp>,
 }
@@ -63,7 +63,9 @@ pub struct Applicant {
 }
 
 impl Applicant {
-    fn tenant(&self) -> &str {
+    /// The namespace whose limit and turn apply.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
         self.counts_for.as_deref().unwrap_or(&self.namespace)
     }
 }
@@ -101,11 +103,22 @@ impl Admissions {
         true
     }
 
-    /// Notes that a namespace has had its turn, and forgets the turns of those of which no run waits.
+    /// Notes that a namespace has had its turn, later than every waiting run and every other turn: `now` is when the function began, and
+    /// it may have been held up since.
+    ///
+    /// A turn is kept while a run waits that was created before it, even if no run of the same namespace waits. The namespace's next run may
+    /// be older and queue later: runs that wait for a claim are not in the queue, and would otherwise get one slot after another.
     fn serve(&mut self, namespace: String, now: Timestamp) {
-        self.served.insert(namespace, now);
-        let waiting: BTreeSet<_> = self.waiting.values().map(Applicant::tenant).collect();
-        self.served.retain(|namespace, _| waiting.contains(namespace.as_str()));
+        let since = || self.waiting.values().map(|waiter| waiter.since);
+        let known = since().chain(self.served.values().copied()).max();
+        let next = known.and_then(|known| known.checked_add(SignedDuration::from_nanos(1)).ok());
+        let oldest = since().min();
+        self.served.insert(namespace, next.map_or(now, |next| next.max(now)));
+        self.served.retain(|_, served| oldest.is_some_and(|oldest| oldest <= *served));
+        while self.served.len() > MOST_WAITING {
+            let first = self.served.iter().min_by_key(|(_, served)| **served).map(|(namespace, _)| namespace.clone());
+            self.served.remove(&first.unwrap_or_default());
+        }
     }
 
     /// Forgets a run that is over, or wants no turn any more. Whether anything changed.
@@ -241,7 +254,34 @@ mod tests {
         assert_eq!(next(&all), "b9", "and not the next of the same namespace");
         assert!(!all.decline("a1", at(100)));
         assert!(all.decline("b9", at(101)));
-        assert_eq!((next(&all), all.served.len()), ("a2".into(), 1));
+        assert_eq!(next(&all), "a2");
+    }
+
+    #[test]
+    fn queue_for_one_claim_delays_no_other_namespace() {
+        let mut all = admissions([], [of("b", 50)]);
+        let (uid, me) = of("a", 1);
+        assert_eq!(all.admit(limits(1, 1), &uid, me), Ok(()));
+        assert!(all.release(&uid));
+        // It waited for the claim of a1, and not in the queue.
+        let (uid, me) = of("a", 2);
+        assert!(all.admit(limits(1, 1), &uid, me).is_err(), "b waits since before a got its slot");
+        let (uid, me) = of("b", 50);
+        assert_eq!(all.admit(limits(1, 1), &uid, me), Ok(()));
+    }
+
+    #[test]
+    fn turn_comes_after_waiting_runs_whatever_the_time_of_the_function() {
+        let mut all = admissions([], [of("a", 1), of("a", 2), of("b", 50)]);
+        for (uid, next) in [("a1", "b50"), ("b50", "a2")] {
+            assert_eq!(all.queue()[0].0, uid);
+            let slow = Applicant { seen: at(40), ..all.waiting[uid].clone() };
+            assert_eq!(all.admit(limits(1, 1), uid, slow), Ok(()));
+            assert!(all.release(uid));
+            let (other, me) = of("b", 51);
+            all.waiting.insert(other, me);
+            assert_eq!(all.queue()[0].0, next);
+        }
     }
 
     #[test]
@@ -294,9 +334,12 @@ mod tests {
             order.push(uid);
         }
         assert_eq!(order, ["a0", "b50", "a1", "b60", "a2", "a3"]);
-        assert_eq!(all.served.keys().collect::<Vec<_>>(), ["a"], "b waits no more");
         all.waiting.extend([of("b", 104)]);
         assert_eq!(all.queue()[0].0, "b104", "a got a slot at 105");
+        all.waiting.retain(|uid, _| uid == "b104");
+        let (uid, me) = of("b", 104);
+        assert_eq!(all.admit(limits(1, 1), &uid, me), Ok(()));
+        assert!(all.served.is_empty(), "no run waits");
     }
 
     #[test]
@@ -403,6 +446,8 @@ mod tests {
         assert!(all.admit(Limits { runs: None, runs_per_namespace: Some(1) }, &uid, me).is_err());
         assert_eq!((all.running.len(), all.waiting.len()), (MOST_RUNNING, MOST_WAITING));
         assert!(serde_json::to_string(&all).unwrap().len() < 256 << 10);
+        assert!(all.decline(&long(400).0, at(100)));
+        assert_eq!(all.served.len(), MOST_WAITING);
 
         // Whoever comes first is kept, and who is last is not, in whatever order they ask.
         let mut all = admissions([of("a", 0)], []);
