@@ -18,16 +18,21 @@ fn no_seed_breaks_an_invariant() {
         "the unusual did not happen: {stats:?}"
     );
     assert!(stats.checks > 20, "drift was not looked for: {stats:?}");
-    assert!(stats.attacks > 500 && stats.rogues > 50, "nobody was attacked: {stats:?}");
+    assert!(
+        stats.attacks > 500 && stats.workspaces > 50 && stats.annotations > 50 && stats.rogues > 50,
+        "nobody was attacked: {stats:?}"
+    );
+    assert!(stats.queued > 20, "the quiet namespace waited for no slot: {stats:?}");
 }
 
 #[test]
 fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     for breakage in Breakage::ALL {
         let rule = match breakage {
+            Breakage::Admissions => "1:",
             Breakage::Secrets | Breakage::Seals => "S1",
             Breakage::Stops => "S3",
-            Breakage::Fairness => "S9",
+            Breakage::Fairness | Breakage::Turns => "S9",
             _ => "",
         };
         let broken = |seed| simulate(seed, Some(breakage), EVENTS).err().filter(|failure| failure.violation.starts_with(rule));

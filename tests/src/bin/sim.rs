@@ -17,8 +17,8 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions, attempts, secrets, seals, fairness
-    /// or stops.
+    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions, attempts, secrets, seals, fairness,
+    /// stops or turns.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.
@@ -52,8 +52,8 @@ fn main() -> ExitCode {
         stats.collections
     );
     println!(
-        "{} writes of a hostile tenant, {} of its tasks ended only because they were stopped; the last change of the quiet Stack was run within {} s",
-        stats.attacks, stats.rogues, stats.quiet_delay
+        "{} writes of a hostile tenant, {} of them to Workspaces and {} to annotations and labels; {} of its tasks ended only because they were stopped; the quiet Stack waited {} times for a slot, and its last change was run within {} s",
+        stats.attacks, stats.workspaces, stats.annotations, stats.rogues, stats.queued, stats.quiet_delay
     );
     println!("{} namespaces terminated, {} operations for what was in them", stats.terminations, stats.elsewhere);
     let Some(first) = failures.first() else {

@@ -1,6 +1,6 @@
 //! The hostile tenant: it writes whatever the API server lets it write into its own namespace. `runner.rs` has the conduct of its tasks.
 
-use driftless_api::{Update, names};
+use driftless_api::{Update, Workspace, names};
 use driftless_kubernetes::Cluster as _;
 use driftless_testkit::World;
 use jiff::{SignedDuration, Timestamp};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     Dice,
-    outside::{Action, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
+    outside::{Action, NAMESPACE, REPOSITORY, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
     rest::list,
 };
 
@@ -23,6 +23,7 @@ pub(super) const STACK: &str = "q";
 pub(super) const CANARY: &str = "quiet-canary-";
 
 const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
+const WORKSPACE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
 /// A write of the hostile tenant.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +42,17 @@ pub(super) enum Attack {
     EditUpdate,
     RemoveFinalizers,
     DeleteUpdate,
+    /// A Workspace: a new one, or another owner, shape or source for one that is there.
+    PutWorkspace,
+    DeleteWorkspace,
+    /// Annotations and labels of its Stack or of one of its Updates.
+    Annotate,
+    /// Ends the drift checks of its Stack, without which the simulation would never come to rest.
+    Unwatch,
 }
 
 impl Attack {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 14] = [
         Self::MakeUpdate,
         Self::MakeUpdate,
         Self::MakeUpdate,
@@ -55,6 +63,10 @@ impl Attack {
         Self::EditUpdate,
         Self::RemoveFinalizers,
         Self::DeleteUpdate,
+        Self::PutWorkspace,
+        Self::DeleteWorkspace,
+        Self::Annotate,
+        Self::Annotate,
     ];
 }
 
@@ -68,10 +80,11 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(
         script.push((settled + dice.seconds(length), action));
     }
     script.push((end, if dice.chance(300) { Action::DeleteQuietStack } else { Action::EditQuietStack }));
-    for _ in 0..4 + dice.below(8) {
+    for _ in 0..5 + dice.below(11) {
         let attack = Attack::ALL[dice.index(Attack::ALL.len())];
         script.push((settled + dice.seconds(length), Action::Attack(attack, dice.below(1000))));
     }
+    script.push((end, Action::Attack(Attack::Unwatch, 0)));
     script
 }
 
@@ -116,7 +129,50 @@ pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
             }
         }
         Attack::DeleteUpdate => delete_in::<Update>(world, HOSTILE, &name),
+        Attack::PutWorkspace => put_workspace(choice, &victim, world),
+        Attack::DeleteWorkspace => delete_in::<Workspace>(world, HOSTILE, &workspace_name(choice, &victim)),
+        Attack::Annotate => {
+            let (key, marks) = (if choice.is_multiple_of(2) { own } else { update_key }, marks(&victim));
+            edit(world, &key, |object| {
+                for choice in [choice / 2, choice / 32] {
+                    let (field, name, value) = &marks[choice as usize % marks.len()];
+                    object["metadata"][*field][*name] = json!(value);
+                }
+            });
+        }
+        Attack::Unwatch => edit(world, &own, |stack| {
+            if let Some(annotations) = stack["metadata"]["annotations"].as_object_mut() {
+                annotations.remove(names::DRIFT_SCHEDULE);
+            }
+        }),
     }
+}
+
+/// What the tenant writes into the metadata of its objects: everything that means something to the functions, and the names of the quiet
+/// namespace.
+fn marks(victim: &Value) -> [(&'static str, &'static str, String); 19] {
+    let theirs = run_of(victim).unwrap_or(STACK);
+    [
+        ("annotations", names::RECONCILIATION_REQUEST, theirs.into()),
+        ("annotations", names::PATHS, format!("../{QUIET}")),
+        ("annotations", names::INPUTS, names::IGNORE.into()),
+        ("annotations", names::SEAL, names::NEVER.into()),
+        ("annotations", names::SUSPEND, "true".into()),
+        ("annotations", names::SUSPEND, "false".into()),
+        ("annotations", names::DRIFT_SCHEDULE, "1m".into()),
+        ("annotations", names::DRIFT_SCHEDULE, "daily".into()),
+        ("annotations", names::REMEDIATE, names::ALWAYS.into()),
+        ("annotations", names::REMEDIATE, theirs.into()),
+        ("annotations", names::MAX_DURATION, "1s".into()),
+        ("annotations", names::MAX_DURATION, "for ever".into()),
+        ("annotations", names::CAPACITY, names::SPOT.into()),
+        ("annotations", names::CAPACITY, QUIET.into()),
+        ("annotations", names::UPDATE, format!("{QUIET}/{theirs}")),
+        ("labels", names::COMPONENT, QUIET.into()),
+        ("labels", names::DRIFT_CHECK, "true".into()),
+        ("labels", names::STACK_NAME, STACK.into()),
+        ("labels", names::STACK_NAMESPACE, QUIET.into()),
+    ]
 }
 
 /// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read its inputs: a launcher that trusts the
@@ -154,10 +210,48 @@ fn workspace(secret: &str) -> Value {
     json!({ "projectInfo": { "name": "p", "runtime": "yaml" }, "env": env })
 }
 
+/// The name of the quiet Stack's run.
+fn run_of(victim: &Value) -> Option<&str> {
+    ["currentUpdate", "lastUpdate"].into_iter().find_map(|field| victim["status"][field]["name"].as_str())
+}
+
+/// The name of a Workspace: that of either tenant's Stack, that of the quiet Stack's run, or another one.
+fn workspace_name(choice: u32, victim: &Value) -> String {
+    match choice % 4 {
+        0 | 1 => STACK.into(),
+        2 => run_of(victim).unwrap_or("w").into(),
+        _ => "w".into(),
+    }
+}
+
+fn put_workspace(choice: u32, victim: &Value, world: &World) {
+    let key = key_in(HOSTILE, WORKSPACE_KIND, &workspace_name(choice, victim));
+    let new =
+        || json!({ "apiVersion": key.api_version, "kind": key.kind, "metadata": { "namespace": HOSTILE, "name": key.name } });
+    let mut object = world.object(&key).unwrap_or_else(new);
+    let artifact = world.object(&key_in(NAMESPACE, (REPOSITORY.0, REPOSITORY.1), REPOSITORY.2)).unwrap_or_default();
+    let artifact = &artifact["status"]["artifact"];
+    let update = world.object(&key_in(QUIET, UPDATE_KIND, run_of(victim).unwrap_or_default())).unwrap_or_default();
+    object["spec"] = match choice / 4 % 6 {
+        0 => workspace("db"),
+        1 => workspace("gone"),
+        2 => {
+            json!({ "resources": { "limits": { "cpu": "4", "memory": "8Gi" } }, "projectInfo": { "name": "p", "runtime": "yaml" } })
+        }
+        3 => json!({ "resources": { "limits": { "cpu": "4000" } } }),
+        // What another namespace's source has, by its URL and by its tree.
+        4 => json!({ "flux": { "url": artifact["url"], "digest": artifact["digest"] } }),
+        _ => json!({ "driftless": { "tree": update["spec"]["driftless"]["tree"] } }),
+    };
+    raise_generation(&mut object);
+    object["metadata"]["ownerReferences"] = owner(choice / 24, victim, world);
+    object["metadata"]["labels"] = json!({ names::STACK_NAME: STACK, names::STACK_NAMESPACE: QUIET });
+    world.insert(object);
+}
+
 fn make_update(choice: u32, victim: &Value, world: &World) {
     // The name of the quiet Stack's run, or another one.
-    let theirs = ["currentUpdate", "lastUpdate"].into_iter().find_map(|field| victim["status"][field]["name"].as_str());
-    let name = theirs.filter(|_| choice.is_multiple_of(3)).map_or_else(|| format!("u{choice}"), Into::into);
+    let name = run_of(victim).filter(|_| choice.is_multiple_of(3)).map_or_else(|| format!("u{choice}"), Into::into);
     let key = key_in(HOSTILE, UPDATE_KIND, &name);
     if world.object(&key).is_some() {
         return;
@@ -170,6 +264,8 @@ fn make_update(choice: u32, victim: &Value, world: &World) {
         "stackGeneration": 1,
         "workspace": workspace(if choice.is_multiple_of(2) { "gone" } else { "db" }),
     });
+    // Without a snapshot, the Update runs in the Workspace as the tenant wrote it.
+    let driftless = if choice % 7 < 2 { Value::Null } else { driftless };
     let operation = ["up", "destroy", "destroy", "refresh"][choice as usize / 4 % 4];
     world.insert(json!({
         "apiVersion": key.api_version,

@@ -13,13 +13,15 @@
 //! - Where a namespace is another operator's, no task is started for it, but by a look that began before.
 //! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
 //!   destroyed when it goes is gone only when that was done, also with its namespace.
+//! - 9: a function fetches an archive for messages about the namespace of its source only.
 //!
 //! Rules about the hostile tenant, named after the attacks that they rule out:
 //!
 //! - S1: functions write the quiet namespace's Secret to that namespace's tasks and sealed inputs only; only messages about the quiet
 //!   namespace lead to a write or a deletion of its sealed inputs and of the digest of its inputs.
 //! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the quiet one.
-//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`.
+//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while the quiet Stack waits for a slot, no other
+//!   namespace takes the last free slot twice.
 //!
 //! The hostile tenant's own objects have to keep 1, 5 (an operation begins once), 6 and the claims of 8 only: the tenant forges their
 //! statuses and specs.
@@ -33,7 +35,7 @@ use std::{
 
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
-use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
+use driftless_core::{Admissions, Applicant, DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
 use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -101,6 +103,12 @@ pub(super) struct Ledger {
     quiet_tasks: HashSet<String>,
     /// The generation of the quiet Stack that has to run, and since when.
     pub(super) wanted: Option<(i64, Timestamp)>,
+    /// The disturbance is over.
+    pub(super) is_calm: bool,
+    /// The uids of the Updates that have a slot.
+    admitted: HashSet<String>,
+    /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it waits for none.
+    preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
     /// The names of Updates whose last task failed to start.
@@ -189,6 +197,43 @@ impl Ledger {
     pub(super) fn cluster_written(&mut self, key: &ObjectKey, object: &Value) {
         let reveals = key.kind != "Secret" && object.to_string().contains(CANARY);
         self.check(!reveals, || format!("S1: {key} has the Secret of the namespace {QUIET}"));
+        let admissions = object["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
+        if key.kind == "Lease"
+            && let Some(all) = admissions.and_then(|written| serde_json::from_str(written).ok())
+        {
+            self.admissions_written(&all);
+        }
+    }
+
+    /// The list of the runs with a slot and of those that wait for one was written.
+    fn admissions_written(&mut self, all: &Admissions) {
+        self.tell(|| {
+            let names = |runs: &BTreeMap<String, Applicant>| {
+                runs.values().map(|run| format!("{}/{}", run.tenant(), run.name)).collect::<Vec<_>>().join(", ")
+            };
+            format!("slots: {}; waiting: {}; served {:?}", names(&all.running), names(&all.waiting), all.served)
+        });
+        let is_quiet = |run: &Applicant| run.tenant() == QUIET;
+        if all.waiting.values().any(is_quiet) && !all.running.values().any(is_quiet) {
+            let mut preferred = self.preferred.take().unwrap_or_else(|| {
+                self.stats.queued += 1;
+                HashSet::new()
+            });
+            // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get lost.
+            let is_last = self.is_calm && self.limits.runs.is_some_and(|most| all.running.len() >= most);
+            let admitted = std::mem::take(&mut self.admitted);
+            for (uid, run) in all.running.iter().filter(|(uid, _)| is_last && !admitted.contains(*uid)) {
+                let is_first = preferred.insert(run.tenant().to_owned());
+                self.check(is_first, || {
+                    let namespace = run.tenant();
+                    format!("S9: {namespace} gets a slot for {uid}, the second one while the namespace {QUIET} waits for one")
+                });
+            }
+            self.preferred = Some(preferred);
+        } else {
+            self.preferred = None;
+        }
+        self.admitted = all.running.keys().cloned().collect();
     }
 
     /// Whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
@@ -200,6 +245,12 @@ impl Ledger {
     fn check_owner(&mut self, subject: &str, key: &str) {
         let may = subject == QUIET || !self.is_kept_of_quiet(key);
         self.check(may, || format!("S1: {key} is written or deleted for a message about the namespace {subject:?}"));
+    }
+
+    /// A function fetches an archive.
+    pub(super) fn artifact_fetched(&mut self, subject: &str, path: &str) {
+        let namespace = path.split('/').nth(1).unwrap_or_default();
+        self.check(subject == namespace, || format!("9: {path} is fetched for a message about the namespace {subject:?}"));
     }
 
     /// A function asks ECS to stop a task.

@@ -57,7 +57,7 @@ const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
 /// Namespaces with Stacks.
-const TENANTS: usize = 3;
+pub(super) const TENANTS: u32 = 3;
 /// A machine that takes more turns runs in circles.
 const MAX_TURNS: u32 = 200_000;
 
@@ -203,7 +203,9 @@ impl Machine {
         self.world.set_faults(Faults::NONE);
         self.odds.set(Odds::default());
         self.disturbed = false;
-        self.ledger.borrow_mut().tell(|| "the disturbance ends".into());
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.is_calm = true;
+        ledger.tell(|| "the disturbance ends".into());
     }
 
     fn plan(&mut self, at: Timestamp, event: Event) {
@@ -559,14 +561,16 @@ fn subject(message: &Message) -> &str {
     &about.namespace
 }
 
-/// How many runs may go on at once: a third of the seeds have limits. There are as many slots as namespaces: with fewer, the
-/// oldest Update goes first among namespaces with equally many runs, so that the wait depends on how many Updates the others made before.
+/// How many runs may go on at once. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
 fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
-    if breakage == Some(Breakage::Admissions) {
-        return Limits { runs: Some(1), runs_per_namespace: None };
+    let single = Limits { runs: Some(1), runs_per_namespace: None };
+    if matches!(breakage, Some(Breakage::Admissions | Breakage::Turns)) {
+        return single;
     }
-    if dice.chance(667) {
-        return Limits::default();
+    let tenants = TENANTS as usize;
+    match dice.below(6) {
+        0..4 => Limits::default(),
+        4 => single,
+        _ => Limits { runs: Some(tenants), runs_per_namespace: Some(1 + dice.index(tenants)) },
     }
-    Limits { runs: Some(TENANTS), runs_per_namespace: Some(1 + dice.index(TENANTS)) }
 }

@@ -61,11 +61,13 @@ pub enum Breakage {
     Fairness,
     /// ECS accepts the recorder's requests to stop a task and does nothing.
     Stops,
+    /// The API server shows the admissions without the time at which each namespace last got a slot.
+    Turns,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -78,6 +80,7 @@ impl Breakage {
         Self::Seals,
         Self::Fairness,
         Self::Stops,
+        Self::Turns,
     ];
 }
 
@@ -124,10 +127,16 @@ pub struct Stats {
     pub elsewhere: u64,
     /// Trees that were deleted.
     pub collections: u64,
-    /// Forged writes of the hostile tenant.
+    /// Forged writes of the hostile tenant that changed something.
     pub attacks: u64,
+    /// Those that changed a Workspace.
+    pub workspaces: u64,
+    /// Those that changed annotations or labels.
+    pub annotations: u64,
     /// Tasks of the hostile tenant that end only if they are stopped.
     pub rogues: u64,
+    /// Waits of the quiet Stack for a slot.
+    pub queued: u64,
     /// The longest time, in seconds, from the last change of the quiet Stack to its run.
     pub quiet_delay: u64,
     /// Virtual seconds.
@@ -152,7 +161,10 @@ impl AddAssign for Stats {
         self.elsewhere += other.elsewhere;
         self.collections += other.collections;
         self.attacks += other.attacks;
+        self.workspaces += other.workspaces;
+        self.annotations += other.annotations;
         self.rogues += other.rogues;
+        self.queued += other.queued;
         self.quiet_delay = self.quiet_delay.max(other.quiet_delay);
         self.seconds += other.seconds;
     }

@@ -31,7 +31,7 @@ pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
 /// The Secret that every Stack refers to.
 const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
-const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
+pub(super) const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
 /// The Stacks: name, Pulumi stack as their spec writes it, source, prerequisite, and the Pulumi stack that this means. `b` and `c`
 /// write the same one differently. The last one is not in [`NAMESPACE`]: the quiet namespace and the hostile one each have a Stack like it.
@@ -266,8 +266,16 @@ impl Outside {
                 ledger.want(world.object(&key_in(QUIET, STACK_KIND, hostile::STACK)).as_ref());
             }
             Action::Attack(attack, choice) => {
-                ledger.stats.attacks += 1;
+                let before = world.cluster();
                 hostile::attack(attack, choice, world);
+                if world.cluster() != before {
+                    ledger.stats.attacks += 1;
+                    match attack {
+                        Attack::PutWorkspace | Attack::DeleteWorkspace => ledger.stats.workspaces += 1,
+                        Attack::Annotate => ledger.stats.annotations += 1,
+                        _ => {}
+                    }
+                }
             }
             Action::CreateUpdate { stack, operation } => {
                 self.made += 1;

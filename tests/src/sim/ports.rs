@@ -9,8 +9,8 @@ use std::{
 };
 
 use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
-use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys};
-use driftless_core::TaskShape;
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
+use driftless_core::{Admissions, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
 use driftless_testkit::{CLUSTER, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
@@ -76,6 +76,18 @@ fn named<K: Object>(verb: &str, object: &K) -> String {
     format!("{verb} {} {}", K::kind(&()), object.meta().name.as_deref().unwrap_or_default())
 }
 
+/// The Lease of the admissions without the turns of the namespaces.
+fn without_turns<K: Object>(mut lease: K) -> K {
+    let annotation = lease.meta_mut().annotations.as_mut().and_then(|all| all.get_mut(keys::ADMISSIONS_ANNOTATION));
+    if let Some(written) = annotation
+        && let Ok(mut all) = serde_json::from_str::<Admissions>(written)
+    {
+        all.served.clear();
+        *written = to_json(&all);
+    }
+    lease
+}
+
 impl Cluster for Wire {
     fn endpoint(&self) -> Endpoint {
         self.world.endpoint()
@@ -84,7 +96,8 @@ impl Cluster for Wire {
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
         let anywhere = self.is_broken(Breakage::Secrets) && K::kind(&()) == "Secret";
         let namespace = if anywhere { QUIET } else { namespace };
-        self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await
+        let found = self.call(|| format!("get {} {name}", K::kind(&())), Cluster::get(&self.world, namespace, name)).await;
+        if self.is_broken(Breakage::Turns) && name == keys::ADMISSIONS { Ok(found?.map(without_turns)) } else { found }
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
@@ -324,6 +337,7 @@ impl Artifacts for Wire {
     async fn get(&self, place: &Place, download: &mut Download) -> Result<(), Refusal> {
         let path = place.path();
         let archive = async {
+            self.ledger.borrow_mut().artifact_fetched(&self.subject, path);
             if self.world.random(1000) < self.odds.get().fail {
                 return Err(Refusal::Unreachable("a fault of the simulation".into()));
             }

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use super::{
     hostile::{CANARY, HOSTILE, QUIET},
-    machine::{LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, SWEEP_SECONDS},
+    machine::{LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, SWEEP_SECONDS, TENANTS},
     outside::{self, NAMESPACE},
 };
 use crate::scenario::SYSTEM;
@@ -23,11 +23,15 @@ use crate::scenario::SYSTEM;
 /// the recorder sees the task, and two minutes until ECS kills it.
 const TASK_ENDS_WITHIN: SignedDuration =
     SignedDuration::from_secs(LOOK_PERIOD_SECONDS + MAX_RUN_SECONDS as i64 + 300 + LOOK_PERIOD_SECONDS + SWEEP_SECONDS + 120);
-/// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance. The sum of: a period until the
-/// sweep finds the change, the time until a hostile task has to free its slot, the quiet Stack's own earlier run, and one more wait for a
-/// slot, behind a run that ends by itself.
-const RUN_WITHIN: SignedDuration =
-    SignedDuration::from_secs(LOOK_PERIOD_SECONDS + TASK_ENDS_WITHIN.as_secs() + 2 * MAX_RUN_SECONDS as i64);
+/// The time in which a free slot gets to a run that can begin: an Update that is gone is forgotten after three minutes, and then a sweep hints
+/// those that wait.
+const SLOT_TAKEN_WITHIN: i64 = 180 + SWEEP_SECONDS;
+/// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, also where there is a single
+/// slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its slot, and one run of each
+/// namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one each, as namespaces take turns.
+const RUN_WITHIN: SignedDuration = SignedDuration::from_secs(
+    LOOK_PERIOD_SECONDS + TASK_ENDS_WITHIN.as_secs() + TENANTS as i64 * (MAX_RUN_SECONDS as i64 + SLOT_TAKEN_WITHIN),
+);
 
 impl Machine {
     /// Checks the bounds of tasks and of the quiet tenant's wait.
