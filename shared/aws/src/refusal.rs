@@ -5,24 +5,15 @@ use std::error::Error as StdError;
 use aws_sdk_ecs::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::config::http::HttpResponse;
 
-use crate::{Error, sdk::failure};
+use crate::{
+    Error,
+    sdk::{failure, is_load},
+};
 
 /// The characters of a message that are kept: it is shown in a condition, and ECS repeats what it was sent.
 const MESSAGE: usize = 400;
 /// A shorter value of a variable is no secret, and would be part of many words.
 const SECRET: usize = 4;
-
-/// How ECS and EC2 write, in lower case, that there is too much load or that a quota is used up. EC2's answer comes within
-/// `InvalidParameterException` or `ClientException`, which have no code for it.
-const LOAD: [&str; 7] = [
-    "throttl",
-    "rate exceeded",
-    "request limit exceeded",
-    "requestlimitexceeded",
-    "too many concurrent attempts",
-    "reached the limit",
-    "capacity is unavailable",
-];
 
 const RIGHTS: &str = "the operator has to allow the launcher's role this call, and the roles it passes";
 const ACCOUNT: &str = "the operator has to open a case with AWS Support";
@@ -30,6 +21,9 @@ const CLUSTER: &str = "the operator has to check the ECS cluster of the installa
 const PLATFORM: &str = "the operator has to check that Fargate offers this in the Region";
 const NETWORK: &str = "the operator has to check Subnets and SecurityGroups of the installation";
 const ROLES: &str = "the operator has to check the task role and the execution role";
+const SERVICE_ROLE: &str = "the operator has to create ECS's service-linked role: aws iam create-service-linked-role --aws-service-name \
+                            ecs.amazonaws.com";
+const LOGS: &str = "the operator has to check the log group of the installation with `make doctor`";
 const INSTALLATION: &str = "the operator has to check the installation with `make doctor`";
 
 /// The cause of an error that ECS answers with.
@@ -44,18 +38,25 @@ enum Cause {
 }
 
 fn cause(call: &str, code: &str, message: &str) -> Cause {
-    let message = message.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|words| message.contains(words));
+    let lower = message.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     let registers = call == "ecs:RegisterTaskDefinition";
     match code {
-        "ServerException" | "LimitExceededException" | "RequestLimitExceeded" => Cause::Load,
+        _ if is_load(code, message) => Cause::Load,
+        "ServerException" | "LimitExceededException" => Cause::Load,
         "AccessDeniedException" => Cause::Installation(RIGHTS),
         "BlockedException" => Cause::Installation(ACCOUNT),
         "ClusterNotFoundException" => Cause::Installation(CLUSTER),
         "PlatformUnknownException" | "PlatformTaskDefinitionIncompatibilityException" | "UnsupportedFeatureException" => {
             Cause::Installation(PLATFORM)
         }
-        "ClientException" | "InvalidParameterException" if has(&LOAD) => Cause::Load,
+        "ClientException" | "InvalidParameterException" if has(&["service linked role", "service-linked role"]) => {
+            Cause::Installation(SERVICE_ROLE)
+        }
+        // A tenant chooses neither the driver nor its options.
+        "ClientException" | "InvalidParameterException" if has(&["logconfiguration", "log driver", "awslogs"]) => {
+            Cause::Installation(LOGS)
+        }
         "ClientException" | "InvalidParameterException" if registers && has(&["role is not valid"]) => Cause::Installation(ROLES),
         "ClientException" | "InvalidParameterException" if registers => Cause::Spec,
         "ClientException" | "InvalidParameterException" if has(&["subnet", "security group"]) => Cause::Installation(NETWORK),
@@ -135,6 +136,13 @@ mod tests {
                 "ECS was unable to assume the role 'r' that was provided for this task.",
                 Cause::Installation(ROLES),
             ),
+            (
+                run,
+                "InvalidParameterException",
+                "Unable to assume the service linked role. Please verify that the ECS service linked role exists.",
+                Cause::Installation(SERVICE_ROLE),
+            ),
+            (register, "ClientException", "Log driver awslogs requires options: awslogs-group", Cause::Installation(LOGS)),
             (run, "ClientException", "TaskDefinition is inactive", Cause::Installation(INSTALLATION)),
             (run, "AccessDeniedException", "not authorized to perform: ecs:RunTask", Cause::Installation(RIGHTS)),
             (register, "AccessDeniedException", "not authorized to perform: iam:PassRole", Cause::Installation(RIGHTS)),

@@ -14,7 +14,8 @@ use crate::Error;
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Error codes that pass by themselves although they come with a status of 4xx.
-const PASSING: [&str; 9] = [
+const PASSING: [&str; 10] = [
+    "RequestLimitExceeded",
     "Throttling",
     "ThrottlingException",
     "ThrottledException",
@@ -24,6 +25,18 @@ const PASSING: [&str; 9] = [
     "SlowDown",
     "ExpiredToken",
     "ExpiredTokenException",
+];
+
+/// How ECS and EC2 write, in lower case, that there is too much load or that a quota is used up. EC2's answer comes within
+/// `InvalidParameterException` or `ClientException`, which have no code for it.
+const LOAD: [&str; 7] = [
+    "throttl",
+    "rate exceeded",
+    "request limit exceeded",
+    "requestlimitexceeded",
+    "too many concurrent attempts",
+    "reached the limit",
+    "capacity is unavailable",
 ];
 
 /// Region, credentials and endpoints from the standard environment.
@@ -37,6 +50,17 @@ pub(crate) fn answered<E>(error: &SdkError<E, HttpResponse>, status: u16) -> boo
     error.raw_response().is_some_and(|response| response.status().as_u16() == status)
 }
 
+/// Whether ECS refuses a call for load, by its code and message: the same call succeeds later.
+pub(crate) fn is_load(code: &str, message: &str) -> bool {
+    let message = message.to_ascii_lowercase();
+    ["ClientException", "InvalidParameterException"].contains(&code) && LOAD.iter().any(|words| message.contains(words))
+}
+
+/// Whether ECS answers with this code, and not for load.
+pub(crate) fn has_code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>, code: &str) -> bool {
+    error.code() == Some(code) && !is_load(code, error.message().unwrap_or_default())
+}
+
 /// Sorts a failed call into [`Error::Transient`] and [`Error::Permanent`].
 pub(crate) fn failure<E>(call: impl Into<String>, error: &SdkError<E, HttpResponse>) -> Error
 where
@@ -46,7 +70,8 @@ where
         SdkError::ConstructionFailure(_) => false,
         SdkError::ServiceError(answer) => {
             let status = answer.raw().status().as_u16();
-            status >= 500 || status == 429 || error.code().is_some_and(|code| PASSING.contains(&code))
+            let code = error.code().unwrap_or_default();
+            status >= 500 || status == 429 || PASSING.contains(&code) || is_load(code, error.message().unwrap_or_default())
         }
         _ => true,
     };
@@ -66,4 +91,39 @@ where
         return format!("status {}", response.status().as_u16());
     }
     successors(Some(error as &dyn StdError), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_ecs::{
+        config::http::HttpResponse,
+        error::{ErrorMetadata, SdkError},
+        operation::stop_task::StopTaskError,
+    };
+    use aws_sdk_s3::primitives::SdkBody;
+
+    use super::*;
+
+    fn answer(status: u16, code: &str, message: &str) -> SdkError<StopTaskError, HttpResponse> {
+        let error = StopTaskError::generic(ErrorMetadata::builder().code(code).message(message).build());
+        SdkError::service_error(error, HttpResponse::new(status.try_into().unwrap(), SdkBody::empty()))
+    }
+
+    #[test]
+    fn throttling_is_transient_in_all_its_forms() {
+        for (status, code, message, is_transient) in [
+            (400, "ThrottlingException", "Rate exceeded", true),
+            (400, "ClientException", "Rate exceeded", true),
+            (400, "InvalidParameterException", "Request limit exceeded. (ErrorCode: RequestLimitExceeded)", true),
+            (400, "RequestLimitExceeded", "", true),
+            (429, "", "", true),
+            (500, "ServerException", "", true),
+            (400, "InvalidParameterException", "The referenced task was not found", false),
+            (400, "ClusterNotFoundException", "Cluster not found.", false),
+        ] {
+            let error = answer(status, code, message);
+            assert_eq!(failure("ecs:StopTask", &error).is_transient(), is_transient, "{code}: {message}");
+            assert_eq!(has_code(&error, "InvalidParameterException"), message.starts_with("The referenced"), "{code}: {message}");
+        }
+    }
 }

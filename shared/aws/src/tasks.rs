@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use aws_config::SdkConfig;
 use aws_sdk_ecs::{
     Client,
-    error::{BuildError, ProvideErrorMetadata as _},
+    error::BuildError,
     operation::run_task::RunTaskError,
     types::{
         AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition,
@@ -15,7 +15,11 @@ use driftless_contract::{Launch, ObjectKey, keys, to_json};
 use driftless_core::{InitContainer, StopCode, TaskEnd, TaskShape};
 use jiff::Timestamp;
 
-use crate::{Error, Result, Started, TaskPage, TaskState, Tasks, refusal::refusal, sdk::failure};
+use crate::{
+    Error, Result, Started, TaskPage, TaskState, Tasks,
+    refusal::refusal,
+    sdk::{failure, has_code},
+};
 
 /// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
@@ -119,7 +123,7 @@ impl Tasks for Ecs {
             }
             // "Unable to describe task definition": there is none. Two that race register the same twice, which is harmless, as the
             // launch record names the ARN.
-            Err(error) if error.code() == Some("ClientException") => self.register(settings, &family, shape).await,
+            Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }
     }
@@ -191,7 +195,7 @@ impl Tasks for Ecs {
         match self.client.stop_task().cluster(&self.cluster).task(arn).reason(reason).send().await {
             Ok(_) => Ok(()),
             // "The referenced task was not found": ECS has forgotten it, so that it stopped long ago.
-            Err(error) if error.code() == Some("InvalidParameterException") => Ok(()),
+            Err(error) if has_code(&error, "InvalidParameterException") => Ok(()),
             Err(error) => Err(failure("ecs:StopTask", &error)),
         }
     }

@@ -34,6 +34,10 @@ pub struct TaskEnd {
 pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or \
                            spec.resources.limits.memory of the Workspace";
 
+/// The remedy for a runner that was killed for a reason that ECS does not name.
+const KILLED: &str = "a signal killed the runner, most often because the task ran out of memory: set more memory with \
+                      spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or spec.resources.limits.memory of the Workspace";
+
 /// The runner's exit code if no run was given to its task, or S3 denies the read: S3 says the same of both.
 pub const EXIT_NO_RUN: u8 = 40;
 /// The runner's exit code if S3 refuses its requests, so that it cannot report why.
@@ -95,6 +99,7 @@ impl TaskEnd {
         }
         let remedies = [
             ("outofmemory", MORE_MEMORY),
+            ("pulumi: exit code 137", KILLED),
             ("cannotpull", "check the Workspace's image and the pull limits of its registry"),
             ("resourceinitializationerror", "check the way from the subnets to ECR, CloudWatch Logs and the image registries"),
             ("network interface", "check the free addresses of the subnets"),
@@ -148,6 +153,7 @@ mod tests {
         for (words, expected) in [
             ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
             ("pulumi: exit code 137, OutOfMemoryError: Container killed", "spec.workspaceTemplate.spec.resources.limits.memory"),
+            ("EssentialContainerExited; pulumi: exit code 137", "most often because the task ran out of memory"),
             ("EssentialContainerExited; pulumi: exit code 40", "policies of the task role"),
             ("EssentialContainerExited; pulumi: exit code 41", "Region of the bucket"),
             ("EssentialContainerExited; pulumi: exit code 42", "way to it from the subnets"),
