@@ -229,7 +229,7 @@ impl<'a> Look<'a> {
             target_dependents: false,
             refresh: false,
             expect_no_refresh_changes: false,
-            run_program: false,
+            run_program: spec.run_program,
             tree: Some(NewTree {
                 source: source.clone(),
                 digest: digest.into(),

@@ -48,6 +48,15 @@ fn events(plan: &Plan) -> Vec<(&str, &str)> {
 }
 
 #[test]
+fn drift_check_runs_the_program_where_the_stack_asks_for_it() {
+    for run_program in [false, true] {
+        let mut snapshot = watched();
+        snapshot.stack.spec.run_program = run_program;
+        assert_eq!(check(&plan(&snapshot)).unwrap().run_program, run_program);
+    }
+}
+
+#[test]
 fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
     let mut snapshot = watched();
     let due = plan(&snapshot);
