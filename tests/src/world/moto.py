@@ -1,7 +1,8 @@
 # moto's server, made fast enough for a world that is busy. It lists the folder of its own source for every call, while other calls wait,
 # and reads the clock for every message of a queue by way of a calendar. A thread may keep the others waiting for 5 ms each time.
 # Threads that change the list of a queue at the same time undo each other: a message that was deleted is there again, one that was sent is
-# not. They take turns, so that nothing may wait in a call of SQS.
+# not. They take turns, so that nothing may wait in a call of SQS. And it hides a message that is older than its queue keeps it, once for
+# every visibility timeout, instead of forgetting it.
 import functools
 import os
 import sys
@@ -31,6 +32,19 @@ def in_turn(owner, name):
     setattr(owner, name, call)
 
 
+receive_message = models.SQSBackend.receive_message
+
+
+def receive_kept(backend, queue_name, *words, **named):
+    queue = backend.get_queue(queue_name)
+    oldest = (time.time() - queue.message_retention_period) * 1000
+    expired = {message for message in queue._messages if message.sent_timestamp < oldest}
+    queue._messages = [message for message in queue._messages if message not in expired]
+    queue._pending_messages -= expired
+    return receive_message(backend, queue_name, *words, **named)
+
+
+models.SQSBackend.receive_message = receive_kept
 for name in ["add_message", "delete_message"]:
     in_turn(models.Queue, name)
 for name in ["receive_message", "change_message_visibility", "purge_queue"]:

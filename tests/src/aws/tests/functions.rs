@@ -41,6 +41,19 @@ async fn a_message_that_fails_shows_again_and_ends_among_the_dead_letters() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn message_that_failed_is_gone_after_its_retention_period() {
+    use aws_sdk_sqs::types::QueueAttributeName::MessageRetentionPeriod;
+    let world = TestWorld::start("retention").await;
+    let client = world.sqs(&world.aws.administrator).await;
+    let period = client.set_queue_attributes().queue_url(&world.aws.queues["Hints"]).attributes(MessageRetentionPeriod, "1");
+    period.send().await.unwrap();
+    world.send("Hints", "fail", None).await;
+    eventually("it fails", async || world.taken("reconciler").into(), |taken| *taken == json!(["fail"])).await;
+    eventually("it is gone", async || world.depth("Hints").await.into(), |depth| *depth == 0).await;
+    assert_eq!((world.depth("HintsDeadLetters").await, world.taken("reconciler").len()), (0, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_messages_of_a_group_go_one_after_the_other_and_groups_side_by_side() {
     let world = TestWorld::start("fifo").await;
     for message in ["slow a1", "slow a2", "slow b1", "slow a3", "slow b2"] {
