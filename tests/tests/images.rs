@@ -48,12 +48,12 @@ async fn images_have_a_static_program_its_bill_of_materials_and_no_root() -> Res
 /// What a task's init container does with its volumes.
 async fn installs(dirs: &Dirs) -> Result<()> {
     let folder = dirs.root().join("runner");
-    for volume in ["driftless", "share"] {
-        fs::create_dir(folder.join(volume))?;
+    for volume in ["driftless", "share", "var/run/secrets"] {
+        fs::create_dir_all(folder.join(volume))?;
     }
-    output(within(dirs, &folder, &["/runner", "install", "/driftless/runner", "/share"])).await?;
+    output(within(dirs, &folder, &["/runner", "install", "/driftless/runner", "/share", "/var/run/secrets"])).await?;
     let mode = |path: &str| Ok::<_, anyhow::Error>(fs::metadata(folder.join(path))?.permissions().mode() & 0o7777);
-    assert_eq!((mode("driftless/runner")?, mode("share")?), (0o755, 0o1777));
+    assert_eq!((mode("driftless/runner")?, mode("share")?, mode("var/run/secrets")?), (0o755, 0o1777, 0o1777));
     let version = output(within(dirs, &folder, &["/driftless/runner", "--version"])).await?;
     assert!(version.starts_with("runner "), "{version}");
     Ok(())

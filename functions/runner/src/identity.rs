@@ -13,6 +13,7 @@ use std::{
 
 use driftless_contract::{Identity, InvalidMessage, from_json};
 use jiff::Timestamp;
+use reqwest::Url;
 use serde_json::json;
 
 use crate::{
@@ -35,35 +36,43 @@ enum RenewError {
     Write(#[from] io::Error),
 }
 
-/// The identity as the program has it.
+/// Where a pod has its ServiceAccount's files, and where EKS's webhook puts the token for AWS, below [`driftless_contract::SECRETS`].
+const ACCOUNT: &str = "kubernetes.io/serviceaccount";
+const AWS_TOKEN: &str = "eks.amazonaws.com/serviceaccount/token";
+
+/// The identity as the program has it: a provider or a client that finds its cluster in a pod finds it here, and stores nothing of it.
 pub(crate) struct ProgramIdentity {
-    dir: PathBuf,
+    secrets: PathBuf,
     given: RefCell<Identity>,
     expiry_told: Cell<bool>,
 }
 
 impl ProgramIdentity {
-    /// Writes the files, in a directory of their own below `scratch`.
-    pub(crate) fn new(scratch: &Path, given: Identity) -> io::Result<Self> {
-        let dir = scratch.join("identity");
-        DirBuilder::new().mode(0o700).create(&dir)?;
-        write(&dir, &given)?;
-        Ok(Self { dir, given: RefCell::new(given), expiry_told: Cell::new(false) })
+    /// Writes the files below `secrets`.
+    pub(crate) fn new(secrets: &Path, given: Identity) -> io::Result<Self> {
+        write(secrets, &given)?;
+        Ok(Self { secrets: secrets.to_owned(), given: RefCell::new(given), expiry_told: Cell::new(false) })
     }
 
     /// What tells pulumi and its plugins where the files are.
     pub(crate) fn variables(&self, update_uid: &str) -> Vec<(OsString, OsString)> {
-        let mut variables = vec![("KUBECONFIG".into(), self.dir.join("kubeconfig").into())];
-        if let Some(web) = &self.given.borrow().web_identity {
+        let given = self.given.borrow();
+        let mut variables: Vec<(OsString, OsString)> = match service(&given.cluster.server) {
+            Some((host, port)) => {
+                vec![("KUBERNETES_SERVICE_HOST".into(), host.into()), ("KUBERNETES_SERVICE_PORT".into(), port.to_string().into())]
+            }
+            None => vec![("KUBECONFIG".into(), self.secrets.join(ACCOUNT).join("kubeconfig").into())],
+        };
+        if let Some(web) = &given.web_identity {
             variables.extend([
                 ("AWS_ROLE_ARN".into(), OsString::from(&web.role_arn)),
-                ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.dir.join("aws-token").into()),
+                ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.secrets.join(AWS_TOKEN).into()),
                 ("AWS_ROLE_SESSION_NAME".into(), format!("driftless-{update_uid}").into()),
                 // As EKS sets it: older SDKs call the global endpoint of STS without it, which a VPC endpoint does not serve.
                 ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
             // As EKS sets them in a pod whose ServiceAccount has a role.
-            if let Some(region) = region_of_eks(&self.given.borrow().cluster.server) {
+            if let Some(region) = region_of_eks(&given.cluster.server) {
                 variables.extend(["AWS_REGION", "AWS_DEFAULT_REGION"].map(|name| (name.into(), region.into())));
             }
         }
@@ -97,7 +106,7 @@ impl ProgramIdentity {
         }
         // Before anybody can read them.
         tokens(&new).for_each(|token| mask.add_text(token));
-        write(&self.dir, &new)?;
+        write(&self.secrets, &new)?;
         self.given.replace(new);
         self.expiry_told.set(false);
         Ok(())
@@ -120,39 +129,53 @@ fn region_of_eks(server: &str) -> Option<&str> {
     before.rsplit_once('.').map(|(_, region)| region)
 }
 
+/// Returns the host and the port of an API server that clients in a pod can reach by them; `None` if its address has a path, as behind a
+/// proxy for many clusters.
+fn service(server: &str) -> Option<(String, u16)> {
+    let url = Url::parse(server).ok()?;
+    let is_plain = url.scheme() == "https" && url.path() == "/";
+    let host = url.host_str()?.trim_matches(['[', ']']);
+    Some((host.to_owned(), url.port_or_known_default()?)).filter(|_| is_plain)
+}
+
 fn tokens(identity: &Identity) -> impl Iterator<Item = &str> {
     [&identity.cluster.token].into_iter().chain(identity.web_identity.as_ref().map(|web| &web.token)).map(String::as_str)
 }
 
 /// Who reads a file finds the old content or the new, whole.
-fn write(dir: &Path, identity: &Identity) -> io::Result<()> {
-    let file = |name: &str, content: &str| {
-        let new = dir.join(format!("{name}.new"));
+fn write(secrets: &Path, identity: &Identity) -> io::Result<()> {
+    let file = |path: &Path, content: &str| {
+        DirBuilder::new().mode(0o700).recursive(true).create(path.parent().unwrap_or(secrets))?;
+        let new = path.with_extension("new");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(content.as_bytes())?;
-        fs::rename(new, dir.join(name))
+        fs::rename(new, path)
     };
-    let Identity { cluster, web_identity, .. } = identity;
-    file("token", &cluster.token)?;
-    let mut reach = json!({ "server": cluster.server });
+    let (Identity { cluster, web_identity, .. }, account) = (identity, secrets.join(ACCOUNT));
+    file(&account.join("token"), &cluster.token)?;
+    file(&account.join("namespace"), &cluster.namespace)?;
     if let Some(authority) = &cluster.certificate_authority {
-        file("ca.crt", authority)?;
-        reach["certificate-authority"] = dir.join("ca.crt").to_string_lossy().into();
+        file(&account.join("ca.crt"), authority)?;
     }
     if let Some(web) = web_identity {
-        file("aws-token", &web.token)?;
+        file(&secrets.join(AWS_TOKEN), &web.token)?;
     }
+    if service(&cluster.server).is_some() {
+        return Ok(());
+    }
+    let place = |name: &str| account.join(name).display().to_string();
+    let authority = cluster.certificate_authority.as_ref().map(|_| place("ca.crt"));
     let name = "driftless";
     // JSON is YAML.
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{ "name": name, "cluster": reach }],
-        "users": [{ "name": name, "user": { "tokenFile": dir.join("token").to_string_lossy() } }],
+        "clusters": [{ "name": name, "cluster": { "server": cluster.server, "certificate-authority": authority } }],
+        "users": [{ "name": name, "user": { "tokenFile": place("token") } }],
         "contexts": [{ "name": name, "context": { "cluster": name, "user": name, "namespace": cluster.namespace } }],
         "current-context": name,
     });
-    file("kubeconfig", &kubeconfig.to_string())
+    file(&account.join("kubeconfig"), &kubeconfig.to_string())
 }
 
 #[cfg(test)]
@@ -199,33 +222,35 @@ mod tests {
         }
     }
 
+    /// The files of a run, and its variables as `NAME=VALUE`.
+    fn found(scratch: &Path, given: Identity) -> (Vec<PathBuf>, Vec<String>) {
+        let program = ProgramIdentity::new(scratch, given).unwrap();
+        let dirs = [ACCOUNT, "eks.amazonaws.com/serviceaccount"].map(|dir| scratch.join(dir));
+        let files = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        let variables = program.variables("uid-1").into_iter();
+        (files, variables.map(|(name, value)| format!("{}={}", name.display(), value.display())).collect())
+    }
+
     #[test]
-    fn the_program_finds_its_tokens_where_sdks_look_and_nobody_else_reads_them() {
+    fn the_program_finds_its_tokens_where_a_pod_has_them_and_nobody_else_reads_them() {
         let scratch = scratch("files");
-        let program = ProgramIdentity::new(&scratch, identity("1", true)).unwrap();
-        let dir = scratch.join("identity");
+        let (files, variables) = found(&scratch, identity("1", true));
+        let expected = [AWS_TOKEN, &format!("{ACCOUNT}/ca.crt"), &format!("{ACCOUNT}/namespace"), &format!("{ACCOUNT}/token")];
+        assert_eq!(files, expected.map(|file| scratch.join(file)));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&dir), 0o700);
-        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-        names.sort();
-        assert_eq!(names, ["aws-token", "ca.crt", "kubeconfig", "token"].map(|name| dir.join(name)));
-        for file in &names {
-            assert_eq!(mode(file), 0o600, "{}", file.display());
+        for file in &files {
+            assert_eq!((mode(file), mode(file.parent().unwrap())), (0o600, 0o700), "{}", file.display());
         }
-        let kubeconfig: Value = serde_json::from_slice(&fs::read(dir.join("kubeconfig")).unwrap()).unwrap();
-        assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "https://cluster:6443");
-        assert_eq!(kubeconfig["clusters"][0]["cluster"]["certificate-authority"], dir.join("ca.crt").to_str().unwrap());
-        assert_eq!(kubeconfig["users"][0]["user"]["tokenFile"], dir.join("token").to_str().unwrap());
-        assert_eq!(kubeconfig["contexts"][0]["context"]["namespace"], "team");
-        let variables =
-            program.variables("uid-1").into_iter().map(|(name, value)| format!("{}={}", name.display(), value.display()));
-        let at = |name: &str| dir.join(name).display().to_string();
+        assert_eq!(fs::read_to_string(scratch.join(ACCOUNT).join("namespace")).unwrap(), "team");
         assert_eq!(
-            variables.collect::<Vec<_>>(),
+            variables,
             [
-                format!("KUBECONFIG={}", at("kubeconfig")),
+                "KUBERNETES_SERVICE_HOST=cluster".into(),
+                "KUBERNETES_SERVICE_PORT=6443".into(),
                 "AWS_ROLE_ARN=arn:aws:iam::1:role/app".into(),
-                format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", at("aws-token")),
+                format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", scratch.join(AWS_TOKEN).display()),
                 "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
                 "AWS_STS_REGIONAL_ENDPOINTS=regional".into(),
             ]
@@ -234,13 +259,34 @@ mod tests {
     }
 
     #[test]
-    fn without_a_role_there_is_only_the_cluster() {
+    fn an_api_server_with_a_path_is_named_by_a_kubeconfig() {
         let scratch = scratch("cluster");
-        let program = ProgramIdentity::new(&scratch, identity("1", false)).unwrap();
-        assert_eq!(program.variables("u").len(), 1);
-        let files = fs::read_dir(scratch.join("identity")).unwrap().count();
-        assert_eq!(files, 2, "a token and a kubeconfig");
+        let mut given = identity("1", false);
+        given.cluster.server = "https://rancher/k8s/clusters/c-1".into();
+        let (files, variables) = found(&scratch, given);
+        let account = scratch.join(ACCOUNT);
+        assert_eq!(files, ["kubeconfig", "namespace", "token"].map(|file| account.join(file)));
+        assert_eq!(variables, [format!("KUBECONFIG={}", account.join("kubeconfig").display())]);
+        let kubeconfig: Value = serde_json::from_slice(&fs::read(account.join("kubeconfig")).unwrap()).unwrap();
+        assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "https://rancher/k8s/clusters/c-1");
+        assert_eq!(kubeconfig["users"][0]["user"]["tokenFile"], account.join("token").to_str().unwrap());
+        assert_eq!(kubeconfig["contexts"][0]["context"]["namespace"], "team");
         fs::remove_dir_all(scratch).unwrap();
+    }
+
+    #[test]
+    fn service_is_the_host_and_the_port_of_an_address_without_a_path() {
+        for (server, expected) in [
+            ("https://AB12.gr7.us-east-1.eks.amazonaws.com", Some("ab12.gr7.us-east-1.eks.amazonaws.com 443")),
+            ("https://10.0.0.1:6443/", Some("10.0.0.1 6443")),
+            ("https://[fd00::1]:6443", Some("fd00::1 6443")),
+            ("https://proxy/clusters/a", None),
+            ("http://127.0.0.1:8080", None),
+            ("cluster", None),
+        ] {
+            let found = service(server).map(|(host, port)| format!("{host} {port}"));
+            assert_eq!(found.as_deref(), expected, "{server}");
+        }
     }
 
     #[test]
@@ -249,13 +295,14 @@ mod tests {
         let program = ProgramIdentity::new(&scratch, identity("1", true)).unwrap();
         let mask = Mask::default();
         program.hide(&mask);
-        let read = |name: &str| fs::read_to_string(scratch.join("identity").join(name)).unwrap();
+        let read = |name: &str| fs::read_to_string(scratch.join(name)).unwrap();
+        let token = || read(&format!("{ACCOUNT}/token"));
         program.renew(to_json(&identity("2", true)).as_bytes(), &mask).unwrap();
-        assert_eq!([read("token"), read("aws-token")], ["cluster-canary-2", "aws-canary-2"]);
+        assert_eq!([token(), read(AWS_TOKEN)], ["cluster-canary-2", "aws-canary-2"]);
         assert_eq!(mask.apply("cluster-canary-1 aws-canary-1 cluster-canary-2 aws-canary-2"), ["[secret]"; 4].join(" "));
         let words = program.renew(br#"{"version":1,"cluster":"canary"}"#, &mask).unwrap_err().to_string();
         assert!(words.contains("identity") && !words.contains("canary"), "{words}");
-        assert_eq!(read("token"), "cluster-canary-2");
+        assert_eq!(token(), "cluster-canary-2");
         fs::remove_dir_all(scratch).unwrap();
     }
 

@@ -67,8 +67,10 @@ pub struct Settings {
     pub certificates: Option<PathBuf>,
     /// The container's environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where a directory for this run is made; it is removed when the result is stored.
-    pub scratch: PathBuf,
+    /// [`driftless_contract::SHARE`].
+    pub share: PathBuf,
+    /// [`driftless_contract::SECRETS`].
+    pub secrets: PathBuf,
     /// `/proc/vmstat`: how many processes the kernel has killed for want of memory. A Fargate task has a kernel of its own.
     pub vmstat: PathBuf,
     /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard input
@@ -125,8 +127,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         begun = begin(settings) => begun?,
         () = asked(&mut stop) => return Err(Error::Stopped),
     };
-    // The same path in every run: what a program or an SDK stores of it, such as KUBECONFIG, is the same in the next one.
-    let scratch = Scratch::new(settings.scratch.join("driftless"))?;
+    let scratch = scratch(settings)?;
     let gauge = Gauge {
         phase: Cell::new(Phase::Fetch),
         steps: RefCell::default(),
@@ -145,7 +146,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         } else {
             None
         };
-        let session = Session::new(settings, &scratch.0, &spec, identity, &folder, &gauge).map_err(Failure::unknown)?;
+        let session = Session::new(settings, &scratch, &spec, identity, &folder, &gauge).map_err(Failure::unknown)?;
         session.run(&mut told, &mut stop).await
     };
     let ended = tokio::select! {
@@ -182,22 +183,12 @@ async fn begin(settings: &Settings) -> Result<(s3::Folder, Result<RunSpec, Inval
     }
 }
 
-/// A new directory that goes away with the run: pulumi's events in it may hold what nobody else should see.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(path: PathBuf) -> Result<Self, Error> {
-        match std::fs::DirBuilder::new().mode(0o700).recursive(false).create(&path) {
-            Ok(()) => Ok(Self(path)),
-            Err(source) => Err(Error::Scratch { path, source }),
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed goes away with the task.
-        let _: std::io::Result<()> = std::fs::remove_dir_all(&self.0);
+/// A directory for pulumi's events, and for its home where the image has none. Like all that a run writes it goes with the task's disk.
+fn scratch(settings: &Settings) -> Result<PathBuf, Error> {
+    let path = settings.share.join(".driftless");
+    match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(Error::Scratch { path, source }),
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use clap::Parser;
+use driftless_contract::{SECRETS, SHARE};
 use jiff::Timestamp;
 use runner::{BucketEndpoint, CredentialsEndpoint, Settings};
 use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
@@ -123,7 +124,8 @@ fn settings(arguments: Arguments) -> io::Result<Settings> {
         metadata,
         certificates: arguments.certificates,
         environment: env::vars_os().collect(),
-        scratch: env::temp_dir(),
+        share: SHARE.into(),
+        secrets: SECRETS.into(),
         vmstat: "/proc/vmstat".into(),
         runner: env::current_exe()?,
         now,

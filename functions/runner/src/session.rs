@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     fs, io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -92,7 +93,9 @@ pub(crate) struct Session<'a> {
     folder: &'a Folder,
     gauge: &'a Gauge,
     now: fn() -> Timestamp,
-    tree: PathBuf,
+    /// Where the source lies, and where PKO's pod has the project.
+    source: PathBuf,
+    workspace: PathBuf,
     /// Each attempt adds its number.
     event_logs: PathBuf,
     identity: Option<ProgramIdentity>,
@@ -112,13 +115,14 @@ impl<'a> Session<'a> {
         folder: &'a Folder,
         gauge: &'a Gauge,
     ) -> io::Result<Self> {
-        let tree = scratch.join("tree");
-        let identity = identity.map(|identity| ProgramIdentity::new(scratch, identity)).transpose()?;
+        let (source, workspace) = (settings.share.join("source"), settings.share.join("workspace"));
+        let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
         let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.run.uid));
         let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
         let dir = match &spec.source {
-            RunSource::Tree { dir, .. } => tree.join(dir),
-            RunSource::Project(_) => tree.clone(),
+            // PKO resolves the link too: a program sees where it really is.
+            RunSource::Tree { dir, .. } => source.join(dir),
+            RunSource::Project(_) => workspace.clone(),
         };
         let (mask, log) = (Mask::of(spec, &secrets), arguments::log(spec));
         if let Some(identity) = &identity {
@@ -137,7 +141,7 @@ impl<'a> Session<'a> {
         };
         let (now, vmstat) = (settings.now, settings.vmstat.clone());
         let (event_logs, oom_kills) = (scratch.join("events"), oom_kills(&vmstat));
-        Ok(Self { spec, folder, gauge, now, tree, event_logs, identity, pulumi, stop, vmstat, oom_kills })
+        Ok(Self { spec, folder, gauge, now, source, workspace, event_logs, identity, pulumi, stop, vmstat, oom_kills })
     }
 
     /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
@@ -228,10 +232,13 @@ impl<'a> Session<'a> {
     async fn fetch(&self) -> Result<(), Failure> {
         match &self.spec.source {
             RunSource::Tree { dir, paths, manifest_sha256 } => {
-                let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.tree);
-                once.retry(back_off()).when(HydrateError::passes).await.map_err(HydrateError::failure)
+                let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.source);
+                once.retry(back_off()).when(HydrateError::passes).await.map_err(HydrateError::failure)?;
+                let place = self.workspace.display();
+                symlink(&self.pulumi.dir, &self.workspace)
+                    .map_err(|error| Failure::unknown(format!("cannot write {place}: {error}")))
             }
-            RunSource::Project(project) => bare(project, self.spec.operation, &self.tree),
+            RunSource::Project(project) => bare(project, self.spec.operation, &self.workspace),
         }
     }
 
@@ -482,7 +489,7 @@ fn has_text(value: &Value, is_such: &impl Fn(&str) -> bool) -> bool {
 }
 
 /// Makes a project without a program. It must not be deployed: what is not in a program is deleted.
-fn bare(project: &ProjectInfo, operation: Operation, tree: &Path) -> Result<(), Failure> {
+fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), Failure> {
     if matches!(operation, Operation::Up | Operation::Preview) {
         let operation = operation.as_str();
         return Err(Failure::unknown(format!(
@@ -490,7 +497,7 @@ fn bare(project: &ProjectInfo, operation: Operation, tree: &Path) -> Result<(), 
         )));
     }
     // JSON is YAML, quoted well.
-    let write = || fs::create_dir_all(tree).and_then(|()| fs::write(tree.join(PROJECT_FILES[0]), to_json(project)));
+    let write = || fs::create_dir_all(dir).and_then(|()| fs::write(dir.join(PROJECT_FILES[0]), to_json(project)));
     write().map_err(|error| Failure::unknown(format!("cannot write {}: {error}", PROJECT_FILES[0])))
 }
 

@@ -110,7 +110,8 @@ impl Aws {
                 variable("DIR", &dir.display().to_string()),
                 variable("HOME", "/tmp"),
             ],
-            scratch: dir.clone(),
+            share: dir.join("share"),
+            secrets: dir.join("secrets"),
             vmstat: dir.join("vmstat"),
             runner: env!("CARGO_BIN_EXE_runner").into(),
             now,
@@ -620,16 +621,17 @@ async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resou
     });
     aws.run().await.unwrap();
     let env = fs::read_to_string(aws.dir.join("env")).unwrap();
-    let files = aws.dir.join("driftless/identity");
+    let token = aws.dir.join("secrets/eks.amazonaws.com/serviceaccount/token");
     for line in [
-        format!("KUBECONFIG={}/kubeconfig", files.display()),
-        format!("AWS_WEB_IDENTITY_TOKEN_FILE={}/aws-token", files.display()),
+        "KUBERNETES_SERVICE_HOST=cluster".into(),
+        format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", token.display()),
+        format!("PWD={}", aws.dir.join("share/source").display()),
         "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
         "AWS_ROLE_ARN=arn:own".into(),
     ] {
         assert!(env.lines().any(|found| found == line), "{line} in\n{env}");
     }
-    assert!(!files.exists(), "the tokens go with the run");
+    assert_eq!(fs::read_link(aws.dir.join("share/workspace")).unwrap(), aws.dir.join("share/source/"));
     let failures = aws.result().failures;
     assert_eq!((failures[0].urn.as_str(), failures[0].message.as_str()), ("urn:a", "[secret] is refused"));
 }

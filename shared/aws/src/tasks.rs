@@ -11,7 +11,7 @@ use aws_sdk_ecs::{
         MountPoint, NetworkConfiguration, NetworkMode, Tag, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
     },
 };
-use driftless_contract::{Launch, ObjectKey, keys, to_json};
+use driftless_contract::{Launch, ObjectKey, SECRETS, SHARE, keys, to_json};
 use driftless_core::{InitContainer, StopCode, TaskEnd, TaskShape};
 use jiff::Timestamp;
 
@@ -24,9 +24,9 @@ use crate::{
 /// The runner's volume, and where our init container and the main one see it.
 const VOLUME: &str = "driftless";
 const MOUNT: &str = "/driftless";
-/// The volume of the user's init containers, where there are any, and its place in all containers.
-const SHARE: &str = "share";
-const SHARE_MOUNT: &str = "/share";
+/// The volumes at [`SHARE`] and [`SECRETS`].
+const SHARE_VOLUME: &str = "share";
+const SECRETS_VOLUME: &str = "secrets";
 /// PKO's name for the file that an init container writes variables for pulumi to, and the file.
 const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
 /// Where the init container puts the runner.
@@ -45,7 +45,7 @@ const INIT_TIMEOUT_SECONDS: i32 = 120;
 /// The most characters that a tag's value has.
 const TAG_LENGTH: usize = 256;
 /// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
-const REVISION: &str = "3";
+const REVISION: &str = "4";
 
 /// What every task definition and every launch has in common.
 #[derive(Clone, Debug)]
@@ -96,8 +96,7 @@ impl Ecs {
     async fn register(&self, settings: &TaskSettings, family: &str, shape: &TaskShape) -> Result<String> {
         let call = "ecs:RegisterTaskDefinition";
         let containers = containers(settings, shape).map_err(|error| permanent(call, error))?;
-        let volumes = [Some(VOLUME), (!shape.init.is_empty()).then_some(SHARE)];
-        let volumes = volumes.into_iter().flatten().map(|name| Volume::builder().name(name).build());
+        let volumes = [VOLUME, SHARE_VOLUME, SECRETS_VOLUME].map(|name| Volume::builder().name(name).build());
         let disk = shape.ephemeral_gib.map(|gib| i32::try_from(gib).unwrap_or(i32::MAX));
         let request = self.client.register_task_definition().family(family).set_container_definitions(Some(containers));
         let request = request.requires_compatibilities(Compatibility::Fargate).network_mode(NetworkMode::Awsvpc);
@@ -105,7 +104,7 @@ impl Ecs {
         let request = request.set_ephemeral_storage(disk.map(|gib| EphemeralStorage::builder().size_in_gib(gib).build()));
         let request = request.task_role_arn(&settings.role_arn).execution_role_arn(&settings.execution_role_arn);
         let values = || shape.init.iter().flat_map(|init| init.env.iter().map(|(_, value)| value));
-        let answer = request.set_volumes(Some(volumes.collect())).send().await;
+        let answer = request.set_volumes(Some(volumes.into())).send().await;
         let answer = answer.map_err(|error| refusal(call, &error, values()))?;
         let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
         arn.map(Into::into).ok_or_else(|| transient(call, "the answer has no ARN"))
@@ -258,20 +257,18 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
         .options("awslogs-region", &settings.region)
         .options("awslogs-stream-prefix", STREAM_PREFIX)
         .build()?;
-    let shares = !shape.init.is_empty();
     let mounts = |read_only| {
-        let second = shares.then(|| mount(SHARE, SHARE_MOUNT, read_only));
-        Some([mount(VOLUME, MOUNT, read_only)].into_iter().chain(second).collect())
+        Some(vec![mount(VOLUME, MOUNT, read_only), mount(SHARE_VOLUME, SHARE, false), mount(SECRETS_VOLUME, SECRETS, false)])
     };
-    // The runner's place, and the directory that every image's user may write to.
-    let install = ["install", RUNNER].into_iter().chain(shares.then_some(SHARE_MOUNT));
+    // The runner's place, and the directories that every image's user may write to.
+    let install = ["install", RUNNER, SHARE, SECRETS];
     let runner = ContainerDefinition::builder()
         .name(INIT)
         .image(&settings.runner_image)
         // A volume is root's, who alone may give it to the others. The image's own user is nobody.
         .user("0")
         .essential(false)
-        .set_command(Some(install.map(Into::into).collect()))
+        .set_command(Some(install.map(Into::into).into()))
         .set_mount_points(mounts(false))
         .start_timeout(INIT_TIMEOUT_SECONDS)
         .log_configuration(log.clone());
@@ -284,11 +281,9 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
         .depends_on(after(INIT)?)
         .environment(variable("DRIFTLESS_BUCKET", &settings.bucket))
         .environment(variable("DRIFTLESS_ROLE_ID", &settings.role_id))
+        .environment(variable(DOTENV.0, DOTENV.1))
         .stop_timeout(STOP_TIMEOUT_SECONDS)
         .log_configuration(log.clone());
-    if shares {
-        main = main.environment(variable(DOTENV.0, DOTENV.1));
-    }
     let mut all = vec![runner.build()];
     let mut previous = INIT.to_owned();
     for init in &shape.init {
@@ -319,7 +314,7 @@ fn init_container(
         .set_entry_point(words(&init.entry_point))
         .set_command(words(&init.command))
         .set_environment(Some(env.into_iter().map(|(name, value)| variable(name, value)).collect()))
-        .mount_points(mount(SHARE, SHARE_MOUNT, false))
+        .mount_points(mount(SHARE_VOLUME, SHARE, false))
         .depends_on(after(previous)?))
 }
 
@@ -463,7 +458,10 @@ mod tests {
         let writable = |container: &ContainerDefinition| {
             container.mount_points().iter().map(|mount| mount.read_only() != Some(true)).collect::<Vec<_>>()
         };
-        assert_eq!(all.iter().map(writable).collect::<Vec<_>>(), [vec![true, true], vec![true], vec![true], vec![false, false]]);
+        assert_eq!(
+            all.iter().map(writable).collect::<Vec<_>>(),
+            [vec![true; 3], vec![true], vec![true], vec![false, true, true]]
+        );
         assert!(all.iter().all(|container| container.log_configuration().is_some()));
         // Each is the user that its image says, but for ours, which gives the volumes away.
         let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();

@@ -31,5 +31,12 @@ pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
 
+/// The volume of a task that all its containers share, where PKO's pod has it: the source lies in `source` below it, and `workspace`
+/// is the directory of the project.
+pub const SHARE: &str = "/share";
+
+/// The volume of a task for what a pod has there: the tokens of its ServiceAccount.
+pub const SECRETS: &str = "/var/run/secrets";
+
 /// Who reports every Event of ours, whichever function publishes it: its `reportingController`. What comes back from Flux is known by it.
 pub const EVENT_REPORTER: &str = "driftless";

@@ -24,6 +24,8 @@ use super::dirs::Dirs;
 /// Where the container of a task sees folders of its own, whatever the task: a task on Fargate has a machine of its own. Each has them there
 /// in a mount namespace.
 pub const TASK: &str = "/tmp/driftless-task";
+/// Where processes of a task work, beside the folders of the world.
+const OF_TASKS: [&str; 2] = [TASK, driftless_contract::SHARE];
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 const LAST_LINES: usize = 20;
@@ -240,7 +242,7 @@ fn kill_session(session: Pid, root: &Path) {
     }
 }
 
-/// The live processes of a session that work below `root` or [`TASK`]. A process id can be used again by a stranger, who works elsewhere.
+/// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id can be used again by a stranger, who works elsewhere.
 fn members(session: Pid, root: &Path) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
@@ -252,7 +254,8 @@ fn members(session: Pid, root: &Path) -> Vec<Pid> {
             let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
             fields.next() != Some("Z")
                 && fields.nth(2) == Some(&session.as_raw_nonzero().to_string())
-                && fs::read_link(path.join("cwd")).is_ok_and(|cwd| [root, TASK.as_ref()].iter().any(|root| cwd.starts_with(root)))
+                && fs::read_link(path.join("cwd"))
+                    .is_ok_and(|cwd| cwd.starts_with(root) || OF_TASKS.iter().any(|place| cwd.starts_with(place)))
         })
         .filter_map(|process| Pid::from_raw(process.file_name().to_str()?.parse().ok()?))
         .collect()

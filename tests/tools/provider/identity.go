@@ -6,9 +6,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,7 +17,7 @@ import (
 	"github.com/pulumi/pulumi-go-provider/infer"
 )
 
-// Identity is a ConfigMap that was made with what KUBECONFIG names and, if there is an AWS_ROLE_ARN, a session of that role.
+// Identity is a ConfigMap that was made with what a pod knows of its cluster and, if there is an AWS_ROLE_ARN, a session of that role.
 type Identity struct{}
 
 type IdentityArgs struct {
@@ -62,43 +62,22 @@ type cluster struct {
 	server, namespace, token string
 }
 
+// reachCluster finds the cluster as client-go does in a pod.
 func reachCluster() (cluster, error) {
-	var config struct {
-		Clusters []struct {
-			Cluster struct {
-				Server    string
-				Authority string `json:"certificate-authority"`
-			}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	texts := map[string]string{}
+	for _, name := range []string{"token", "ca.crt", "namespace"} {
+		text, err := os.ReadFile(account + name)
+		if err != nil {
+			return cluster{}, err
 		}
-		Users []struct {
-			User struct{ TokenFile string }
-		}
-		Contexts []struct {
-			Context struct{ Namespace string }
-		}
-	}
-	text, err := os.ReadFile(os.Getenv("KUBECONFIG"))
-	if err != nil {
-		return cluster{}, fmt.Errorf("KUBECONFIG: %w", err)
-	}
-	if err := json.Unmarshal(text, &config); err != nil {
-		return cluster{}, err
-	}
-	if len(config.Clusters) != 1 || len(config.Users) != 1 || len(config.Contexts) != 1 {
-		return cluster{}, errors.New("KUBECONFIG has not one cluster, user and context")
-	}
-	token, err := os.ReadFile(config.Users[0].User.TokenFile)
-	if err != nil {
-		return cluster{}, err
-	}
-	authority, err := os.ReadFile(config.Clusters[0].Cluster.Authority)
-	if err != nil {
-		return cluster{}, err
+		texts[name] = string(text)
 	}
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(authority)
+	roots.AppendCertsFromPEM([]byte(texts["ca.crt"]))
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	return cluster{client, config.Clusters[0].Cluster.Server, config.Contexts[0].Context.Namespace, string(token)}, nil
+	server := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
+	return cluster{client, server, texts["namespace"], texts["token"]}, nil
 }
 
 func assumeRole(ctx context.Context, role string) error {

@@ -1,6 +1,14 @@
 //! The life of a task: a process, its states, and the events about them.
 
-use std::{collections::BTreeMap, fs, os::unix::process::ExitStatusExt as _, process::ExitStatus, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_contract::keys;
@@ -227,44 +235,46 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool) -> Re
         .find(|overrides| overrides["name"] == container["name"])
         .cloned()
         .unwrap_or_default();
-    let mut mounts = Vec::new();
-    for mount in list(&container["mountPoints"]) {
-        let place = task.join("volumes").join(mount["sourceVolume"].as_str().unwrap_or_default());
-        fs::create_dir_all(&place)?;
-        mounts.push((mount["containerPath"].as_str().unwrap_or_default().to_owned(), place.display().to_string()));
-    }
     let arguments = if overrides["command"].is_null() { &container["command"] } else { &overrides["command"] };
-    let words = list(&container["entryPoint"]).iter().chain(list(arguments)).filter_map(Value::as_str);
-    let mut words = words.map(|word| here(word, &mounts));
+    let mut words = list(&container["entryPoint"]).iter().chain(list(arguments)).filter_map(Value::as_str);
     // There are no images, and so no entry points of theirs.
     let program = words.next().context("CannotStartContainerError: no command specified")?;
+    // Where the runner would lie, which is taken from elsewhere.
+    let of_runner = Path::new(program).parent().filter(|_| is_main);
     let program = if is_main { fargate.runner.clone() } else { program.into() };
-    let own = folder.join("own");
-    for name in OWN {
-        fs::create_dir_all(own.join(name))?;
+    let mut mounts = vec![(folder.join("own"), PathBuf::from(TASK))];
+    for mount in list(&container["mountPoints"]) {
+        let [volume, path] = ["sourceVolume", "containerPath"].map(|name| mount[name].as_str().unwrap_or_default());
+        if of_runner != Some(Path::new(path)) {
+            mounts.push((task.join("volumes").join(volume), path.into()));
+        }
     }
-    fs::create_dir_all(TASK)?;
     let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
-    command.args(["--mount", "--", "/bin/sh", "-c", "/usr/bin/mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"", "sh"]);
-    command.arg(own).arg(TASK).arg(program).args(words).current_dir(&folder);
-    command.env_clear().envs(environment(fargate, arn, container, &overrides, &mounts)?);
+    let mount_all = "until [ \"$1\" = -- ]; do /usr/bin/mount --bind \"$1\" \"$2\" || exit; shift 2; done; shift; exec \"$@\"";
+    command.args(["--mount", "--", "/bin/sh", "-c", mount_all, "sh"]);
+    for (place, path) in mounts {
+        // An empty directory stays behind on this machine: the task's own is over it for the task alone.
+        for path in [&place, &path] {
+            fs::create_dir_all(path)?;
+        }
+        command.arg(place).arg(path);
+    }
+    for name in OWN {
+        fs::create_dir_all(folder.join("own").join(name))?;
+    }
+    command.arg("--").arg(program).args(words).current_dir(&folder);
+    command.env_clear().envs(environment(fargate, arn, container, &overrides)?);
     Ok(command)
 }
 
-fn environment(
-    fargate: &Fargate,
-    arn: &str,
-    container: &Value,
-    overrides: &Value,
-    mounts: &[(String, String)],
-) -> Result<BTreeMap<String, String>> {
+fn environment(fargate: &Fargate, arn: &str, container: &Value, overrides: &Value) -> Result<BTreeMap<String, String>> {
     let secret = fargate.state().tasks.get(arn).map(|task| task.secret.clone()).context("the task's record is gone")?;
     let mut environment = fargate.image.clone();
     environment
         .extend(["HOME", "TMPDIR"].into_iter().zip(OWN).map(|(variable, name)| (variable.into(), format!("{TASK}/{name}"))));
     for variable in list(&container["environment"]).iter().chain(list(&overrides["environment"])) {
         let text = |name: &str| variable[name].as_str().unwrap_or_default();
-        environment.insert(text("name").into(), here(text("value"), mounts));
+        environment.insert(text("name").into(), text("value").into());
     }
     let endpoint = &fargate.endpoint;
     environment.extend([
@@ -276,23 +286,6 @@ fn environment(
         ("AWS_ENDPOINT_URL".into(), fargate.site.endpoint.clone()),
     ]);
     Ok(environment)
-}
-
-/// The text with the container's places of its volumes as this machine has them.
-fn here(text: &str, mounts: &[(String, String)]) -> String {
-    let is_word = |char: char| char.is_alphanumeric() || "_-.".contains(char);
-    mounts.iter().fold(text.to_owned(), |text, (path, place)| {
-        let mut mapped = String::new();
-        let mut rest = text.as_str();
-        while let Some(at) = rest.find(path) {
-            let (before, after) = (&rest[..at], &rest[at + path.len()..]);
-            mapped.push_str(before);
-            let begins = !mapped.ends_with(|char| is_word(char) || "/})".contains(char));
-            mapped.push_str(if begins && !after.starts_with(is_word) { place } else { path });
-            rest = after;
-        }
-        mapped + rest
-    })
 }
 
 fn name(container: &Value) -> &str {
@@ -366,23 +359,5 @@ pub(super) fn fits(pattern: &Value, event: &Value) -> bool {
         Value::Object(fields) => fields.iter().all(|(name, pattern)| event.get(name).is_some_and(|event| fits(pattern, event))),
         Value::Array(literals) => literals.contains(event),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_a_container_become_those_of_its_task() {
-        let mounts = [("/share".to_owned(), "/t/volumes/share".to_owned()), ("/d".to_owned(), "/t/volumes/d".to_owned())];
-        for (text, expected) in [
-            ("/share/.env", "/t/volumes/share/.env"),
-            ("/share", "/t/volumes/share"),
-            ("echo A=1 >>/share/.env; ls '/share' /d", "echo A=1 >>/t/volumes/share/.env; ls '/t/volumes/share' /t/volumes/d"),
-            ("/usr/share/x /shared $HOME/share ${HOME}/share", "/usr/share/x /shared $HOME/share ${HOME}/share"),
-        ] {
-            assert_eq!(here(text, &mounts), expected);
-        }
     }
 }
