@@ -145,8 +145,10 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
 async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    // The second stands for the published one of that version.
-    for (plugin, version) in [("world", "0.1.0"), ("kubernetes", "4.23.0")] {
+    // The second stands for the published one of that version. The third is that, where PATH has it.
+    let plugins = [("world", "0.1.0"), ("kubernetes", "4.23.0"), ("random", "4.18.0")];
+    let has = |plugin: &str| plugin != "random" || dirs.tools().join("pulumi-resource-random").exists();
+    for (plugin, version) in plugins.into_iter().filter(|(plugin, _)| has(plugin)) {
         let mut pulumi = command(dirs, dirs.tool("pulumi")?);
         pulumi
             .args(["plugin", "install", "resource", plugin, version, "--file"])

@@ -19,6 +19,7 @@ mod guides;
 mod hostile;
 mod identity;
 mod interruption;
+mod languages;
 mod main_path;
 mod metrics;
 mod migration;
