@@ -1,15 +1,8 @@
 //! What a task reported, within bounds: what ran in the task may have written it, and it becomes part of objects. A Stack that etcd refuses,
 //! which takes 1.5 MiB, could not even be deleted.
 
-use std::collections::BTreeMap;
-
-use driftless_contract::{Drift, OutputValue, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason, to_json};
+use driftless_contract::{Drift, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason};
 use jiff::Timestamp;
-
-use crate::outputs::masked;
-
-/// Outputs take no more than this, in bytes. The API server notes the path of each value beside it, which is up to three times as long.
-const MAX_OUTPUTS: usize = 256 << 10;
 
 /// A text is not longer than this, in bytes.
 const MAX_TEXT: usize = 4 << 10;
@@ -22,21 +15,16 @@ const MAX_FAILURES: usize = 10;
 
 /// A report takes no more than this when it is parsed, in bytes: a function has 256 MiB, for four messages at once.
 pub(crate) const MAX_PARSED: usize = 16 << 20;
-/// What an object and an entry of one take when they are parsed, in bytes, however short their text is.
-const OBJECT_BYTES: usize = 700;
-const ENTRY_BYTES: usize = 130;
 
 /// Of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
 
-/// As much of a result as can be kept, of a run that was owned then. Outputs that are too large make it a failure: a Stack that is ready with
-/// the outputs of an earlier run, or with none, would mislead whoever reads them.
+/// As much of a result as can be kept, of a run that was owned then. Outputs that are too large are left out and do not change the verdict.
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
-    let RunResult { version, verdict, outputs, project, permalink, changes, pending_operations, failures, drift, inputs, .. } =
-        result;
-    let bytes = outputs.as_ref().map_or(0, size);
+    let result = result.fitting();
+    let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
+    let RunResult { pending_operations, failures, drift, inputs, .. } = result;
     let verdict = match verdict {
-        Verdict::Succeeded {} if bytes > MAX_OUTPUTS => unknown(&too_large(bytes)),
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => {
             // Of another one a condition might not be valid.
@@ -50,7 +38,8 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     RunResult {
         version,
         verdict,
-        outputs: outputs.filter(|_| bytes <= MAX_OUTPUTS),
+        outputs,
+        left_out,
         project: project.map(|ProjectInfo { name, runtime }| ProjectInfo { name: cut(&name), runtime: cut(&runtime) }),
         permalink: permalink.filter(|link| link.len() <= MAX_TEXT),
         changes: changes.into_iter().take(MAX_ENTRIES).map(|(operation, count)| (cut(&operation), count)).collect(),
@@ -63,51 +52,19 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     }
 }
 
-/// Returns what a JSON document takes at most when it is parsed, in bytes.
-pub(crate) fn parsed(document: &[u8]) -> usize {
-    let (mut bytes, mut in_text, mut escaped) = (document.len(), false, false);
-    for byte in document {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' => escaped = in_text,
-            b'"' => in_text = !in_text,
-            b'{' if !in_text => bytes += OBJECT_BYTES,
-            b'[' | b',' if !in_text => bytes += ENTRY_BYTES,
-            _ => {}
-        }
-    }
-    bytes
-}
-
 /// A failure that has no reason of its own.
 pub(crate) fn unknown(message: &str) -> Verdict {
     Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: cut(message) }
 }
 
-fn too_large(bytes: usize) -> String {
-    format!(
-        "the update itself succeeded, but the stack's outputs take {} KiB, and a Stack's status may hold {} KiB of them: let the program \
-         export less, such as the name of what is large in place of its content",
-        bytes.div_ceil(1 << 10),
-        MAX_OUTPUTS >> 10
-    )
-}
-
-/// What outputs take in a Secret, or in a status if that is more. Kubernetes writes `<`, `>` and `&` in six bytes.
-fn size(outputs: &BTreeMap<String, OutputValue>) -> usize {
-    let written = |json: String| json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum::<usize>();
-    let clear: BTreeMap<_, _> = outputs.iter().map(|(name, output)| (name, &output.value)).collect();
-    written(to_json(&clear)).max(written(to_json(&masked(outputs))))
-}
-
 /// The text, or its beginning and a sign that there was more.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     if text.len() <= MAX_TEXT { text.to_owned() } else { format!("{}…", &text[..text.floor_char_boundary(MAX_TEXT - 3)]) }
 }
 
 #[cfg(test)]
 mod tests {
-    use driftless_contract::DriftedResource;
+    use driftless_contract::{DriftedResource, OutputValue, to_json};
     use jiff::SignedDuration;
     use serde_json::json;
 
@@ -117,46 +74,6 @@ mod tests {
 
     fn now() -> Timestamp {
         OWNED + SignedDuration::from_mins(5)
-    }
-
-    fn with(outputs: BTreeMap<String, OutputValue>) -> RunResult {
-        bounded(RunResult { outputs: Some(outputs), ..RunResult::new(Verdict::Succeeded {}, OWNED, now()) }, OWNED, now())
-    }
-
-    #[test]
-    fn outputs_that_no_status_can_hold_fail_the_run_in_words() {
-        let outputs = |value: &str, secret: bool, count: usize| {
-            let output = OutputValue { value: value.into(), secret };
-            (0..count).map(|n| (format!("{n}"), output.clone())).collect::<BTreeMap<_, _>>()
-        };
-        for (outputs, fit) in [
-            (outputs("x", false, 3), true),
-            (outputs(&"x".repeat(250 << 10), false, 1), true),
-            (outputs(&"x".repeat(257 << 10), false, 1), false),
-            (outputs(&"x".repeat(257 << 10), true, 1), false),
-            (outputs(&"<".repeat(50 << 10), false, 1), false),
-            // `[secret]` is longer than what it hides.
-            (outputs("", false, 20_000), true),
-            (outputs("", true, 20_000), false),
-        ] {
-            let RunResult { verdict, outputs, .. } = with(outputs);
-            assert_eq!(outputs.is_some(), fit);
-            match verdict {
-                Verdict::Succeeded {} => assert!(fit),
-                Verdict::Failed { message, .. } => assert!(!fit && message.contains("let the program export less"), "{message}"),
-                Verdict::Aborted { message } => panic!("{message}"),
-            }
-        }
-    }
-
-    #[test]
-    fn parsed_size_is_by_objects_and_entries_outside_texts() {
-        for (document, objects, entries) in
-            [(r#"{"a":"{[,"}"#, 1, 0), (r#"{"a":"\"{","b":[{},{}]}"#, 3, 3), (r#"["\\",{}]"#, 1, 2)]
-        {
-            let expected = document.len() + objects * OBJECT_BYTES + entries * ENTRY_BYTES;
-            assert_eq!(parsed(document.as_bytes()), expected, "{document}");
-        }
     }
 
     #[test]

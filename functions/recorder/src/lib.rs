@@ -16,7 +16,7 @@ use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize, VERSION,
-    Verdict, from_json, keys, reason, to_json,
+    Verdict, from_json, keys, parsed, reason, to_json,
 };
 use driftless_core::{Cause, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -325,7 +325,7 @@ async fn reported<C, O: Objects, Q, T>(
 ) -> Result<Option<Outcome>, Error> {
     let Some(document) = told(ports.objects, task, "result").await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
-    let result = if bound::parsed(&document) > bound::MAX_PARSED {
+    let result = if parsed(&document) > bound::MAX_PARSED {
         Err("the task's result has too many values; let the program have smaller outputs".into())
     } else {
         from_json("result", &document).map_err(|error| {
@@ -343,7 +343,7 @@ async fn reported<C, O: Objects, Q, T>(
     Ok(Some(Outcome {
         version: VERSION,
         run: run.clone(),
-        outputs: result.outputs.as_ref().map(outputs::masked),
+        outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&run.update.name))),
         verdict: result.verdict,
         result_sha256: Some(sha256(&document)),
         project: result.project,

@@ -1,10 +1,10 @@
-//! A stack's outputs: in clear in a Secret, and masked everywhere else.
+//! A stack's outputs: in clear in a Secret, and masked and bounded everywhere else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
 use driftless_aws::Objects;
-use driftless_contract::{Outcome, OutputValue, RunResult, from_json};
+use driftless_contract::{Outcome, OutputValue, PREFIX, RunResult, from_json, to_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -16,10 +16,46 @@ use crate::{Error, Ports, sha256, told};
 /// What stands for a secret value, as in PKO.
 const MASK: &str = "[secret]";
 
-/// The outputs, a secret one as a whole replaced.
-pub(crate) fn masked(outputs: &BTreeMap<String, OutputValue>) -> BTreeMap<String, Value> {
+/// A status has no more than this of outputs, in bytes. The API server notes the path of each value beside it, which is up to three times as
+/// long, and etcd takes an object of 1.5 MiB.
+const MAX_SHOWN: usize = 256 << 10;
+
+/// What stands for an output that no Secret holds.
+const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one smaller, or export it otherwise]";
+
+/// The outputs as a status has them: a secret one as a whole replaced, and the largest by a note of where it is, until the others fit.
+/// `left_out` are the names of those that `secret`, the outputs Secret, does not hold.
+pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String], secret: &str) -> BTreeMap<String, Value> {
     let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
-    outputs.iter().map(|(name, output)| (name.clone(), mask(output))).collect()
+    let mut shown: BTreeMap<_, _> = outputs.iter().map(|(name, output)| (name.clone(), mask(output))).collect();
+    let left_out: BTreeSet<_> = left_out.iter().collect();
+    shown.extend(left_out.iter().map(|name| ((*name).clone(), TOO_LARGE.into())));
+    let size = |name: &str, value: &Value| written(&to_json(&name)) + written(&to_json(value)) + 2;
+    let mut by_size: Vec<_> = shown.iter().map(|(name, value)| (size(name, value), name.clone())).collect();
+    by_size.sort_unstable_by(|a, b| b.cmp(a));
+    let mut total: usize = by_size.iter().map(|(size, _)| size).sum();
+    for (before, name) in by_size {
+        if total <= MAX_SHOWN {
+            return shown;
+        }
+        let note = format!("[not shown: outputs of more than 256 KiB; see key {:?} of Secret {secret:?}]", key(&name));
+        let after = size(&name, &note.as_str().into());
+        if after < before && !left_out.contains(&name) {
+            total -= before - after;
+            shown.insert(name, note.into());
+        }
+    }
+    if total <= MAX_SHOWN {
+        return shown;
+    }
+    // Their names alone are too many.
+    let note = format!("[not shown: {} outputs, more than a status holds; see Secret {secret:?}]", shown.len());
+    [(format!("{PREFIX}/outputs"), note.into())].into()
+}
+
+/// What a JSON text takes in an object. Kubernetes writes `<`, `>` and `&` in six bytes.
+fn written(json: &str) -> usize {
+    json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
 /// Creates the outputs Secret of an Update from the very result that the outcome was made from. Its name, if there are outputs.
@@ -39,7 +75,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
             return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
         }
         return match is_stored(ports.cluster, update, None).await {
-            Ok(stored) => Ok(stored.then(|| name(update))),
+            Ok(stored) => Ok(stored.then(|| name(&update.name_any()))),
             Err(error) if error.is_transient() => Err(error.into()),
             Err(_) => Ok(None),
         };
@@ -48,7 +84,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
         return Ok(None);
     }
-    let result: RunResult = from_json("result", &document)?;
+    let result = from_json::<RunResult>("result", &document)?.fitting();
     let secret = secret(update, &result.outputs.unwrap_or_default());
     let bind = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
     let created = match ports.cluster.create(&secret).await {
@@ -70,24 +106,29 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
 /// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or one with a forged
 /// owner, can have the same name.
 async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
-    let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(update)).await?;
+    let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await?;
     let is_ours = |found: &Secret| found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref());
     let is_same =
         |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);
     Ok(found.is_some_and(|found| is_ours(&found) && is_same(&found)))
 }
 
-fn name(update: &Update) -> String {
-    format!("{}{}", update.name_any(), names::OUTPUTS_SUFFIX)
+/// The name of the outputs Secret of an Update.
+pub(crate) fn name(update: &str) -> String {
+    format!("{update}{}", names::OUTPUTS_SUFFIX)
+}
+
+/// The key of an output in the Secret.
+fn key(output: &str) -> String {
+    output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_")
 }
 
 fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
-    let key = |name: &str| name.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
     let secrets: Vec<&String> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name).collect();
     let labels = [(names::AUTO_COMPONENT, names::AUTO_COMPONENT_UPDATE.to_owned())];
     Secret {
         metadata: ObjectMeta {
-            name: Some(name(update)),
+            name: Some(name(&update.name_any())),
             namespace: update.namespace(),
             labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()),
             annotations: Some([(names::SECRET_OUTPUTS.to_owned(), serde_json::json!(secrets).to_string())].into()),
@@ -97,5 +138,64 @@ fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
         immutable: Some(true),
         data: Some(outputs.iter().map(|(name, output)| (key(name), ByteString(output.value.to_string().into_bytes()))).collect()),
         ..Secret::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outputs(all: &[(&str, Value, bool)]) -> BTreeMap<String, OutputValue> {
+        let of = |(name, value, secret): &(&str, Value, bool)| {
+            ((*name).to_owned(), OutputValue { value: value.clone(), secret: *secret })
+        };
+        all.iter().map(of).collect()
+    }
+
+    #[test]
+    fn status_has_the_outputs_that_fit_and_says_where_the_others_are() {
+        let text = |kib: usize| Value::from("x".repeat(kib << 10));
+        let see = |key: &str| Value::from(format!("[not shown: outputs of more than 256 KiB; see key {key:?} of Secret \"s\"]"));
+        let all = outputs(&[
+            ("one largest", text(200), false),
+            ("large", text(150), false),
+            ("middle", text(100), false),
+            ("hidden", text(300), true),
+            ("n", 1.into(), false),
+        ]);
+        let shown = shown(&all, &["too-large".into()], "s");
+        let expected = [
+            ("one largest", see("one_largest")),
+            ("large", text(150)),
+            ("middle", text(100)),
+            ("hidden", MASK.into()),
+            ("n", 1.into()),
+            ("too-large", TOO_LARGE.into()),
+        ];
+        assert!(shown == expected.map(|(name, value)| (name.to_owned(), value)).into());
+    }
+
+    #[test]
+    fn outputs_of_any_size_fit_a_status() {
+        let many = |value: &str, secret: bool, count: usize| {
+            let output = OutputValue { value: value.into(), secret };
+            (0..count).map(|n| (n.to_string(), output.clone())).collect::<BTreeMap<_, _>>()
+        };
+        for (outputs, whole) in [
+            (many(&"x".repeat(250 << 10), false, 1), true),
+            (many(&"x".repeat(257 << 10), false, 1), false),
+            (many(&"x".repeat(257 << 10), true, 1), true),
+            (many(&"<".repeat(50 << 10), false, 1), false),
+            (many("", false, 20_000), true),
+            // `[secret]` is longer than what it hides.
+            (many("", true, 20_000), false),
+        ] {
+            let shown = shown(&outputs, &[], "s");
+            let notes: Vec<_> =
+                shown.values().filter_map(Value::as_str).filter(|text| text.starts_with("[not shown: ")).collect();
+            assert_eq!(notes.is_empty(), whole);
+            assert!(written(&to_json(&shown)) <= MAX_SHOWN);
+            assert!(notes.iter().all(|note| note.contains("Secret \"s\"")), "{notes:?}");
+        }
     }
 }

@@ -256,6 +256,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
         version: VERSION,
         verdict,
         outputs,
+        left_out: Vec::new(),
         project,
         permalink,
         changes,
@@ -266,4 +267,5 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp)
         started_at: gauge.began.get(),
         ended_at: now,
     }
+    .fitting()
 }

@@ -307,6 +307,17 @@ async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
 }
 
 #[tokio::test]
+async fn outputs_that_cannot_be_kept_are_left_out_of_the_result() {
+    let aws = Aws::new("left-out");
+    fs::write(aws.dir.join("outputs"), format!(r#"{{"huge":"{}","n":1}}"#, "x".repeat(5 << 20))).unwrap();
+    aws.launch(|_| {});
+    aws.run().await.unwrap();
+    let result = aws.result();
+    assert_eq!((result.verdict, result.left_out), (Verdict::Succeeded {}, vec!["huge".to_owned()]));
+    assert_eq!(result.outputs.unwrap().into_keys().collect::<Vec<_>>(), ["n"]);
+}
+
+#[tokio::test]
 async fn outputs_without_a_secret_are_those_of_the_events() {
     let end = |outputs: &str| {
         format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"pulumi:pulumi:Stack","new":{{"outputs":{outputs}}}}}}}}}"#) + "\n"

@@ -7,6 +7,7 @@ mod fetch;
 mod hint;
 pub mod keys;
 mod message;
+mod outputs;
 mod report;
 mod run;
 
@@ -14,6 +15,7 @@ pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
+pub use outputs::parsed;
 pub use report::{
     Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult, Verdict, reason,
 };

@@ -96,6 +96,9 @@ pub struct RunResult {
     /// The stack's outputs after a successful `up`; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<BTreeMap<String, OutputValue>>,
+    /// The outputs that are too large to be kept, by name: see [`RunResult::fitting`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
     /// The project that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<ProjectInfo>,
@@ -131,6 +134,7 @@ impl RunResult {
             version: crate::VERSION,
             verdict,
             outputs: None,
+            left_out: Vec::new(),
             project: None,
             permalink: None,
             changes: BTreeMap::new(),
@@ -243,7 +247,7 @@ pub struct Outcome {
     /// the task reported nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_sha256: Option<String>,
-    /// The outputs, a secret one as the string `[secret]`; absent if the operation has none to tell.
+    /// The outputs, a secret one as the string `[secret]`, and one that is too large as a note; absent if the operation has none to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project that ran.
