@@ -54,7 +54,7 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
         namespace: run.update.namespace.clone(),
         counts_for: stack.filter(|namespace| *namespace != run.update.namespace),
         name: run.update.name.clone(),
-        destroys: request.operation() == Some(Operation::Destroy),
+        destroys: request.operation == Operation::Destroy,
         since: update.creation_timestamp().map_or(now, |created| created.0),
         seen: now,
     };

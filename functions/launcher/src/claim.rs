@@ -77,7 +77,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
     if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
         let folder = keys::run(&run.update.cluster, uid);
-        if !close(ports, &folder, now).await?
+        if !close(ports, &folder, None, now).await?
             && let Some(task) = owner(ports, &folder).await?.and_then(|owner| owner.task)
         {
             ports.tasks.stop(&task, "another Update of its stack is to begin").await?;

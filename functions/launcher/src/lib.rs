@@ -302,13 +302,19 @@ async fn give_up<C, O: Objects, Q: Queues, T>(
     folder: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
-    close(ports, folder, now).await?;
+    close(ports, folder, None, now).await?;
     tell_recorder(ports, hint, update).await
 }
 
-/// Closes a run that no task owns: whoever comes later starts nothing. `false` if it has an owner.
-async fn close<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str, now: Timestamp) -> Result<bool, Error> {
-    let closed = Owner { version: VERSION, task: None, at: now };
+/// Closes a run that no task owns: whoever comes later starts nothing. `refused` is why its Update cannot be run, if that is the cause.
+/// `false` if it has an owner.
+async fn close<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    folder: &str,
+    refused: Option<String>,
+    now: Timestamp,
+) -> Result<bool, Error> {
+    let closed = Owner { version: VERSION, task: None, refused, at: now };
     Ok(ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?)
 }
 
@@ -375,7 +381,17 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let folder = &keys::run(&hint.update.cluster, &update.uid().unwrap_or_default());
     let mut offer = None;
     let request = match &recorded {
-        None => Request::of(settings, update, stack)?,
+        None => match Request::of(settings, update, stack) {
+            Ok(request) => request,
+            // As in PKO: its end says what is wrong, and the user makes another one.
+            Err(why) if stack.is_none() => {
+                let why = format!("{why}; this Update is not run, create another one");
+                close(ports, folder, Some(why), now).await?;
+                return Ok(tell_recorder(ports, hint, update).await?);
+            }
+            // An edit of the Stack ends this.
+            Err(why) => return Err(Stop::invalid(why)),
+        },
         Some(record) => match Request::recorded(record) {
             Some(request) => {
                 // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
@@ -444,7 +460,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         started => started?,
     };
-    let ticket = Owner { version: VERSION, task: Some(task.clone()), at: now };
+    let ticket = Owner { version: VERSION, task: Some(task.clone()), refused: None, at: now };
     if ports.objects.put_new(&format!("{folder}owner"), to_json(&ticket).into_bytes()).await? {
         // Once per run: only one ticket is ever written.
         let waited = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));

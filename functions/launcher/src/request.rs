@@ -1,15 +1,16 @@
 //! What an Update asks for, fixed when its launch is recorded.
 
-use driftless_api::{Stack, Update, UpdateSpec, names};
+use driftless_api::{Stack, Update, UpdateSpec, duration, names};
 use driftless_contract::{Launch, Operation, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
-use crate::{Settings, Stop};
+use crate::Settings;
 
 /// Everything that decides what a run does. Before the launch record is written, it comes from the Update; after that, only from the record.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) spec: UpdateSpec,
+    pub(crate) operation: Operation,
     /// The Stack of the run, as the cluster has it. `None` for an Update without a Stack.
     pub(crate) stack: Option<StackId>,
     pub(crate) limits: RunLimits,
@@ -18,13 +19,24 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The request of an Update that is not launched yet. `stack` is the Stack that names it.
-    pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, Stop> {
+    /// The request of an Update that is not launched yet, or which of the Update's fields makes it none. `stack` is the Stack that names it.
+    pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, String> {
+        let spec = update.spec.clone();
+        let operation = operation(&spec)?;
+        let missing = |field: &Option<String>| field.as_deref().unwrap_or_default().is_empty();
+        if missing(&spec.stack_name) {
+            return Err("spec.stackName is missing; write the name of the Pulumi stack".into());
+        }
+        if spec.driftless.is_none() && missing(&spec.workspace_name) {
+            return Err("spec.workspaceName is missing; name a Workspace of the same namespace".into());
+        }
+        if let Some(ttl) = spec.ttl_after_completed.as_ref().filter(|ttl| duration(ttl).is_none()) {
+            return Err(format!("spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"));
+        }
         let id =
             |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };
-        let mut request =
-            Self { spec: update.spec.clone(), stack: stack.map(id), limits: limits(settings, update)?, spot: false };
-        let changes_nothing = request.is_check() || request.operation() == Some(Operation::Preview);
+        let mut request = Self { spec, operation, stack: stack.map(id), limits: limits(settings, update)?, spot: false };
+        let changes_nothing = request.is_check() || operation == Operation::Preview;
         request.spot = spot(settings, update, changes_nothing)?;
         Ok(request)
     }
@@ -32,19 +44,17 @@ impl Request {
     /// Reads the request of a launch record. `None` if another release wrote it in another form.
     pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
         let RunRequest { spec, stack, limits } = launch.request.clone()?;
-        Some(Self { spec: serde_json::from_value(spec).ok()?, stack, limits, spot: launch.spot })
+        let spec: UpdateSpec = serde_json::from_value(spec).ok()?;
+        let operation = operation(&spec).ok()?;
+        Some(Self { spec, operation, stack, limits, spot: launch.spot })
     }
 
     /// The part of the request that the launch record keeps.
     pub(crate) fn to_record(&self) -> RunRequest {
         let Self { spec, stack, limits, .. } = self;
         // A spec that the API server gave is JSON.
-        RunRequest { spec: serde_json::to_value(spec).unwrap_or_default(), stack: stack.clone(), limits: *limits }
-    }
-
-    /// The operation; `None` if there is no such operation.
-    pub(crate) fn operation(&self) -> Option<Operation> {
-        Operation::parse(self.spec.operation.as_deref().unwrap_or_default())
+        let spec = serde_json::to_value(spec).unwrap_or_default();
+        RunRequest { spec, stack: stack.clone(), limits: *limits }
     }
 
     /// Whether the run is a drift check.
@@ -53,23 +63,26 @@ impl Request {
     }
 }
 
+fn operation(spec: &UpdateSpec) -> Result<Operation, String> {
+    let word = spec.operation.as_deref().unwrap_or_default();
+    Operation::parse(word).ok_or_else(|| format!("spec.type is {word:?}; use up, preview, refresh or destroy"))
+}
+
 /// The limits of the run: those of the installation, shortened by the Update's annotation.
-fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, Stop> {
+fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, String> {
     let RunLimits { silence_seconds, max_seconds } = settings.run_limits;
     let Some(word) = update.annotations().get(names::MAX_DURATION) else { return Ok(settings.run_limits) };
-    let seconds = driftless_api::duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
+    let seconds = duration(word).and_then(|duration| u32::try_from(duration.as_secs()).ok());
     let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
         let field = names::MAX_DURATION;
-        return Err(Stop::invalid(format!(
-            "the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"
-        )));
+        return Err(format!("the annotation {field} is {word:?}; write a duration of a second or more, such as 2h30m"));
     };
     let max_seconds = Some(max_seconds.map_or(seconds, |max| max.min(seconds)));
     Ok(RunLimits { silence_seconds, max_seconds })
 }
 
 /// Whether the run asks for Fargate Spot: its annotation decides, otherwise only runs that change nothing.
-fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, Stop> {
+fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, String> {
     let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
     let wanted = match update.annotations().get(field).map(String::as_str) {
         None => changes_nothing,
@@ -77,9 +90,7 @@ fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<b
         Some(names::ON_DEMAND) => false,
         Some(other) => {
             let [spot, on_demand] = words;
-            return Err(Stop::invalid(format!(
-                "the annotation {field} is {other:?}; write {spot:?} or {on_demand:?}, or remove it"
-            )));
+            return Err(format!("the annotation {field} is {other:?}; write {spot:?} or {on_demand:?}, or remove it"));
         }
     };
     Ok(wanted && settings.spot)

@@ -100,9 +100,6 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<Snapshot, Stop> {
     let name = update.spec.workspace_name.as_deref().unwrap_or_default();
-    if name.is_empty() {
-        return Err(Stop::invalid("spec.workspaceName is missing; name a Workspace of the same namespace"));
-    }
     let Some(found) = ports.cluster.get::<Workspace>(&namespace, name).await? else {
         let words =
             format!("Workspace {name:?} is not there; create it in the namespace {namespace:?}, or correct spec.workspaceName");
@@ -168,14 +165,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
     let kept = (request.stack.is_none() && !is_kept(update)).then(|| ours.clone());
     let shape = workspace.shape(&at, settings.default_size).map_err(Stop::invalid)?;
-    let Some(operation) = request.operation() else {
-        let word = asked.operation.as_deref().unwrap_or_default();
-        return Err(Stop::invalid(format!("spec.type is {word:?}; use up, preview, refresh or destroy")));
-    };
+    let operation = request.operation;
     let stack_name = asked.stack_name.clone().unwrap_or_default();
-    if stack_name.is_empty() {
-        return Err(Stop::invalid("spec.stackName is missing; write the name of the Pulumi stack"));
-    }
     let preview_only = request.is_check();
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
     // As PKO does with one that its Workspace does not list.
@@ -465,7 +456,7 @@ mod tests {
         let key = ObjectKey { cluster, api_version, kind, namespace, name };
         let hint = LaunchHint { version: VERSION, update: key, hops: 0 };
         let settings = crate::tests::settings();
-        let request = Request::of(&settings, &update, None).map_err(|_| ("invalid", String::new()))?;
+        let request = Request::of(&settings, &update, None).map_err(|why| ("invalid", why))?;
         world.drive(prepare(&ports, &settings, &hint, &update, &request, world.now())).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, message) => (reason, message),
             Stop::Fail(error) => panic!("{error}"),

@@ -163,7 +163,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         None if update.is_some() => return Ok(()),
         // It did not begin, and nobody is left to want it.
         None => {
-            let closed = Owner { version: VERSION, task: None, at: now };
+            let closed = Owner { version: VERSION, task: None, refused: None, at: now };
             if !ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await? {
                 return Ok(());
             }
@@ -237,7 +237,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         ended_at: now,
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted(NOT_STARTED.into())));
+        return Ok(Some(aborted(owner.refused.as_deref().map_or_else(|| NOT_STARTED.into(), bound::cut))));
     };
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;

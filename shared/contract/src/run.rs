@@ -149,6 +149,9 @@ pub struct Owner {
     /// The ARN of the task that owns the run; absent when the run was given up before any task did (closed).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// Why the Update itself cannot be run: field, value and remedy. Only where no task owns the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// When the ticket was taken.
     pub at: Timestamp,
 }

@@ -105,21 +105,52 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
     assert_eq!(ours(&succeeded(&team, "destroy").await?).summary.as_deref(), Some("-2"));
     ensure!(!Path::new(&file).exists(), "{file} is still there");
 
-    // What cannot be run says why.
-    for (name, spec, words) in [
-        ("no-workspace", "{ workspaceName: nobody, stackName: dev, type: up }", "nobody"),
-        ("no-stack", "{ workspaceName: app, type: up }", "spec.stackName"),
-        ("no-type", "{ workspaceName: app, stackName: dev, type: apply }", "spec.type"),
-    ] {
-        apply_update(&team, name, "{}", spec).await?;
-        wait(&team, name, "to say what is wrong", |update| ours(update).waiting_for.is_some_and(|told| told.contains(words)))
-            .await?;
-        updates(&team).delete(name, &DeleteParams::default()).await?;
-        gone(&team, name).await?;
-    }
+    // What cannot be run yet says why.
+    apply_update(&team, "no-workspace", "{}", "{ workspaceName: nobody, stackName: dev, type: up }").await?;
+    wait(&team, "no-workspace", "to say what is wrong", |update| {
+        ours(update).waiting_for.is_some_and(|told| told.contains("nobody"))
+    })
+    .await?;
+    updates(&team).delete("no-workspace", &DeleteParams::default()).await?;
+    gone(&team, "no-workspace").await?;
     // The Stack had nothing to do with any of it.
     looked(&team, "app").await?;
     team.ready_after("app", 1).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("invalid").await?;
+    // There is no Workspace: nothing is waited for.
+    for (name, annotations, spec, words) in [
+        (
+            "no-type",
+            "{}",
+            "{ workspaceName: app, stackName: dev, type: apply }",
+            "spec.type is \"apply\"; use up, preview, refresh or destroy",
+        ),
+        ("no-stack", "{}", "{ workspaceName: app, type: up }", "spec.stackName is missing"),
+        (
+            "no-ttl",
+            "{}",
+            "{ workspaceName: app, stackName: dev, type: up, ttlAfterCompleted: soon }",
+            "spec.ttlAfterCompleted is",
+        ),
+        (
+            "no-limit",
+            "{ driftless.dev/max-duration: soon }",
+            "{ workspaceName: app, stackName: dev, type: up }",
+            "driftless.dev/max-duration is \"soon\"",
+        ),
+    ] {
+        apply_update(&team, name, annotations, spec).await?;
+        let update = wait(&team, name, "to be complete", Update::is_complete).await?;
+        let (failed, reason, message) = is(&update, "Failed").context("Failed")?;
+        ensure!((failed.as_str(), reason.as_str()) == ("True", "Aborted") && message.contains(words), "{reason}: {message}");
+        ensure!(ours(&update).task.is_none(), "{:?}", update.status);
+    }
     team.clear().await
 }
 

@@ -41,9 +41,7 @@ fn destroy_by_hand_creates_no_stack() {
 }
 
 #[test]
-fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
-    let limit = |word: &str| json!({ "metadata": { "annotations": { names::MAX_DURATION: word } } });
-    let capacity = json!({ "metadata": { "annotations": { names::CAPACITY: "cheap" } } });
+fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
     let no_ref = json!({ "git": { "url": "u" } });
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
@@ -54,33 +52,24 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
     };
     let long = "a".repeat(2000);
     let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
-    for (of, spec, more, reason, words) in [
-        (None, json!({}), json!({}), "WorkspaceNotFound", "Workspace \"w\" is not there"),
-        (None, json!({ "workspaceName": null }), json!({}), "SpecInvalid", "spec.workspaceName is missing"),
-        (Some(project()), json!({ "stackName": null }), json!({}), "SpecInvalid", "spec.stackName is missing"),
-        (Some(project()), json!({ "type": "apply" }), json!({}), "SpecInvalid", "use up, preview, refresh or destroy"),
-        (Some(project()), json!({}), limit("1h-5m"), "SpecInvalid", "is \"1h-5m\"; write a duration"),
-        (Some(project()), json!({}), limit("99999999999999999999h"), "SpecInvalid", "write a duration"),
-        (Some(project()), json!({}), limit("0s"), "SpecInvalid", "write a duration"),
-        (Some(project()), json!({}), capacity, "SpecInvalid", "is \"cheap\"; write \"spot\" or \"on-demand\", or remove it"),
-        (Some(no_ref), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.git.ref is missing; write a branch"),
-        (Some(git), json!({}), json!({}), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
-        (Some(local), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
-        (Some(json!({})), json!({}), json!({}), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
-        (Some(tree), json!({}), json!({}), "TreeNotFound", "it was asked for again"),
-        (Some(tree_of("Kind", &long)), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.digest is \"aaaa"),
-        (Some(tree_of("Kind", "../x")), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.digest is \"../x\""),
-        (Some(tree_of(&long, "sha256:1")), json!({}), json!({}), "SpecInvalid", "spec.driftless.tree.source.kind is \"aaaa"),
-        (Some(tree_of("Stack", "sha256:1")), json!({}), json!({}), "SpecInvalid", "use the group pulumi.com for Stack"),
-        (Some(sizes), json!({}), json!({}), "ServiceAccountNotFound", "ServiceAccount \"gone\" is not there"),
+    for (of, reason, words) in [
+        (None, "WorkspaceNotFound", "Workspace \"w\" is not there"),
+        (Some(no_ref), "SpecInvalid", "Workspace \"w\": spec.git.ref is missing; write a branch"),
+        (Some(git), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
+        (Some(local), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
+        (Some(json!({})), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
+        (Some(tree), "TreeNotFound", "it was asked for again"),
+        (Some(tree_of("Kind", &long)), "SpecInvalid", "spec.driftless.tree.digest is \"aaaa"),
+        (Some(tree_of("Kind", "../x")), "SpecInvalid", "spec.driftless.tree.digest is \"../x\""),
+        (Some(tree_of(&long, "sha256:1")), "SpecInvalid", "spec.driftless.tree.source.kind is \"aaaa"),
+        (Some(tree_of("Stack", "sha256:1")), "SpecInvalid", "use the group pulumi.com for Stack"),
+        (Some(sizes), "ServiceAccountNotFound", "ServiceAccount \"gone\" is not there"),
     ] {
         let world = quiet();
         if let Some(of) = &of {
             workspace(&world, of);
         }
-        by_hand(&world, "u", &spec);
-        let object = world.object(&key("Update", "n", "u")).unwrap();
-        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
+        by_hand(&world, "u", &json!({}));
         looked(&world, &hint("u"));
         let (found, said) = waits(&world, "u");
         assert!(found == reason && said.contains(words), "{found}: {said}");
@@ -88,6 +77,38 @@ fn what_is_wrong_with_an_update_made_by_hand_is_waited_for_in_words() {
         assert!(world.live_tasks().is_empty() && world.objects().is_empty());
         let fetches = received(&world).into_iter().filter(|message| matches!(message, Message::Fetch(_))).count();
         assert_eq!(fetches, usize::from(matches!(reason, "TreeNotFound" | "SourceNotFetched")));
+    }
+}
+
+#[test]
+fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
+    let annotated = |name: &str, word: &str| json!({ "metadata": { "annotations": { name: word } } });
+    for (spec, more, words) in [
+        (
+            json!({ "type": "apply" }),
+            json!({}),
+            "spec.type is \"apply\"; use up, preview, refresh or destroy; this Update is not run",
+        ),
+        (json!({ "type": null }), json!({}), "spec.type is \"\"; use up"),
+        (json!({ "stackName": null }), json!({}), "spec.stackName is missing"),
+        (json!({ "workspaceName": null }), json!({}), "spec.workspaceName is missing"),
+        (json!({ "ttlAfterCompleted": "soon" }), json!({}), "spec.ttlAfterCompleted is \"soon\"; write a duration such as 24h"),
+        (json!({}), annotated(names::MAX_DURATION, "1h-5m"), "is \"1h-5m\"; write a duration"),
+        (json!({}), annotated(names::MAX_DURATION, "99999999999999999999h"), "write a duration"),
+        (json!({}), annotated(names::MAX_DURATION, "0s"), "write a duration"),
+        (json!({}), annotated(names::CAPACITY, "cheap"), "is \"cheap\"; write \"spot\" or \"on-demand\", or remove it"),
+    ] {
+        // Whether its Workspace is there does not matter.
+        let world = quiet();
+        by_hand(&world, "u", &spec);
+        let object = world.object(&key("Update", "n", "u")).unwrap();
+        insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
+        looked(&world, &hint("u"));
+        let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, "uid-u"))];
+        let Owner { task, refused, .. } = from_json("owner", owner).unwrap();
+        let refused = refused.unwrap();
+        assert!(task.is_none() && refused.contains(words), "{refused}");
+        assert!(world.live_tasks().is_empty() && tells_recorder_of(&received(&world), "u"));
     }
 }
 

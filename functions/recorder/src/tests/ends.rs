@@ -21,7 +21,7 @@ fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
     let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
-    let owner = Owner { version: VERSION, task: Some(arn.clone()), at: world.now() };
+    let owner = Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() };
     put(&world, &format!("{folder}owner"), &to_json(&owner));
     report(&world, &keys::task(ROLE, keys::task_id(&arn)));
     world.stop_task(&arn, end.clone());
@@ -104,7 +104,11 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
     let Started::Task { arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
         panic!("no task")
     };
-    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
+    put(
+        &world,
+        &format!("{folder}owner"),
+        &to_json(&Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() }),
+    );
     world.reclaim_task(&arn);
     let verdict = Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
     let result = RunResult { verdict, ..succeeded(&world) };

@@ -10,7 +10,11 @@ fn live(limits: RunLimits) -> (World, String) {
     let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits }), ..launch };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
     let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
-    put(&world, &format!("{folder}owner"), &to_json(&Owner { version: VERSION, task: Some(arn.clone()), at: world.now() }));
+    put(
+        &world,
+        &format!("{folder}owner"),
+        &to_json(&Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() }),
+    );
     (world, arn)
 }
 

@@ -48,7 +48,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         at,
     };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
-    let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), at };
+    let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), refused: None, at };
     put(&world, &format!("{folder}owner"), &to_json(&owner));
     world
 }
@@ -138,7 +138,7 @@ fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
 #[test]
 fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
     let world = world(&of_stack(), &json!({}));
-    let closed = Owner { version: VERSION, task: None, at: world.now() };
+    let closed = Owner { version: VERSION, task: None, refused: None, at: world.now() };
     put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
     let ((), lines) = emf::written(|| {
         look(&world);
@@ -148,6 +148,20 @@ fn a_run_that_never_began_is_counted_apart_and_cost_nothing() {
     let nothing = Value::Null;
     let expected = [json!(CLUSTER), json!("up"), json!("NeverBegan"), json!(1.0), nothing.clone(), nothing.clone(), nothing];
     assert_eq!(values(&lines[0], &RUN), expected);
+}
+
+#[test]
+fn refused_update_fails_with_the_reason_of_the_refusal() {
+    let world = world(&json!({}), &json!({}));
+    let why = format!("spec.type is \"apply\"{}", "x".repeat(9 << 10));
+    let closed = Owner { version: VERSION, task: None, refused: Some(why), at: world.now() };
+    put(&world, &format!("{}owner", keys::run(CLUSTER, "uid")), &to_json(&closed));
+    look(&world);
+    let status = update(&world)["status"].clone();
+    let conditions = ["status", "reason"].map(|field| [1, 2].map(|n| status["conditions"][n][field].clone()));
+    assert_eq!(json!(conditions), json!([["True", "True"], ["Aborted", "Updated"]]));
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with("spec.type is \"apply\"x") && message.len() <= 4 << 10, "{}", message.len());
 }
 
 #[test]
