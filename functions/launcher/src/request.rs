@@ -14,6 +14,8 @@ pub(crate) struct Request {
     /// The Stack of the run, as the cluster has it. `None` for an Update without a Stack.
     pub(crate) stack: Option<StackId>,
     pub(crate) limits: RunLimits,
+    /// See [`RunRequest::not_secret`].
+    pub(crate) not_secret: Vec<String>,
     /// See [`Launch::spot`].
     pub(crate) spot: bool,
 }
@@ -35,7 +37,17 @@ impl Request {
         }
         let id =
             |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };
-        let mut request = Self { spec, operation, stack: stack.map(id), limits: limits(settings, update)?, spot: false };
+        // Not from the Update of a Stack: whoever may edit that need not be allowed to edit the Stack.
+        let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
+        let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
+        let mut request = Self {
+            spec,
+            operation,
+            stack: stack.map(id),
+            limits: limits(settings, update)?,
+            not_secret: not_secret.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect(),
+            spot: false,
+        };
         let changes_nothing = request.is_check() || operation == Operation::Preview;
         request.spot = spot(settings, update, changes_nothing)?;
         Ok(request)
@@ -43,18 +55,18 @@ impl Request {
 
     /// Reads the request of a launch record. `None` if another release wrote it in another form.
     pub(crate) fn recorded(launch: &Launch) -> Option<Self> {
-        let RunRequest { spec, stack, limits } = launch.request.clone()?;
+        let RunRequest { spec, stack, limits, not_secret } = launch.request.clone()?;
         let spec: UpdateSpec = serde_json::from_value(spec).ok()?;
         let operation = operation(&spec).ok()?;
-        Some(Self { spec, operation, stack, limits, spot: launch.spot })
+        Some(Self { spec, operation, stack, limits, not_secret, spot: launch.spot })
     }
 
     /// The part of the request that the launch record keeps.
     pub(crate) fn to_record(&self) -> RunRequest {
-        let Self { spec, stack, limits, .. } = self;
+        let Self { spec, stack, limits, not_secret, .. } = self;
         // A spec that the API server gave is JSON.
         let spec = serde_json::to_value(spec).unwrap_or_default();
-        RunRequest { spec, stack: stack.clone(), limits: *limits }
+        RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone() }
     }
 
     /// Whether the run is a drift check.

@@ -235,6 +235,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         inputs: digest,
         stale_lock: lock,
         resources: left.map(|left| left.count),
+        not_secret: request.not_secret.clone(),
     };
     // Nothing is kept for an Update without a Stack: no destroy of a Stack would look for it.
     let seal = match (&request.stack, operation) {

@@ -241,6 +241,7 @@ mod tests {
             inputs: None,
             stale_lock: None,
             resources: None,
+            not_secret: vec![],
         }
     }
 

@@ -8,10 +8,11 @@ use serde_json::Value;
 /// What stands where a secret stood.
 const MASK: &str = "[secret]";
 
-/// Shorter values are not masked: they are in every other word, and tell little.
+/// Shorter values are not masked in a log: they are in every other word, and tell little. For the same reason they hide no number and no
+/// field name of an output.
 const MIN_BYTES: usize = 4;
-/// A shorter value hides an output only if it is the whole of it: a Secret that also holds `prod` or `true` would hide every address that has
-/// the word in it.
+/// A shorter value hides an output only if it is the whole of a text in it: a Secret that also holds `prod` or `true` would hide every
+/// address that has the word in it.
 const MIN_BYTES_WITHIN_OUTPUT: usize = 8;
 
 /// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
@@ -61,21 +62,27 @@ impl Mask {
     pub(crate) fn is_told_by(&self, output: &Value) -> bool {
         match output {
             Value::Null | Value::Bool(_) => false,
-            Value::Number(number) => self.is_told_by_text(&number.to_string()),
-            Value::String(text) => self.is_told_by_text(text),
+            Value::Number(number) => self.is_told_by_text(&number.to_string(), MIN_BYTES),
+            Value::String(text) => self.is_told_by_text(text, 1),
             Value::Array(values) => values.iter().any(|value| self.is_told_by(value)),
-            Value::Object(fields) => fields.iter().any(|(name, value)| self.is_told_by_text(name) || self.is_told_by(value)),
+            Value::Object(fields) => {
+                fields.iter().any(|(name, value)| self.is_told_by_text(name, MIN_BYTES) || self.is_told_by(value))
+            }
         }
     }
 
-    fn is_told_by_text(&self, text: &str) -> bool {
-        let tells = |form: &String| text.trim() == form || form.len() >= MIN_BYTES_WITHIN_OUTPUT && text.contains(form.as_str());
+    /// Whether a text is a secret of `min_bytes` or more, or has a longer one in it.
+    fn is_told_by_text(&self, text: &str, min_bytes: usize) -> bool {
+        let is_whole = |form: &String| form.len() >= min_bytes && text.trim() == form;
+        let tells = |form: &String| is_whole(form) || form.len() >= MIN_BYTES_WITHIN_OUTPUT && text.contains(form.as_str());
         self.forms.borrow().iter().any(tells)
     }
 
     /// The text with every secret in it replaced; secrets that overlap are replaced as one.
     pub(crate) fn apply(&self, text: &str) -> String {
-        let mut hits: Vec<(usize, usize)> = self.forms.borrow().iter().flat_map(|form| occurrences(text, form)).collect();
+        let forms = self.forms.borrow();
+        let long = forms.iter().filter(|form| form.len() >= MIN_BYTES);
+        let mut hits: Vec<(usize, usize)> = long.flat_map(|form| occurrences(text, form)).collect();
         hits.sort_unstable();
         let mut masked = String::with_capacity(text.len());
         let mut end = 0;
@@ -108,7 +115,7 @@ fn add_forms(forms: &mut Vec<String>, text: &str) {
         let (json_json, go_json) = quoted(&json);
         let (json_go, _) = quoted(&go);
         let all = [part.to_owned(), json, go, json_json, go_json, json_go];
-        forms.extend(all.into_iter().filter(|form| form.len() >= MIN_BYTES));
+        forms.extend(all.into_iter().filter(|form| !form.is_empty()));
     }
 }
 
@@ -167,7 +174,7 @@ mod tests {
 
     #[test]
     fn output_tells_a_short_secret_only_as_a_whole() {
-        let mask = mask(&["prod", "12345", "pass\"word", "{\"token\":\"tok-canary\"}"]);
+        let mask = mask(&["prod", "12345", "no", "7", "pass\"word", "{\"token\":\"tok-canary\"}", "seven77", "eight888"]);
         for (output, told) in [
             (json!("https://prod.example"), false),
             (json!("prod"), true),
@@ -178,6 +185,12 @@ mod tests {
             (json!("postgres://me:pass\"word@host"), true),
             (json!(["a tok-canary b"]), true),
             (json!([true, null, "dev"]), false),
+            (json!("no"), true),
+            (json!(["7"]), true),
+            (json!("know"), false),
+            (json!({ "no": 7 }), false),
+            (json!("in seven77"), false),
+            (json!("in eight888"), true),
         ] {
             assert_eq!(mask.is_told_by(&output), told, "{output}");
         }

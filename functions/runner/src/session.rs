@@ -425,7 +425,7 @@ impl<'a> Session<'a> {
     }
 
     /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
-    /// given and the program passed on. `seen` are those that the events have; pulumi is asked where they are not whole.
+    /// given and the program passed on, unless the Stack says that the output is none. `seen` are those that the events have; pulumi is asked where they are not whole.
     async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
         let (masked, clear) = match seen.filter(|outputs| outputs.values().all(is_whole)) {
             Some(outputs) => (outputs.clone(), outputs),
@@ -434,7 +434,8 @@ impl<'a> Session<'a> {
         let known = clear.into_iter().filter(|(_, value)| !has_text(value, &|text| text == UNKNOWN));
         Ok(known
             .map(|(name, value)| {
-                let secret = masked.get(&name) != Some(&value) || self.pulumi.mask.is_told_by(&value);
+                let is_allowed = self.spec.not_secret.contains(&name);
+                let secret = masked.get(&name) != Some(&value) || !is_allowed && self.pulumi.mask.is_told_by(&value);
                 (name, OutputValue { value, secret })
             })
             .collect())

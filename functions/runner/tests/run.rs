@@ -43,7 +43,10 @@ if [ "$call" = "$(cat "$DIR/hang")" ]; then
   touch "$DIR/hangs"
   while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
-[ "$call" != "stack output" ] || cat "$DIR/outputs"
+[ "$call" != "stack output" ] || case "$*" in
+  *--show-secrets*) cat "$DIR/outputs" ;;
+  *) cat "$DIR/masked" 2> /dev/null || cat "$DIR/outputs" ;;
+esac
 "#;
 
 const TASK: &str = "tasks/AROA1:t1/";
@@ -250,6 +253,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         inputs: None,
         stale_lock: None,
         resources: None,
+        not_secret: vec![],
     }
 }
 
@@ -435,16 +439,30 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
 
 #[tokio::test]
 async fn an_output_with_a_value_from_a_secret_is_secret_whoever_marked_it() {
-    let aws = Aws::new("passed-on");
-    fs::write(aws.dir.join("outputs"), r#"{"url":{"of":["https://user:canary-1@db"]},"pin":123456,"plain":"public"}"#).unwrap();
+    for (name, not_secret, expected) in
+        [("passed-on", &[][..], &["own", "pin", "url"][..]), ("allowed", &["pin", "own", "plain"], &["own", "url"])]
+    {
+        passed_on(name, not_secret, expected).await;
+    }
+}
+
+/// Outputs that repeat secrets: those that are secret as `expected`, where some are not to be.
+async fn passed_on(name: &str, not_secret: &[&str], expected: &[&str]) {
+    let aws = Aws::new(name);
+    let outputs =
+        |own: &str| format!(r#"{{"url":{{"of":["https://user:canary-1@db"]}},"pin":123456,"plain":"public","own":"{own}"}}"#);
+    fs::write(aws.dir.join("outputs"), outputs("canary-1")).unwrap();
+    // Pulumi knows that this one is secret.
+    fs::write(aws.dir.join("masked"), outputs("[secret]")).unwrap();
     let env = |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret };
     aws.launch(|spec| {
         spec.env = vec![env("A", "canary-1", true), env("B", "123456", true), env("C", "public", false), env("D", "publ", true)];
+        spec.not_secret = not_secret.iter().map(|key| (*key).to_owned()).collect();
     });
     aws.run().await.unwrap();
     let outputs = aws.result().outputs.unwrap();
     let secret: Vec<_> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name.as_str()).collect();
-    assert_eq!((secret, &outputs["plain"].value), (vec!["pin", "url"], &"public".into()));
+    assert_eq!((secret.as_slice(), &outputs["plain"].value), (expected, &"public".into()));
 }
 
 #[tokio::test]

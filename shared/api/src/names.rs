@@ -57,6 +57,10 @@ pub const SPOT: &str = "spot";
 /// The value of [`CAPACITY`] for Fargate without Spot.
 pub const ON_DEMAND: &str = "on-demand";
 
+/// Annotation of a Stack, or of an Update without one: the outputs that are shown although they have a value from a Secret in them, separated
+/// by commas. An output that Pulumi itself marks secret is not shown.
+pub const NOT_SECRET: &str = "driftless.dev/not-secret";
+
 /// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
 pub const UPDATE: &str = "driftless.dev/update";
 

@@ -91,6 +91,9 @@ pub struct RunRequest {
     /// How long the run may take.
     #[serde(default)]
     pub limits: RunLimits,
+    /// See [`RunSpec::not_secret`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_secret: Vec<String>,
 }
 
 /// The identity of a Stack that the launcher read from the API server, not of one that an Update only names.
@@ -241,6 +244,9 @@ pub struct RunSpec {
     /// The resources that the last run left; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<u32>,
+    /// Outputs that are shown although they have a value from a Secret in them. One that Pulumi itself marks secret is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_secret: Vec<String>,
 }
 
 impl RunSpec {

@@ -113,6 +113,23 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
 }
 
 #[test]
+fn outputs_are_not_secret_if_the_stack_says_so() {
+    for (kind, expected) in [("Stack", &["a", "b c"][..]), ("Update", &[])] {
+        let world = quiet();
+        of_stack(&world, "n", "up", &json!({}));
+        let name = if kind == "Stack" { "s" } else { "u" };
+        let object = world.object(&key(kind, "n", name)).unwrap();
+        let annotated = json!({ "metadata": { "annotations": { names::NOT_SECRET: " a,b c,, " } } });
+        insert(&world, &key(kind, "n", name), &driftless_api::merge(object, &annotated));
+        looked(&world, &hint("u"));
+        assert_eq!(spec(&world).not_secret, expected, "{kind}");
+        // What was recorded stays, whatever becomes of the annotation.
+        let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))];
+        assert_eq!(from_json::<Launch>("launch record", launch).unwrap().request.unwrap().not_secret, expected);
+    }
+}
+
+#[test]
 fn refused_source_is_an_invalid_spec_for_ten_minutes() {
     let source = json!({ "kind": "Gadget", "name": "g", "apiVersion": "x/v1" });
     let tree = json!({ "driftless": { "tree": { "digest": "sha256:1", "source": source } } });
