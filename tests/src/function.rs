@@ -162,6 +162,7 @@ const ENV: [(&str, &str); 54] = [
     ("UNPACK_MAX_RATIO", "200"),
     ("TREE_DAYS", "30"),
     ("RESYNC_SECONDS", "600"),
+    ("POD_FIELDS", "ignore"),
     ("GIT_ALLOW_LOCAL", "false"),
     ("GITHUB_API_URL", "http://127.0.0.1"),
     ("ECS_CLUSTER", "c"),

@@ -16,7 +16,7 @@ mod spec;
 mod status;
 mod workspace;
 
-use driftless_api::{DriftlessUpdate, Stack, Update, finalizer};
+use driftless_api::{DriftlessUpdate, PodFields, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
     Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json,
@@ -64,6 +64,8 @@ pub struct Settings {
     pub task_role_id: String,
     /// The image of a Workspace that names none.
     pub default_image: String,
+    /// What becomes of fields that only say where or how a pod runs.
+    pub pod_fields: PodFields,
     /// The size of a run whose Workspace does not say.
     pub default_size: DefaultSize,
     /// Whether what changes nothing, or asks for it, is started on Fargate Spot.

@@ -24,6 +24,7 @@ async fn main() -> Result<(), Error> {
         namespaces: env::parsed("WATCH_NAMESPACES")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        pod_fields: env::parsed("POD_FIELDS")?,
         default_size: DefaultSize { cpu: env::parsed("TASK_CPU")?, memory_mib: env::parsed("TASK_MEMORY_MIB")? },
         spot: env::required("SPOT")? != "never",
         limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },

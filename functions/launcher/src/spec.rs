@@ -164,6 +164,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let asked = &request.spec;
     let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
     let kept = (request.stack.is_none() && !is_kept(update)).then(|| ours.clone());
+    settings.pod_fields.check(&workspace.pod_only(&at)).map_err(Stop::invalid)?;
     let shape = workspace.shape(&at, settings.default_size).map_err(Stop::invalid)?;
     let operation = request.operation;
     let stack_name = asked.stack_name.clone().unwrap_or_default();

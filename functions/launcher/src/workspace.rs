@@ -64,6 +64,7 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let invalid = |words| Stop::Wait("InvalidSpec", words);
     let own = workspace.own_source().map_err(invalid)?;
     let (spec, _) = spec::runnable(workspace.clone());
+    settings.pod_fields.check(&spec.pod_only("spec")).map_err(invalid)?;
     let shape = spec.shape("spec", settings.default_size).map_err(invalid)?;
     identity::account(ports.cluster, &hint.update.namespace, &spec).await?;
     let definition = definition(ports.tasks, settings, shape).await.map_err(|stop| match stop {

@@ -10,7 +10,7 @@ mod carry_out;
 mod fan_out;
 mod load;
 
-use driftless_api::{Source, Stack, StackReference, Update, finalizer};
+use driftless_api::{PodFields, Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
 use driftless_core::{Retention, WatchNamespaces, decide};
@@ -44,6 +44,8 @@ pub struct Settings<'a> {
     pub retention: Retention,
     /// How often a Stack is run again, or its inputs are compared, that does not say so itself, in seconds.
     pub resync_seconds: i64,
+    /// What becomes of fields that only say where or how a pod runs.
+    pub pod_fields: PodFields,
 }
 
 impl<'a> Settings<'a> {

@@ -1,4 +1,4 @@
-use driftless_api::names;
+use driftless_api::{PodFields, names};
 use driftless_contract::{FetchOutcome, FetchedArtifact, VERSION, to_json};
 use driftless_core::SourceRef;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
@@ -35,7 +35,13 @@ fn take(world: &World, hint: &Hint) {
 
 fn ports(world: &World) -> Ports<'_, World, World, World> {
     let retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
-    let settings = Settings { system_namespace: SYSTEM, namespaces: WatchNamespaces::All, retention, resync_seconds: 600 };
+    let settings = Settings {
+        system_namespace: SYSTEM,
+        namespaces: WatchNamespaces::All,
+        retention,
+        resync_seconds: 600,
+        pod_fields: PodFields::Ignore,
+    };
     Ports { cluster: world, objects: world, queues: world, settings }
 }
 
@@ -448,6 +454,22 @@ fn the_prerequisites_of_a_stack_take_bounded_time() {
     most["metadata"]["deletionTimestamp"] = world.now().to_string().into();
     world.insert(most);
     assert_eq!(looked_within(&world, 20, "most")["metadata"]["finalizers"], json!(["other"]), "it goes, and waits for none");
+}
+
+#[test]
+fn fields_of_pods_stall_a_stack_where_the_installation_ignores_none() {
+    for (pod_fields, stalls) in [(PodFields::Ignore, false), (PodFields::Refuse, true)] {
+        let world = World::new(0, Faults::NONE);
+        let template = json!({ "spec": { "podTemplate": { "spec": { "nodeSelector": { "disk": "ssd" } } } } });
+        let spec = json!({ "stack": "dev", "programRef": { "name": "p" }, "workspaceTemplate": template });
+        put(&world, "Stack", "n", "s", &json!({}), &spec);
+        let (mut ports, stack) = (ports(&world), key("pulumi.com/v1", "Stack", "s"));
+        ports.settings.pod_fields = pod_fields;
+        world.drive(handle(&ports, &Hint::new(stack.clone()), world.now())).unwrap().unwrap();
+        let conditions = world.object(&stack).unwrap()["status"]["conditions"].to_string();
+        let words = "spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector has no meaning on Fargate, and this installation";
+        assert_eq!(conditions.contains(words), stalls, "{conditions}");
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ pub use program::{
     ConfigurationType, CustomTimeouts, Program, ProgramBody, ProgramConfiguration, ProgramResource, ProgramRoot, ProgramStatus,
     ResourceGetter, ResourceOptions,
 };
+pub use shape::PodFields;
 pub use shared::{ObjectReference, ProjectInfo, duration};
 pub use stack::{
     BasicAuth, ConfigMapKey, CurrentUpdate, DriftedResource, DriftlessStack, DriftlessStackStatus, EnvSelector, FileSelector,

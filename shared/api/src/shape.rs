@@ -1,6 +1,7 @@
-//! What of a Workspace has a meaning on Fargate. What has none is refused by name: a run without it would be another run.
+//! What of a Workspace has a meaning on Fargate. What only says where or how a pod runs is ignored, and told; what else has none is refused
+//! by name: a run without it would be another run.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, str::FromStr};
 
 use driftless_core::{DefaultSize, InitContainer, TaskShape, size};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -19,6 +20,82 @@ const SHARE: (&str, &str) = ("share", "/share");
 /// GiB of disk space that every task has, and that one can have.
 const DISK_GIB: u64 = 20;
 const MAX_DISK_GIB: u64 = 200;
+
+/// Fields of a pod that say where it runs, or how. A task runs the same program without them.
+const POD_ONLY: [&str; 20] = [
+    "affinity",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostname",
+    "nodeName",
+    "nodeSelector",
+    "overhead",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
+    "readinessGates",
+    "restartPolicy",
+    "runtimeClassName",
+    "schedulerName",
+    "securityContext",
+    "setHostnameAsFQDN",
+    "subdomain",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "topologySpreadConstraints",
+];
+/// The same of a container.
+const CONTAINER_ONLY: [&str; 11] = [
+    "livenessProbe",
+    "ports",
+    "readinessProbe",
+    "resizePolicy",
+    "securityContext",
+    "startupProbe",
+    "stdin",
+    "stdinOnce",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "tty",
+];
+
+/// What becomes of a Workspace's fields that only say where or how a pod runs: `PodFields` of the installation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodFields {
+    /// Runs take place without them, and an Event of the Stack names them.
+    #[default]
+    Ignore,
+    /// The spec is refused.
+    Refuse,
+}
+
+impl FromStr for PodFields {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        match word {
+            "ignore" => Ok(Self::Ignore),
+            "refuse" => Ok(Self::Refuse),
+            _ => Err(format!("{word:?} is neither ignore nor refuse")),
+        }
+    }
+}
+
+impl PodFields {
+    /// Refuses a spec that has such fields, where the installation does.
+    ///
+    /// # Errors
+    ///
+    /// The first of them, and the remedy.
+    pub fn check(self, pod_only: &[String]) -> Result<(), String> {
+        match pod_only.first() {
+            Some(field) if self == Self::Refuse => Err(format!(
+                "{field} has no meaning on Fargate, and this installation ignores none (PodFields: refuse); remove it"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's over them.
 #[derive(Default, Serialize, Deserialize)]
@@ -53,7 +130,7 @@ impl WorkspaceSpec {
     pub fn shape(&self, at: &str, default: DefaultSize) -> Result<TaskShape, String> {
         self.check_own(at)?;
         let pod = format!("{at}.podTemplate.spec");
-        only(&pod, self.pod(), &["containers", "initContainers"])?;
+        only(&pod, self.pod(), &["containers", "initContainers"], &POD_ONLY)?;
         for field in ["containers", "initContainers"] {
             if !matches!(self.pod()[field], Value::Array(_) | Value::Null) {
                 return Err(format!("{pod}.{field} is no list of containers"));
@@ -78,17 +155,28 @@ impl WorkspaceSpec {
         self.main(at).map(|main| (main.env_from, main.env))
     }
 
+    /// Returns the fields that only say where or how a pod runs; see [`WorkspaceSpec::shape`] for `at`.
+    #[must_use]
+    pub fn pod_only(&self, at: &str) -> Vec<String> {
+        let has_service = self.service_template.as_ref().is_some_and(|service| service.metadata.is_some());
+        let has_metadata = self.pod_template.as_ref().is_some_and(|pod| pod.metadata.is_some());
+        let own = [("serviceTemplate", has_service), ("podTemplate.metadata", has_metadata)];
+        let own = own.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field.to_owned());
+        let pod = set_of(self.pod(), &POD_ONLY).map(|field| format!("podTemplate.spec.{field}"));
+        let containers = ["containers", "initContainers"].into_iter().flat_map(|kind| {
+            list(&self.pod()[kind]).iter().flat_map(move |container| {
+                let name = container["name"].as_str().unwrap_or_default();
+                set_of(container, &CONTAINER_ONLY).map(move |field| format!("podTemplate.spec.{kind}[{name}].{field}"))
+            })
+        });
+        own.chain(pod).chain(containers).map(|field| format!("{at}.{field}")).collect()
+    }
+
     fn check_own(&self, at: &str) -> Result<(), String> {
         let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
         if let Some((field, _)) = sources.into_iter().find(|(_, set)| *set) {
             let remedy = "the source is the Stack's: set one of its spec.projectRepo, spec.fluxSource and spec.programRef";
             return Err(format!("{} here; remove it, {remedy}", meaningless(at, field)));
-        }
-        if self.service_template.as_ref().is_some_and(|service| service.metadata.is_some()) {
-            return Err(format!("{}; remove it", meaningless(at, "serviceTemplate")));
-        }
-        if self.pod_template.as_ref().is_some_and(|pod| pod.metadata.is_some()) {
-            return Err(format!("{}; remove it", meaningless(at, "podTemplate.metadata")));
         }
         if let Some(level) = self.pulumi_log_level.filter(|level| *level < 0) {
             return Err(format!("{at}.pulumiLogLevel is {level}; write 0 or more"));
@@ -117,7 +205,12 @@ impl WorkspaceSpec {
                 return Err(format!("{} beside {MAIN}; {remedy}", meaningless(&at, &format!("[{name}]"))));
             }
             let at = format!("{at}[{name}]");
-            only(&at, container, &["name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts"])?;
+            only(
+                &at,
+                container,
+                &["name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts"],
+                &CONTAINER_ONLY,
+            )?;
             check_mounts(&at, container)?;
         }
         let own = Main {
@@ -154,7 +247,8 @@ fn inits(pod: &str, containers: &[Value], asked: &mut Asked) -> Result<Vec<InitC
 }
 
 fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<InitContainer, String> {
-    only(at, container, &["name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts"])?;
+    let fields = ["name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts"];
+    only(at, container, &fields, &CONTAINER_ONLY)?;
     check_mounts(at, container)?;
     let Init { name, image, image_pull_policy, command, args, env, resources } = typed(at, merge(Value::Null, container))?;
     check_pull(at, image_pull_policy.as_deref())?;
@@ -272,12 +366,19 @@ fn milli(text: &str) -> Option<u64> {
     Some(u64::try_from(amount).unwrap_or(u64::MAX))
 }
 
-/// A map of the pod template has no other field than these, empty ones aside.
-fn only(at: &str, map: &Value, fields: &[&str]) -> Result<(), String> {
+/// The fields of a map that are among these, empty ones aside.
+fn set_of<'a>(map: &'a Value, fields: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
+    let set = map.as_object().into_iter().flatten().filter(|(_, value)| is_set(value)).map(|(field, _)| field.as_str());
+    set.filter(|field| fields.contains(field))
+}
+
+/// A map of the pod template has no other field than these and the `ignored` ones, empty ones aside.
+fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), String> {
     if !matches!(map, Value::Object(_) | Value::Null) {
         return Err(format!("{at} is no map of fields"));
     }
-    let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !fields.contains(&field.as_str()));
+    let known = |field: &String| [fields, ignored].iter().any(|fields| fields.contains(&field.as_str()));
+    let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known(field));
     let Some((field, _)) = other else { return Ok(()) };
     let remedy = match field.as_str() {
         "volumes" | "volumeMounts" | "volumeDevices" => {
@@ -291,8 +392,9 @@ fn only(at: &str, map: &Value, fields: &[&str]) -> Result<(), String> {
 /// A container has no other mount than the volume that it has anyway.
 fn check_mounts(at: &str, container: &Value) -> Result<(), String> {
     let (name, path) = SHARE;
-    let is_share =
-        |mount: &Value| only(at, mount, &["name", "mountPath"]).is_ok() && mount["name"] == name && mount["mountPath"] == path;
+    let is_share = |mount: &Value| {
+        only(at, mount, &["name", "mountPath"], &[]).is_ok() && mount["name"] == name && mount["mountPath"] == path
+    };
     match &container["volumeMounts"] {
         Value::Array(mounts) if mounts.iter().all(is_share) => Ok(()),
         Value::Null => Ok(()),
@@ -347,7 +449,7 @@ fn list(value: &Value) -> &[Value] {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
 
@@ -460,6 +562,38 @@ mod tests {
     }
 
     #[test]
+    fn what_only_says_where_a_pod_runs_is_ignored_and_named_or_refused() {
+        let set = |fields: &[&str]| fields.iter().map(|field| ((*field).to_owned(), json!("x"))).collect::<Map<_, _>>();
+        let mut template = set(&POD_ONLY);
+        let container = |name: &str| {
+            let mut container = set(&CONTAINER_ONLY);
+            container.insert("name".into(), name.into());
+            container
+        };
+        template.insert("containers".into(), json!([container("pulumi")]));
+        template.insert("initContainers".into(), json!([container("a")]));
+        let metadata = json!({ "labels": { "a": "b" } });
+        let spec = workspace(json!({
+            "podTemplate": { "metadata": metadata, "spec": template }, "serviceTemplate": { "metadata": metadata },
+        }));
+        assert!(spec.shape("spec", DefaultSize::default()).is_ok());
+        let ignored = spec.pod_only("spec");
+        assert_eq!(ignored.len(), 2 + POD_ONLY.len() + 2 * CONTAINER_ONLY.len(), "{ignored:?}");
+        let named =
+            ["podTemplate.metadata", "podTemplate.spec.tolerations", "podTemplate.spec.initContainers[a].securityContext"];
+        assert!(named.iter().all(|field| ignored.contains(&format!("spec.{field}"))), "{ignored:?}");
+        assert_eq!(PodFields::Ignore.check(&ignored), Ok(()));
+        let refused = PodFields::Refuse.check(&ignored).unwrap_err();
+        assert!(
+            refused.starts_with("spec.serviceTemplate has no meaning on Fargate") && refused.ends_with("remove it"),
+            "{refused}"
+        );
+        for spec in [json!({}), pod(json!({ "tolerations": [], "containers": [{ "name": "pulumi", "ports": null }] }))] {
+            assert_eq!(PodFields::Refuse.check(&workspace(spec).pod_only("spec")), Ok(()));
+        }
+    }
+
+    #[test]
     fn what_has_no_meaning_is_refused_by_its_name() {
         let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
         let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
@@ -467,7 +601,6 @@ mod tests {
         let field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
         let requests = |name: &str, amount: &str| json!({ "resources": { "requests": { name: amount } } });
         for (spec, words) in [
-            (pod(json!({ "tolerations": [{}] })), "podTemplate.spec.tolerations has no meaning on Fargate; remove it"),
             (pod(json!({ "hostNetwork": true })), "podTemplate.spec.hostNetwork has no meaning on Fargate; remove it"),
             (pod(json!({ "nonsense": 1 })), "podTemplate.spec.nonsense has no meaning on Fargate; remove it"),
             (
@@ -478,8 +611,11 @@ mod tests {
                 pod(json!({ "containers": [{ "name": "proxy" }] })),
                 "podTemplate.spec.containers[proxy] has no meaning on Fargate beside pulumi",
             ),
-            (json!({ "podTemplate": { "metadata": { "labels": { "a": "b" } } } }), "podTemplate.metadata has no meaning"),
-            (json!({ "serviceTemplate": { "metadata": {} } }), "serviceTemplate has no meaning"),
+            (
+                pod(json!({ "automountServiceAccountToken": false })),
+                "podTemplate.spec.automountServiceAccountToken has no meaning on Fargate; remove it",
+            ),
+            (main(json!({ "lifecycle": { "preStop": {} } })), "podTemplate.spec.containers[pulumi].lifecycle has no meaning"),
             (json!({ "git": {} }), "git has no meaning on Fargate here; remove it, the source is the Stack's"),
             (json!({ "flux": {} }), "flux has no meaning"),
             (json!({ "local": {} }), "local has no meaning"),

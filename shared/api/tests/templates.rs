@@ -122,13 +122,15 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
         (json!({ "stacks": [{ "name": "dev" }] }), "stacks"),
         (json!({ "projectInfo": { "name": "p", "runtime": "yaml" } }), "projectInfo"),
         (json!({ "local": { "dir": "/src" } }), "local"),
-        (json!({ "serviceTemplate": { "metadata": { "labels": { "a": "b" } } } }), "serviceTemplate"),
-        (json!({ "podTemplate": { "spec": { "tolerations": [{ "key": "a" }] } } }), "podTemplate.spec.tolerations"),
+        (json!({ "podTemplate": { "spec": { "volumes": [{ "name": "a" }] } } }), "podTemplate.spec.volumes"),
     ] {
         let words = workspace(spec);
         assert!(words.starts_with(&format!("{at}.{field}")), "{field}: {words:?}");
     }
     assert!(workspace(json!({ "env": "A=1" })).starts_with("spec.workspaceTemplate.spec: "));
+    let template = json!({ "podTemplate": { "spec": { "tolerations": [{ "key": "a" }] } } });
+    let spec = CoreStack::from(&stack(&json!({ "workspaceTemplate": { "spec": template } }))).spec;
+    assert_eq!((spec.refused, spec.pod_only), (None, vec![format!("{at}.podTemplate.spec.tolerations")]));
     let update = |spec: Value| refused(&json!({ "updateTemplate": { "spec": spec } }));
     assert_eq!(
         update(json!({ "type": "apply" })),

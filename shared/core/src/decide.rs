@@ -28,6 +28,7 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
         return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
     }
     let mut look = Look::at(snapshot, now);
+    look.tell_pod_only();
     look.absorb_check();
     let readiness = look.absorb().unwrap_or_else(|| look.proceed());
     look.end(readiness)
@@ -239,6 +240,16 @@ impl<'a> Look<'a> {
             workspace: workspace(spec),
             on_demand: false,
         })));
+    }
+
+    /// An Event tells once of each edit what of it is ignored.
+    fn tell_pod_only(&mut self) {
+        let Stack { generation, spec, status, .. } = &self.snapshot.stack;
+        if status.observed_generation == Some(*generation) || spec.pod_only.is_empty() || spec.refused.is_some() {
+            return;
+        }
+        let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
+        self.effects.push(Effect::Event { event_type: EventType::Normal, reason: "PodFieldsIgnored", note, revision: None });
     }
 
     /// The spec cannot be run. An Event tells of it once.

@@ -135,6 +135,8 @@ pub struct StackSpec {
     /// What is wrong with the templates, or with a field that means nothing here: a run without it would be another run. In words,
     /// with the field and the remedy.
     pub refused: Option<String>,
+    /// Fields of the Workspace template that only say where or how a pod runs, and are ignored.
+    pub pod_only: Vec<String>,
 }
 
 /// Which source a spec names.

@@ -44,6 +44,23 @@ fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
 }
 
 #[test]
+fn ignored_pod_fields_are_told_once_of_each_edit() {
+    let mut stack = stack();
+    stack.spec.pod_only = vec!["spec.a".into(), "spec.b".into()];
+    let told = |stack: &Stack| {
+        let effects = plan(&snapshot(stack.clone())).effects.into_iter();
+        effects.filter(|effect| matches!(effect, Effect::Event { reason: "PodFieldsIgnored", note, .. } if note.ends_with(": spec.a, spec.b")))
+    };
+    assert_eq!(told(&stack).count(), 1);
+    stack.status.observed_generation = Some(stack.generation);
+    assert_eq!(told(&stack).count(), 0);
+    stack.generation += 1;
+    assert_eq!(told(&stack).count(), 1);
+    stack.spec.refused = Some("spec.c: no".into());
+    assert_eq!(told(&stack).count(), 0, "nothing is run, and the condition says why");
+}
+
+#[test]
 fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
     let mut stack = stack();
     stack.generation = 2;

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use driftless_api::{Stack, Update};
+use driftless_api::{PodFields, Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
 use driftless_core::{DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
@@ -42,6 +42,7 @@ pub(super) const RECONCILER: reconciler::Settings<'static> = reconciler::Setting
     namespaces: WatchNamespaces::All,
     retention: RETENTION,
     resync_seconds: 600,
+    pod_fields: PodFields::Ignore,
 };
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
@@ -432,6 +433,7 @@ impl Machine {
                     namespaces: WatchNamespaces::All,
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    pod_fields: PodFields::Ignore,
                     default_size: DefaultSize::default(),
                     spot: true,
                     limits: self.limits,

@@ -26,6 +26,7 @@ pub(crate) fn settings() -> Settings {
         namespaces: WatchNamespaces::All,
         task_role_id: "AROA".into(),
         default_image: "pulumi".into(),
+        pod_fields: PodFields::Ignore,
         default_size: DefaultSize { cpu: 512, memory_mib: 1024 },
         spot: true,
         limits: Limits::default(),

@@ -97,6 +97,9 @@ impl WorkspaceSpec {
     }
 }
 
+/// Where a Stack has its Workspace's spec.
+pub(super) const TEMPLATE: &str = "spec.workspaceTemplate.spec";
+
 /// A Workspace's spec with the Stack's template merged over it.
 pub(super) struct Templated {
     pub spec: WorkspaceSpec,
@@ -118,13 +121,13 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
         Ok((metadata, spec)) => (metadata, spec, None),
         Err(words) => (EmbeddedMetadata::default(), base, Some(words)),
     };
-    let template = |field: &str| format!("spec.workspaceTemplate.spec.{field}");
+    let template = |field: &str| format!("{TEMPLATE}.{field}");
     if !spec.stacks.is_empty() {
         refused = Some(format!("{} has no effect: a run prepares the Stack's own stack; remove it", template("stacks")));
     } else if spec.project_info.is_some() {
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
     }
-    let refused = refused.or_else(|| spec.shape("spec.workspaceTemplate.spec", DefaultSize::default()).err());
+    let refused = refused.or_else(|| spec.shape(TEMPLATE, DefaultSize::default()).err());
     let mut spec = spec;
     spec.env_from.extend(workspace.env_from.iter().map(env_from));
     spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });

@@ -53,6 +53,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let workspace = super::run::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
+    spec.pod_only = workspace.spec.pod_only(super::run::TEMPLATE);
     let words = [
         (names::INPUTS, &[names::IGNORE][..]),
         (names::SEAL, &[names::NEVER]),
@@ -136,6 +137,7 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         service_account_name: spec.service_account_name.clone(),
         watches_inputs: false,
         refused: None,
+        pod_only: Vec::new(),
     }
 }
 
