@@ -134,7 +134,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 54] = [
+const ENV: [(&str, &str); 56] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -162,6 +162,7 @@ const ENV: [(&str, &str); 54] = [
     ("UNPACK_MAX_RATIO", "200"),
     ("TREE_DAYS", "30"),
     ("RESYNC_SECONDS", "600"),
+    ("MIN_RESYNC_SECONDS", "60"),
     ("POD_FIELDS", "ignore"),
     ("GIT_ALLOW_LOCAL", "false"),
     ("GITHUB_API_URL", "http://127.0.0.1"),

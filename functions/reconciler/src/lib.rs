@@ -44,6 +44,8 @@ pub struct Settings<'a> {
     pub retention: Retention,
     /// How often a Stack is run again, or its inputs are compared, that does not say so itself, in seconds.
     pub resync_seconds: i64,
+    /// The least time between two resyncs of a Stack, whatever it says, in seconds.
+    pub min_resync_seconds: i64,
     /// What becomes of fields that only say where or how a pod runs.
     pub pod_fields: PodFields,
 }

@@ -32,6 +32,7 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<Snapshot, Error> {
     let mut core = CoreStack::from(stack);
     core.spec.default_resync_seconds = ports.settings.resync_seconds;
+    core.spec.min_resync_seconds = ports.settings.min_resync_seconds;
     core.spec.refused = core.spec.refused.or_else(|| ports.settings.pod_fields.check(&core.spec.pod_only).err());
     let here = ObjectKey {
         cluster: cluster.to_owned(),

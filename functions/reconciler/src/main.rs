@@ -31,6 +31,7 @@ async fn main() -> Result<(), Error> {
         namespaces: env::parsed("WATCH_NAMESPACES")?,
         retention: Retention::days(env::parsed("TREE_DAYS")?),
         resync_seconds: env::parsed("RESYNC_SECONDS")?,
+        min_resync_seconds: env::parsed("MIN_RESYNC_SECONDS")?,
         pod_fields: env::parsed("POD_FIELDS")?,
     };
     let look = async |hint: Hint| -> Result<(), reconciler::Error> {

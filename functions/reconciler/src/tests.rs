@@ -40,6 +40,7 @@ fn ports(world: &World) -> Ports<'_, World, World, World> {
         namespaces: WatchNamespaces::All,
         retention,
         resync_seconds: 600,
+        min_resync_seconds: 60,
         pod_fields: PodFields::Ignore,
     };
     Ports { cluster: world, objects: world, queues: world, settings }

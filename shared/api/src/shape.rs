@@ -59,6 +59,13 @@ const CONTAINER_ONLY: [&str; 11] = [
     "tty",
 ];
 
+/// Labels and annotations by which a webhook gives a pod an identity or files, and what does so here.
+const INJECTORS: [(&str, &str); 3] = [
+    ("azure.workload.identity/use", "take credentials from a Secret with the Stack's spec.envRefs"),
+    ("iam.amazonaws.com/role", "name the role in the annotation eks.amazonaws.com/role-arn of the ServiceAccount"),
+    ("vault.hashicorp.com/agent-inject", "read Vault in an init container that appends to $PULUMI_ENV"),
+];
+
 /// What becomes of a Workspace's fields that only say where or how a pod runs: `PodFields` of the installation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodFields {
@@ -177,6 +184,13 @@ impl WorkspaceSpec {
         if let Some((field, _)) = sources.into_iter().find(|(_, set)| *set) {
             let remedy = "the source is the Stack's: set one of its spec.projectRepo, spec.fluxSource and spec.programRef";
             return Err(format!("{} here; remove it, {remedy}", meaningless(at, field)));
+        }
+        if let Some(metadata) = self.pod_template.as_ref().and_then(|pod| pod.metadata.as_ref()) {
+            let has = |key: &str| metadata.labels.contains_key(key) || metadata.annotations.contains_key(key);
+            if let Some((key, instead)) = INJECTORS.into_iter().find(|(key, _)| has(key)) {
+                let field = format!("podTemplate.metadata, {key}");
+                return Err(format!("{}; remove it, and {instead}", meaningless(at, &field)));
+            }
         }
         if let Some(level) = self.pulumi_log_level.filter(|level| *level < 0) {
             return Err(format!("{at}.pulumiLogLevel is {level}; write 0 or more"));
@@ -614,6 +628,10 @@ mod tests {
             (
                 pod(json!({ "automountServiceAccountToken": false })),
                 "podTemplate.spec.automountServiceAccountToken has no meaning on Fargate; remove it",
+            ),
+            (
+                json!({ "podTemplate": { "metadata": { "labels": { "azure.workload.identity/use": "true" } } } }),
+                "podTemplate.metadata, azure.workload.identity/use has no meaning on Fargate; remove it, and take credentials",
             ),
             (main(json!({ "lifecycle": { "preStop": {} } })), "podTemplate.spec.containers[pulumi].lifecycle has no meaning"),
             (json!({ "git": {} }), "git has no meaning on Fargate here; remove it, the source is the Stack's"),

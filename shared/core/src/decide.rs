@@ -2,8 +2,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation,
-    Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackStatus, Sync, TreeState, Why, Workspace, check_name,
-    drift,
+    Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackSpec, StackStatus, Sync, TreeState, Why, Workspace,
+    check_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
@@ -28,11 +28,14 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
         return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
     }
     let mut look = Look::at(snapshot, now);
-    look.tell_pod_only();
     look.absorb_check();
     let readiness = look.absorb().unwrap_or_else(|| look.proceed());
     look.end(readiness)
 }
+
+/// An Event tells of resyncs with a shorter period.
+const OFTEN: SignedDuration = SignedDuration::from_mins(5);
+const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A look in progress: the Stack as its status becomes, and what is to be done so far.
 struct Look<'a> {
@@ -242,16 +245,6 @@ impl<'a> Look<'a> {
         })));
     }
 
-    /// An Event tells once of each edit what of it is ignored.
-    fn tell_pod_only(&mut self) {
-        let Stack { generation, spec, status, .. } = &self.snapshot.stack;
-        if status.observed_generation == Some(*generation) || spec.pod_only.is_empty() || spec.refused.is_some() {
-            return;
-        }
-        let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
-        self.effects.push(Effect::Event { event_type: EventType::Normal, reason: "PodFieldsIgnored", note, revision: None });
-    }
-
     /// The spec cannot be run. An Event tells of it once.
     fn invalid(&mut self, message: String) -> Readiness {
         let readiness = Readiness::stalled(reason::SPEC_INVALID, message.clone());
@@ -430,7 +423,11 @@ impl<'a> Look<'a> {
         };
         self.stack.status.current_update = Some(current.clone());
         let (event_type, revision) = (EventType::Normal, Some(current.commit.clone()).filter(|commit| !commit.is_empty()));
+        // Not with every run of an edit. The runs of another operator did not tell.
+        let is_told = last.is_some_and(|last| last.generation == current.generation && self.stack.status.ran.is_some());
+        let notes = if forward && !is_told { notes(spec) } else { Vec::new() };
         self.effects.push(Effect::Event { event_type, reason: "StackUpdateDetected", note: why.to_string(), revision });
+        self.effects.extend(notes);
         self.effects.push(Effect::Run(Box::new(NewUpdate {
             current,
             operation,
@@ -446,4 +443,29 @@ impl<'a> Look<'a> {
         })));
         Readiness::processing("stack is being processed")
     }
+}
+
+/// The Events that tell what of a spec is ignored, and what of it costs much.
+fn notes(spec: &StackSpec) -> Vec<Effect> {
+    let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
+    let ignored = (!spec.pod_only.is_empty()).then(|| {
+        let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
+        event(EventType::Normal, "PodFieldsIgnored", note)
+    });
+    let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, "FrequentResync", note));
+    ignored.into_iter().chain(frequent).collect()
+}
+
+/// The words for a Stack that asks for more resyncs than the installation allows, or for many.
+fn frequent_resync(spec: &StackSpec) -> Option<String> {
+    let asked = spec.resync_frequency_seconds.filter(|_| spec.continue_resync_on_commit_match)?;
+    let period = retry::resync_period(spec);
+    let seconds = period.as_secs();
+    let raised = if asked < spec.min_resync_seconds {
+        format!("; it is {seconds}, as MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
+    } else {
+        String::new()
+    };
+    let each = format!("each resync is a task, {} a day", SECONDS_PER_DAY / seconds);
+    (!raised.is_empty() || period < OFTEN).then(|| format!("spec.resyncFrequencySeconds is {asked}{raised}: {each}"))
 }

@@ -114,6 +114,8 @@ pub struct StackSpec {
     pub resync_frequency_seconds: Option<i64>,
     /// The period of `continueResyncOnCommitMatch` where the spec names none, in seconds: the installation's.
     pub default_resync_seconds: i64,
+    /// No Stack of the installation is run again more often.
+    pub min_resync_seconds: i64,
     /// Cap of the back-off, if greater than zero.
     pub retry_max_backoff_duration_seconds: Option<i64>,
     /// Stacks that have to have succeeded first.

@@ -63,7 +63,8 @@ fn capped(failures: i64, cap: i64) -> SignedDuration {
 
 /// The period of `continueResyncOnCommitMatch`: each costs a task.
 pub(crate) fn resync_period(spec: &StackSpec) -> SignedDuration {
-    SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(spec.default_resync_seconds).max(MIN_RESYNC_SECONDS))
+    let least = spec.min_resync_seconds.max(MIN_RESYNC_SECONDS);
+    SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(spec.default_resync_seconds).max(least))
 }
 
 /// How often git is asked.

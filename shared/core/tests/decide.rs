@@ -43,21 +43,54 @@ fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
     assert!(name.len() + "-stack-outputs".len() <= 253 && !name.contains(".-"), "{name}");
 }
 
+/// What the Events of a look say, by their reason.
+fn told(stack: &Stack, wanted: &str) -> Option<String> {
+    plan(&snapshot(stack.clone())).effects.into_iter().find_map(|effect| match effect {
+        Effect::Event { reason, note, .. } if reason == wanted => Some(note),
+        _ => None,
+    })
+}
+
 #[test]
-fn ignored_pod_fields_are_told_once_of_each_edit() {
+fn ignored_pod_fields_are_told_with_the_first_run_of_an_edit() {
     let mut stack = stack();
     stack.spec.pod_only = vec!["spec.a".into(), "spec.b".into()];
-    let told = |stack: &Stack| {
-        let effects = plan(&snapshot(stack.clone())).effects.into_iter();
-        effects.filter(|effect| matches!(effect, Effect::Event { reason: "PodFieldsIgnored", note, .. } if note.ends_with(": spec.a, spec.b")))
-    };
-    assert_eq!(told(&stack).count(), 1);
-    stack.status.observed_generation = Some(stack.generation);
-    assert_eq!(told(&stack).count(), 0);
+    let told = |stack: &Stack| told(stack, "PodFieldsIgnored").is_some_and(|note| note.ends_with(": spec.a, spec.b"));
+    assert!(told(&stack));
+    let taken_over = stack_after(last_update(Succeeded, 0, 1));
+    stack.status = taken_over.status;
+    stack.reconcile_request = "again".into();
+    stack.status.ran = None;
+    assert!(told(&stack), "another operator ran it");
+    stack.status.ran = Some(true);
+    assert!(!told(&stack));
     stack.generation += 1;
-    assert_eq!(told(&stack).count(), 1);
+    assert!(told(&stack));
     stack.spec.refused = Some("spec.c: no".into());
-    assert_eq!(told(&stack).count(), 0, "nothing is run, and the condition says why");
+    assert!(!told(&stack), "nothing is run, and the condition says why");
+}
+
+#[test]
+fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
+    for (asked, least, note) in [
+        (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day")),
+        (
+            Some(60),
+            600,
+            Some("spec.resyncFrequencySeconds is 60; it is 600, as MinResyncSeconds of this installation is 600: each"),
+        ),
+        (Some(900), 600, None),
+        (None, 600, None),
+    ] {
+        let mut stack = stack();
+        (stack.spec.resync_frequency_seconds, stack.spec.min_resync_seconds) = (asked, least);
+        stack.spec.default_resync_seconds = 600;
+        assert_eq!(told(&stack, "FrequentResync"), None, "it is not run again");
+        stack.spec.continue_resync_on_commit_match = true;
+        let found = told(&stack, "FrequentResync");
+        assert_eq!(found.is_some(), note.is_some(), "{found:?}");
+        assert!(found.unwrap_or_default().starts_with(note.unwrap_or_default()), "{note:?}");
+    }
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub(super) const RECONCILER: reconciler::Settings<'static> = reconciler::Setting
     namespaces: WatchNamespaces::All,
     retention: RETENTION,
     resync_seconds: 600,
+    min_resync_seconds: 60,
     pod_fields: PodFields::Ignore,
 };
 /// Lambda ends an invocation then.

@@ -127,6 +127,7 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         continue_resync_on_commit_match: spec.continue_resync_on_commit_match.unwrap_or_default(),
         resync_frequency_seconds: spec.resync_frequency_seconds,
         default_resync_seconds: DEFAULT_RESYNC_SECONDS,
+        min_resync_seconds: 0,
         retry_max_backoff_duration_seconds: spec.retry_max_backoff_duration_seconds,
         prerequisites: spec.prerequisites.iter().map(prerequisite).collect(),
         destroy_on_finalize: spec.destroy_on_finalize.unwrap_or_default(),
