@@ -67,6 +67,10 @@ e2e: build ## Tests through the real processes.
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200
 	cargo test --package driftless-tests --locked --test privileges
 
+.PHONY: languages
+languages: build ## Programs in TypeScript, Python and Go through the real processes, where PATH has Pulumi's hosts for them.
+	cargo test --package driftless-tests --locked --test e2e -- languages::
+
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --seeds $(SEEDS)

@@ -28,6 +28,12 @@ impl Failure {
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
             return Self { reason: reason::UPDATE_CONFLICT, message: lock::conflict(words, dead) };
+        } else if words.contains("Legacy DIY state is deprecated") {
+            let why = "the backend's state has the layout without projects, which this version of pulumi refuses";
+            let remedy = "run `pulumi state upgrade` on it once, or set PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 in the Stack's \
+                          environment";
+            let message = format!("{why}; {remedy}; pulumi's last words:\n{words}");
+            return Self { reason: reason::LEGACY_STATE, message };
         } else if words.contains("invalid access token") {
             reason::INVALID_ACCESS_TOKEN
         } else {
@@ -104,6 +110,7 @@ mod tests {
         assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
         assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
         assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
+        assert_eq!(reason("error: \n=====\nLegacy DIY state is deprecated, please upgrade your state"), "LegacyState");
         assert_eq!(reason("error: update failed"), "Unknown");
     }
 }

@@ -194,6 +194,8 @@ pub mod reason {
     pub const UPDATE_CONFLICT: &str = driftless_core::reason::UPDATE_CONFLICT;
     /// The backend does not take the token.
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
+    /// A backend of files or buckets has the layout without projects, which newer versions of pulumi refuse.
+    pub const LEGACY_STATE: &str = "LegacyState";
     /// No sign of another one.
     pub const UNKNOWN: &str = "Unknown";
     /// The task was told to stop.
@@ -205,7 +207,8 @@ pub mod reason {
     /// The bucket failed the runner before Pulumi began.
     pub const PLATFORM_FAILURE: &str = driftless_core::reason::PLATFORM_FAILURE;
     /// All that a runner gives.
-    pub const ALL: [&str; 7] = [UPDATE_CONFLICT, INVALID_ACCESS_TOKEN, UNKNOWN, INTERRUPTED, SILENT, TIMED_OUT, PLATFORM_FAILURE];
+    pub const ALL: [&str; 8] =
+        [UPDATE_CONFLICT, INVALID_ACCESS_TOKEN, LEGACY_STATE, UNKNOWN, INTERRUPTED, SILENT, TIMED_OUT, PLATFORM_FAILURE];
 }
 
 /// How a run ended.

@@ -16,7 +16,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{net::TcpStream, process::Command, time::timeout};
 
-use crate::world::aside;
+use crate::world::shared;
 
 /// A first run installs, and compiles, all that the program needs.
 const FIRST_RUN: Duration = Duration::from_mins(20);
@@ -100,7 +100,7 @@ async fn a_go_program_is_run_checked_and_destroyed() -> Result<()> {
 
 /// The first run, one without a change, an edit, a look for drift, and a destroy after the source is gone.
 async fn lives(program: &Program) -> Result<()> {
-    let (world, _turn) = aside().await?;
+    let (world, _turn) = shared().await?;
     if let Some(missing) = missing(&world, program).await? {
         println!("skipped: {missing}");
         return Ok(());

@@ -122,7 +122,7 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
 #[tokio::test]
 async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
     let (world, _turn) = shared().await?;
-    let team = world.namespace("invalid").await?;
+    let team = world.namespace("invalid-updates").await?;
     // There is no Workspace: nothing is waited for.
     for (name, annotations, spec, words) in [
         (
