@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 16] = [
+const TESTS: [(&str, &str); 17] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -24,6 +24,7 @@ const TESTS: [(&str, &str); 16] = [
     ("git", include_str!("../git.rs")),
     ("hostile", include_str!("../hostile.rs")),
     ("identity", include_str!("../identity.rs")),
+    ("languages", include_str!("../languages.rs")),
     ("interruption", include_str!("../interruption.rs")),
     ("main_path", include_str!("../main_path.rs")),
     ("migration", include_str!("../migration.rs")),
