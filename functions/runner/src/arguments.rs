@@ -26,11 +26,6 @@ impl Call {
         arguments.extend(stack.map(|stack| format!("--stack={stack}")));
         Self { arguments, input: String::new() }
     }
-
-    /// Nothing is changed by it. Newer versions of pulumi take no lock for it, older ones do.
-    pub(crate) fn is_preview(&self) -> bool {
-        self.arguments.iter().any(|argument| argument == "preview" || argument == "--preview-only")
-    }
 }
 
 /// Selects the stack, and creates it if that is asked for. Who only looks for drift creates none.
@@ -291,17 +286,6 @@ mod tests {
              --message=-m is for message --parallel=3 --target=urn:a --non-interactive --stack=dev"
         );
         assert_eq!(select(&spec).arguments.join(" "), "stack select --non-interactive --stack=dev");
-    }
-
-    #[test]
-    fn what_changes_nothing_is_known() {
-        let call = |operation, preview_only| super::operation(&RunSpec { preview_only, ..spec(operation) }, Path::new("/e"));
-        assert!(call(Operation::Preview, false).is_preview() && call(Operation::Refresh, true).is_preview());
-        assert!(refresh_before(&spec(Operation::Up), Path::new("/e")).is_preview());
-        assert!(destroy_before(&spec(Operation::Destroy), Path::new("/e")).is_preview());
-        for operation in [Operation::Up, Operation::Refresh, Operation::Destroy] {
-            assert!(!call(operation, false).is_preview(), "{operation:?}");
-        }
     }
 
     fn operation_line(spec: &RunSpec) -> String {

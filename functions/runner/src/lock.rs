@@ -24,9 +24,12 @@ impl fmt::Display for Held {
 /// What stands before the holder of a lock; the lock's URL comes first.
 const HOLDER: &str = ": created by ";
 
+/// What stands before the number of locks.
+const LOCKED: &str = "the stack is currently locked by ";
+
 /// Does pulumi say that the stack is locked?
 pub(crate) fn is_locked(words: &str) -> bool {
-    words.contains("the stack is currently locked by ")
+    words.contains(LOCKED)
 }
 
 /// Does Pulumi Cloud say that another update runs? It does not say which.
@@ -44,14 +47,11 @@ fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
     })
 }
 
-/// The lock that pulumi names, if it names just one.
-pub(crate) fn only_lock(words: &str) -> Option<Held> {
-    if !words.contains("the stack is currently locked by 1 lock(s)") {
-        return None;
-    }
-    let mut locks = locks(words);
-    let held = locks.next()?;
-    if locks.next().is_some() { None } else { held }
+/// Is every lock that pulumi names one of `dead`? Not if it names fewer or more than it counts.
+pub(crate) fn is_stale(words: &str, dead: &Lock) -> bool {
+    let counted = words.split_once(LOCKED).and_then(|(_, rest)| rest.split_once(" lock(s)")?.0.parse().ok());
+    let Some(held) = locks(words).collect::<Option<Vec<_>>>() else { return false };
+    counted == Some(held.len()) && !held.is_empty() && held.iter().all(|held| dead.all().any(|dead| held.is_of(dead)))
 }
 
 /// What to tell of a stack that somebody else works on: who that is comes first. `dead` is what is known of a dead run of ours.
@@ -84,7 +84,7 @@ fn without_query(line: &str) -> String {
 
 impl Held {
     /// It was taken by the run that wrote `dead` down: host and process agree, and the time is within that run's life.
-    pub(crate) fn is_of(&self, dead: &Lock) -> bool {
+    fn is_of(&self, dead: &Lock) -> bool {
         let earliest = dead.not_before - SignedDuration::from_secs(1);
         self.host == dead.host && self.pid == dead.pid && self.at > earliest && dead.not_after.is_some_and(|end| self.at <= end)
     }
@@ -105,33 +105,45 @@ mod tests {
             pid: 6625,
             not_before: "2026-11-21T07:59:46.849Z".parse().unwrap(),
             not_after: Some("2026-11-21T08:05:00Z".parse().unwrap()),
+            earlier: Vec::new(),
         }
     }
 
     #[test]
-    fn the_one_lock_of_a_dead_run_is_recognised() {
+    fn the_lock_of_a_dead_run_is_recognised() {
         assert!(is_locked(WORDS));
-        assert!(only_lock(WORDS).unwrap().is_of(&dead()));
+        assert!(is_stale(WORDS, &dead()));
     }
 
     #[test]
     fn a_lock_that_differs_in_host_process_or_time_is_anothers() {
-        let held = only_lock(WORDS).unwrap();
-        assert!(!held.is_of(&Lock { host: "vm2".into(), ..dead() }));
-        assert!(!held.is_of(&Lock { pid: 6626, ..dead() }));
-        assert!(!held.is_of(&Lock { not_before: "2026-11-21T07:59:47Z".parse().unwrap(), ..dead() }));
-        assert!(!held.is_of(&Lock { not_after: Some("2026-11-21T07:59:45Z".parse().unwrap()), ..dead() }));
-        assert!(!held.is_of(&Lock { not_after: None, ..dead() }));
+        assert!(!is_stale(WORDS, &Lock { host: "vm2".into(), ..dead() }));
+        assert!(!is_stale(WORDS, &Lock { pid: 6626, ..dead() }));
+        assert!(!is_stale(WORDS, &Lock { not_before: "2026-11-21T07:59:47Z".parse().unwrap(), ..dead() }));
+        assert!(!is_stale(WORDS, &Lock { not_after: Some("2026-11-21T07:59:45Z".parse().unwrap()), ..dead() }));
+        assert!(!is_stale(WORDS, &Lock { not_after: None, ..dead() }));
     }
 
     #[test]
-    fn no_lock_is_named_when_there_are_two_or_the_words_are_others() {
+    fn locks_of_several_dead_runs_are_recognised_and_one_of_anybody_else_beside_them_is_kept() {
+        let newest = Lock { pid: 7, earlier: vec![dead()], ..dead() };
+        assert!(is_stale(WORDS, &newest), "the newest run died before its pulumi looked for locks");
+        let two = format!(
+            "{}  file:///state/5.json: created by me@vm (pid 7) at 2026-11-21T08:00:00Z\n",
+            WORDS.replace("by 1 lock(s)", "by 2 lock(s)")
+        );
+        assert!(is_stale(&two, &newest));
+        assert!(!is_stale(&two, &dead()));
+    }
+
+    #[test]
+    fn no_lock_is_recognised_where_the_words_do_not_add_up() {
         let two = WORDS.replace("by 1 lock(s)", "by 2 lock(s)");
         assert!(is_locked(&two));
-        assert_eq!(only_lock(&two), None);
-        assert_eq!(only_lock(&format!("{WORDS}{}", WORDS.lines().last().unwrap())), None);
-        assert_eq!(only_lock(&WORDS.replace("(pid 6625)", "(pid x)")), None);
-        assert!(!is_locked("error: update failed"));
+        assert!(!is_stale(&two, &dead()));
+        assert!(!is_stale(&format!("{WORDS}{}", WORDS.lines().last().unwrap()), &dead()));
+        assert!(!is_stale(&WORDS.replace("(pid 6625)", "(pid x)"), &dead()));
+        assert!(!is_locked("error: update failed") && !is_stale("error: update failed", &dead()));
     }
 
     #[test]

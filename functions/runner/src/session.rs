@@ -41,9 +41,6 @@ use crate::{
 /// How often the engine's events are looked at.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
-/// The number of the attempt before which the lock of a dead run was removed.
-const AFTER_STALE_LOCK: &str = "2";
-
 /// What pulumi's outputs show for a value that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
 
@@ -289,7 +286,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Carries out the operation and returns its events; once more if only the lock of a run that is known to be dead was in its way.
+    /// Carries out the operation and returns its events; once more if only locks of runs that are known to be dead were in its way.
     async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not tell.
@@ -302,14 +299,13 @@ impl<'a> Session<'a> {
             self.destroy_before(told).await?;
         }
         let (first, events) = self.attempt(told, "1", arguments::operation).await?;
-        let held = if first.success { None } else { lock::only_lock(&first.words) };
-        let is_stale = self.spec.stale_lock.as_ref().zip(held).is_some_and(|(dead, held)| held.is_of(dead));
-        if !is_stale {
+        let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
+        if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
-        say("driftless: the lock is of a run that is known to be dead; removing it");
+        say("driftless: the stack is locked only by runs that are known to be dead; removing their locks");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let (second, events) = self.attempt(told, AFTER_STALE_LOCK, arguments::operation).await?;
+        let (second, events) = self.attempt(told, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)
     }
 
@@ -359,10 +355,7 @@ impl<'a> Session<'a> {
         let event_log = self.event_logs.with_extension(number);
         let call = call(self.spec, &event_log);
         let held = self.pulumi.hold(&call).map_err(not_run)?;
-        // A preview takes no lock while a dead run's is there: some versions of pulumi never take one, the others fail. The record of the
-        // dead run's lock is kept.
-        let takes_lock = !call.is_preview() || self.spec.stale_lock.is_none() || number == AFTER_STALE_LOCK;
-        let lock = held.id().filter(|_| takes_lock).map(|pid| self.lock(pid));
+        let lock = held.id().map(|pid| self.lock(pid));
         if let Some(lock) = &lock {
             // A process that is held has not begun, and goes with us.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
@@ -401,7 +394,7 @@ impl<'a> Session<'a> {
     /// What pulumi will write into its lock.
     fn lock(&self, pid: u32) -> Lock {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None }
+        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, earlier: Vec::new() }
     }
 
     /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.

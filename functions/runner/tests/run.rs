@@ -613,21 +613,6 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
 }
 
 #[tokio::test]
-async fn a_look_says_nothing_of_a_lock_where_that_of_a_dead_run_is_left() {
-    let lock = || Lock { version: VERSION, host: "h".into(), pid: 1, not_before: now(), not_after: Some(now()) };
-    for (name, preview_only, left, told) in
-        [("new", true, None, true), ("left", true, Some(lock()), false), ("change", false, Some(lock()), true)]
-    {
-        let aws = Aws::new(&format!("look-lock-{name}"));
-        aws.launch(|spec| {
-            (spec.operation, spec.preview_only, spec.stale_lock) = (Operation::Refresh, preview_only, left);
-        });
-        aws.run().await.unwrap();
-        assert_eq!(aws.document::<Lock>("out/lock").is_some(), told, "{name}");
-    }
-}
-
-#[tokio::test]
 async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resource() {
     let aws = Aws::new("account");
     let error = r#"{"diagnosticEvent":{"urn":"urn:a","message":"canary-token is refused","severity":"error"}}"#;

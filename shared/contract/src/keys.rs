@@ -112,7 +112,7 @@ pub fn task_of_report(key: &str) -> Option<&str> {
     (folder.starts_with("tasks/") && folder.matches('/').count() == 2).then_some(folder)
 }
 
-/// The lock that a dead run left in its backend, by claim.
+/// The locks that dead runs left in their backend, by claim.
 #[must_use]
 pub fn lock(cluster: &str, claim: &str) -> String {
     format!("locks/{cluster}/{claim}")

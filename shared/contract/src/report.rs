@@ -1,6 +1,6 @@
 //! Reports about a run: progress, lock and result by its task, and the final outcome by the recorder.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,23 @@ pub struct Lock {
     /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
+    /// What dead runs before that one may have left, newest first: a run that dies before its pulumi looks for locks removes none. Only
+    /// the recorder fills it, from its own records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub earlier: Vec<Self>,
+}
+
+impl Lock {
+    /// This lock and the earlier ones.
+    pub fn all(&self) -> impl Iterator<Item = &Self> {
+        iter::once(self).chain(&self.earlier)
+    }
+
+    /// Was it written by the same pulumi?
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.host, self.pid, self.not_before) == (&other.host, other.pid, other.not_before)
+    }
 }
 
 /// How far a run is: `tasks/…/out/progress`, rewritten every 30 s at most.

@@ -238,7 +238,7 @@ pub struct RunSpec {
     /// runner repeats it in its result: nobody else knows which of two specs it got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// A lock that a dead run of this stack left behind: to be removed if it is still there, and only it.
+    /// Locks that dead runs of this stack left behind: to be removed where they are still there, and only they.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
     /// The resources that the last run left; absent if that is not known.

@@ -1,6 +1,6 @@
 //! Runs that fail, and how they are tried again.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update};
@@ -64,35 +64,51 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let hold = team.hold()?;
     team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
-
-    // Mid-update: pulumi holds its lock.
     let locks = Path::new(&team.state()?).join(".pulumi/locks/organization/app/dev");
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     let locked = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
-    let task = ready::until("pulumi holds its lock", RUN, async || {
-        let updates = team.updates("app").await?;
-        let task = updates.first().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
-        let task = task.with_context(|| format!("no task in {updates:#?}"))?;
-        // Other commands of pulumi take the lock too: the one that is meant is taken after the runner has written its own down.
-        let written = format!("{}/out/lock", task.rsplit('/').next().unwrap_or_default());
-        ensure!(keys(&world, "tasks/").await?.iter().any(|key| key.ends_with(&written)), "no {written}");
+
+    // Mid-update. Other commands of pulumi take the lock too: the one that is meant is taken after the runner has written its own down.
+    let task = has_written_its_lock(&team, 1).await?;
+    ready::until("pulumi holds its lock", RUN, async || {
         ensure!(locked() == 1, "{} locks in {}", locked(), locks.display());
-        Ok(task)
+        Ok(())
     })
     .await?;
-    kill_process(pid(&world, task.rsplit('/').next().context("a task id")?)?, Signal::KILL)?;
-
+    kill_process(pid(&world, &task)?, Signal::KILL)?;
     let stack = team.wait("app", "to have failed", |stack| failed(stack).is_some()).await?;
     let (message, ..) = failed(&stack).context("a failure")?;
     ensure!(message.starts_with("the task ended without a result: "), "{message}");
     assert_eq!(locked(), 1, "a dead run leaves its lock");
+
+    // Before pulumi looked for locks.
+    kill_process(pid(&world, &has_written_its_lock(&team, 2).await?)?, Signal::KILL)?;
+    let platform_failures = |stack: &Stack| Some(stack.status.as_ref()?.driftless.as_ref()?.platform_failures.as_ref()?.count);
+    team.wait("app", "to have failed again", |stack| platform_failures(stack) == Some(2)).await?;
+    assert_eq!(locked(), 1, "nobody removed the lock of the first run");
+
     drop(hold);
-    let stack = team.ready_after("app", 2).await?;
+    let stack = team.ready_after("app", 3).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("one")));
     assert_eq!(locked(), 0);
     looked(&team, "app").await?;
-    team.ready_after("app", 2).await?;
+    team.ready_after("app", 3).await?;
     nothing_was_given_up(&world).await
+}
+
+/// The task of the Stack `app`'s newest Update, once it has so many and the runner has written its lock down.
+async fn has_written_its_lock(team: &Namespace<'_>, runs: usize) -> Result<String> {
+    ready::until_every(Duration::from_millis(50), &format!("run {runs} has written its lock down"), RUN, async || {
+        let updates = team.updates("app").await?;
+        ensure!(updates.len() == runs, "{updates:#?}");
+        let task = updates.last().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
+        let task = task.with_context(|| format!("no task in {updates:#?}"))?;
+        let id = driftless_contract::keys::task_id(&task);
+        let written = format!("{id}/out/lock");
+        ensure!(keys(team.world, "tasks/").await?.iter().any(|key| key.ends_with(&written)), "no {written}");
+        Ok(id.to_owned())
+    })
+    .await
 }
 
 /// Waits until the first Update of the Stack `app` says that it waits, in these words.

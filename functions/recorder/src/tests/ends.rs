@@ -133,10 +133,27 @@ fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
         let end = TaskEnd { code: Some(StopCode::Exited), at: stopped_at, ..TaskEnd::default() };
         let world = stopped(&end, |world, task| {
             assert_eq!(world.now(), at);
-            let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None };
+            let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None, earlier: Vec::new() };
             put(world, &format!("{task}out/lock"), &to_json(&lock));
         });
         let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
         assert_eq!(kept.not_after, Some(not_after), "{stopped_at:?}");
+    }
+}
+
+#[test]
+fn lock_of_an_earlier_dead_run_is_kept_until_a_run_succeeds() {
+    let at = World::new(0, Faults::NONE).now();
+    let lock = |pid| Lock { version: VERSION, host: "h".into(), pid, not_before: at, not_after: Some(at), earlier: Vec::new() };
+    let before = Lock { earlier: vec![lock(1)], ..lock(2) };
+    for (pid, earlier) in [(3, vec![2, 1]), (2, vec![1])] {
+        let end = TaskEnd { code: Some(StopCode::Exited), at: Some(at), ..TaskEnd::default() };
+        let world = stopped(&end, |world, task| {
+            put(world, &keys::lock(CLUSTER, CLAIM), &to_json(&before));
+            // What the task says of earlier ones does not count.
+            put(world, &format!("{task}out/lock"), &to_json(&Lock { earlier: vec![lock(9)], ..lock(pid) }));
+        });
+        let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
+        assert_eq!(kept, Lock { earlier: earlier.into_iter().map(lock).collect(), ..lock(pid) });
     }
 }
