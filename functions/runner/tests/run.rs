@@ -3,300 +3,19 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, BufRead, BufReader, Cursor, Read, Write},
-    net::{TcpListener, TcpStream},
-    os::unix::fs::PermissionsExt,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
-};
+use std::fs;
 
 use driftless_contract::{
-    ClusterAccess, Config, ConfigValue, Drift, DriftedResource, EXIT_REFUSED, Env, Identity, Lock, ObjectKey, Operation, Phase,
-    Progress, RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION, Verdict, WebIdentity, from_json, to_json,
+    ClusterAccess, Drift, DriftedResource, EXIT_REFUSED, Env, Identity, Lock, Operation, Phase, Progress, RunLimits, VERSION,
+    Verdict, WebIdentity, to_json,
 };
-use driftless_source::{Digest, Manifest, Tree};
 use futures::future::join_all;
 use jiff::Timestamp;
-use runner::{BucketEndpoint, CredentialsEndpoint, Error, Settings};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
-};
+use runner::Error;
 
-/// What the script does: it notes the call, hangs in one if it shall, round by round, and else does what little a run needs of pulumi.
-const PULUMI: &str = r#"#!/bin/sh
-call="$1"
-case "$1" in stack|config) call="$1 $2" ;; esac
-echo "$call" >> "$DIR/calls"
-env > "$DIR/env"
-for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
-[ -z "$log" ] || cat "$DIR/events" > "$log"
-[ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
-[ "$call" != "$(cat "$DIR/starves")" ] || { echo "oom_kill 4" > "$DIR/vmstat"; echo "error: the plugin is gone" >&2; exit 255; }
-if [ "$call" = "$(cat "$DIR/hang")" ]; then
-  trap 'echo "error: interrupted here" >&2; exit 1' INT
-  touch "$DIR/hangs"
-  while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
-fi
-[ "$call" != "stack output" ] || case "$*" in
-  *--show-secrets*) cat "$DIR/outputs" ;;
-  *) cat "$DIR/masked" 2> /dev/null || cat "$DIR/outputs" ;;
-esac
-"#;
+use self::aws::{Aws, REFUSED, TASK, UNAVAILABLE, now};
 
-const TASK: &str = "tasks/AROA1:t1/";
-
-/// The content of an object that can be neither read nor written.
-const UNAVAILABLE: &[u8] = b"503";
-
-/// The content of an object begins with that which is refused with the code that follows.
-const REFUSED: &[u8] = b"403 ";
-
-/// What a test waits for comes within this time, however busy the machine is.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-#[derive(Default)]
-struct Served {
-    objects: BTreeMap<String, Vec<u8>>,
-    /// Each request that was answered, and how: `GET in/spec 404`.
-    requests: Vec<String>,
-}
-
-struct Aws {
-    dir: PathBuf,
-    served: Arc<Mutex<Served>>,
-    settings: Settings,
-    tell: watch::Sender<bool>,
-}
-
-impl Drop for Aws {
-    fn drop(&mut self) {
-        let _: io::Result<()> = fs::remove_dir_all(&self.dir);
-    }
-}
-
-impl Aws {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("driftless-run-{name}-{}", std::process::id()));
-        fs::create_dir_all(dir.join("bin")).unwrap();
-        let script = dir.join("bin/pulumi");
-        fs::write(&script, PULUMI).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        for file in ["hang", "dies", "starves", "events"] {
-            fs::write(dir.join(file), "").unwrap();
-        }
-        fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
-        let served = Arc::<Mutex<Served>>::default();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let serving = Arc::clone(&served);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                // The runner may have left.
-                let _: io::Result<()> = serve(stream.unwrap(), &serving);
-            }
-        });
-        let variable = |name: &str, value: &str| (name.into(), value.into());
-        let settings = Settings {
-            bucket: BucketEndpoint { url: url.clone(), region: "eu-west-1".into(), bucket: "bucket".into() },
-            role_id: "AROA1".into(),
-            credentials: CredentialsEndpoint { url: format!("{url}/credentials"), authorization: None },
-            metadata: format!("{url}/metadata"),
-            certificates: None,
-            environment: vec![
-                variable("PATH", &format!("{}:/usr/bin:/bin", dir.join("bin").display())),
-                variable("DIR", &dir.display().to_string()),
-                variable("HOME", "/tmp"),
-            ],
-            share: dir.join("share"),
-            secrets: dir.join("secrets"),
-            vmstat: dir.join("vmstat"),
-            runner: env!("CARGO_BIN_EXE_runner").into(),
-            now,
-        };
-        Self { dir, served, settings, tell: watch::Sender::new(false) }
-    }
-
-    fn put(&self, name: &str, content: Vec<u8>) {
-        self.served.lock().unwrap().objects.insert(format!("{TASK}{name}"), content);
-    }
-
-    /// Gives the task an `up` of a small tree.
-    fn launch(&self, change: impl FnOnce(&mut RunSpec)) {
-        let mut spool = Cursor::new(Vec::new());
-        let tree = Tree::from_files([("Pulumi.yaml", &b"name: p\nruntime: yaml\n"[..])], &mut spool).unwrap();
-        let mut pack = Vec::new();
-        tree.write_pack(&mut spool, &mut pack).unwrap();
-        let manifest = Manifest::of(&tree).to_bytes();
-        let mut spec = spec(Digest::sha256(&manifest).hex());
-        change(&mut spec);
-        self.put("in/manifest", manifest);
-        self.put("in/pack", pack);
-        self.put("in/spec", to_json(&spec).into_bytes());
-    }
-
-    async fn run(&self) -> Result<(), Error> {
-        let ended = timeout(2 * PATIENCE, runner::run(&self.settings, self.tell.subscribe())).await;
-        ended.unwrap_or_else(|_| panic!("the run does not end: {}", self.state()))
-    }
-
-    fn document<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
-        let content = self.served.lock().unwrap().objects.get(&format!("{TASK}{name}")).cloned();
-        content.map(|bytes| from_json("document", &bytes).unwrap())
-    }
-
-    fn result(&self) -> RunResult {
-        self.document("out/result").unwrap()
-    }
-
-    fn failure(&self) -> (Phase, String, String) {
-        match self.result().verdict {
-            Verdict::Failed { phase, reason, message } => (phase, reason, message),
-            verdict => panic!("{verdict:?}"),
-        }
-    }
-
-    /// The lines of what the script wrote.
-    fn lines(&self, name: &str) -> Vec<String> {
-        fs::read_to_string(self.dir.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
-    }
-
-    fn calls(&self) -> Vec<String> {
-        self.lines("calls")
-    }
-
-    fn rounds(&self) -> usize {
-        self.lines("rounds").len()
-    }
-
-    /// All that was seen of the run, for a test that fails.
-    fn state(&self) -> String {
-        let requests = self.served.lock().unwrap().requests.clone();
-        format!(
-            "requests {requests:#?}, calls {:?}, rounds {}, told to stop {}",
-            self.calls(),
-            self.rounds(),
-            *self.tell.borrow()
-        )
-    }
-
-    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !holds(self) {
-            assert!(Instant::now() < deadline, "waited for {what}: {}", self.state());
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// Waits until a request was so answered, so often.
-    async fn answered(&self, request: &str, times: usize) {
-        let count = |aws: &Self| aws.served.lock().unwrap().requests.iter().filter(|answered| *answered == request).count();
-        self.until(&format!("{times} times {request}"), |aws| count(aws) >= times).await;
-    }
-
-    /// Has pulumi hang in a call, and tells the task to stop then.
-    async fn stop_in(&self, call: &str) {
-        fs::write(self.dir.join("hang"), call).unwrap();
-        let stopping = async {
-            self.until(&format!("pulumi to hang in {call}"), |aws| aws.dir.join("hangs").exists()).await;
-            self.tell.send_replace(true);
-        };
-        let (ended, ()) = tokio::join!(self.run(), stopping);
-        ended.unwrap();
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "requests are signed")]
-fn now() -> Timestamp {
-    Timestamp::now()
-}
-
-fn spec(manifest_sha256: &str) -> RunSpec {
-    let update = ObjectKey {
-        cluster: "c".into(),
-        api_version: "auto.pulumi.com/v1alpha1".into(),
-        kind: "Update".into(),
-        namespace: "n".into(),
-        name: "u".into(),
-    };
-    RunSpec {
-        version: VERSION,
-        run: RunId { update, uid: "uid-1".into(), claim: "claim-1".into() },
-        operation: Operation::Up,
-        stack: "dev".into(),
-        create: true,
-        secrets_provider: None,
-        source: RunSource::Tree { dir: String::new(), paths: vec![], manifest_sha256: manifest_sha256.into() },
-        env: vec![],
-        config: vec![Config { key: "k".into(), path: false, value: ConfigValue::String("v".into()), secret: false }],
-        environments: vec![],
-        identity: false,
-        limits: RunLimits::default(),
-        message: None,
-        parallel: None,
-        expect_no_changes: false,
-        refresh: false,
-        expect_no_refresh_changes: false,
-        targets: vec![],
-        target_dependents: false,
-        replace: vec![],
-        continue_on_error: false,
-        remove: false,
-        run_program: false,
-        preview_only: false,
-        log_level: None,
-        inputs: None,
-        stale_lock: None,
-        resources: None,
-        not_secret: vec![],
-    }
-}
-
-/// Answers one request, as ECS or as S3.
-fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let lines = reader.by_ref().lines().take_while(|line| line.as_ref().map_or(true, |line| !line.is_empty()));
-    let lines: Vec<String> = lines.collect::<io::Result<_>>()?;
-    let Some((first, headers)) = lines.split_first() else { return Ok(()) };
-    let headers: BTreeMap<String, &str> =
-        headers.iter().filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value)).collect();
-    let mut body = vec![0; headers.get("content-length").map_or(0, |length| length.parse().unwrap())];
-    reader.read_exact(&mut body)?;
-    let (method, path) = first.split_once(' ').unwrap_or_default();
-    let path = path.split(' ').next().unwrap_or_default().replace("%3A", ":");
-    let key = path.trim_start_matches("/bucket/");
-    let Served { objects, requests } = &mut *served.lock().unwrap();
-    let (status, answer) = match (method, objects.get(key)) {
-        (_, _) if key == "/metadata/task" => (200, br#"{"TaskARN":"arn:aws:ecs:eu-west-1:1:task/c/t1"}"#.to_vec()),
-        (_, _) if key == "/credentials" => {
-            let keys = r#"{"AccessKeyId":"a","SecretAccessKey":"s","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
-            (200, keys.as_bytes().to_vec())
-        }
-        (_, Some(content)) if content == UNAVAILABLE => (503, vec![]),
-        ("GET", Some(content)) if content.starts_with(REFUSED) => {
-            let code = String::from_utf8_lossy(&content[REFUSED.len()..]);
-            (403, format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code></Error>").into_bytes())
-        }
-        // As the policy of the task's role and S3 have it.
-        ("PUT", _) if key.ends_with("/out/result") && headers.get("if-none-match") != Some(&"*") => (403, vec![]),
-        ("PUT", Some(_)) if headers.contains_key("if-none-match") => (412, vec![]),
-        ("PUT", _) => {
-            objects.insert(key.into(), body);
-            (200, vec![])
-        }
-        (_, Some(content)) => (200, content.clone()),
-        (_, None) => (404, vec![]),
-    };
-    requests.push(format!("{method} {} {status}", key.trim_start_matches(TASK)));
-    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(&answer)
-}
+mod aws;
 
 #[tokio::test]
 async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
@@ -610,6 +329,21 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
     let (_, _, message) = aws.failure();
     assert_eq!(message, "only a refresh can look for drift; the Update's type is \"up\"");
     assert_eq!(aws.calls(), ["install", "login"]);
+}
+
+#[tokio::test]
+async fn each_run_writes_its_own_lock_down_whatever_dead_runs_left() {
+    let left =
+        Lock { version: VERSION, host: "h".into(), pid: 1, not_before: now(), not_after: Some(now()), earlier: Vec::new() };
+    for (name, preview_only, left) in [("new", true, None), ("left", true, Some(left.clone())), ("change", false, Some(left))] {
+        let aws = Aws::new(&format!("own-lock-{name}"));
+        aws.launch(|spec| {
+            (spec.operation, spec.preview_only, spec.stale_lock) = (Operation::Refresh, preview_only, left.clone());
+        });
+        aws.run().await.unwrap();
+        let own: Lock = aws.document("out/lock").unwrap();
+        assert!(own.earlier.is_empty() && left.is_none_or(|left| left.pid != own.pid), "{name}");
+    }
 }
 
 #[tokio::test]
