@@ -10,6 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 const CONFIG: &str = include_str!("../../infra/argocd/argocd-cm.yaml");
+const PAGE: &str = include_str!("../../docs/argocd.md");
 const KINDS: [(&str, &str); 4] = [
     ("Stack", "pulumi.com_Stack"),
     ("Program", "pulumi.com_Program"),
@@ -52,6 +53,11 @@ fn actions_of_a_stack_set_the_annotations_that_driftless_reads() -> Result<()> {
     for test in tests {
         let action = definitions.iter().find(|one| one["name"] == test["action"]).context("an action")?;
         let script = action["action.lua"].as_str().context("action.lua")?;
+        ensure!(
+            PAGE.contains(&format!("\n| `{}` | ", text(&test["action"]))),
+            "docs/argocd.md has no row for {}",
+            test["action"]
+        );
         let wanted = object("Stack", &test["expectedOutputPath"])?;
         let mut got = run(script, &object("Stack", &test["inputPath"])?)?;
         // A table of Lua without entries is neither a list nor a map.
@@ -89,10 +95,10 @@ fn read(kind: &str, path: &str) -> Result<Value> {
 fn object(kind: &str, path: &Value) -> Result<Value> {
     let object = read(kind, &text(path))?;
     let known = match kind {
-        "Stack" => round::<Stack>(&object)?,
-        "Program" => round::<Program>(&object)?,
-        "Update" => round::<Update>(&object)?,
-        _ => round::<Workspace>(&object)?,
+        "Stack" => round_trip::<Stack>(&object)?,
+        "Program" => round_trip::<Program>(&object)?,
+        "Update" => round_trip::<Update>(&object)?,
+        _ => round_trip::<Workspace>(&object)?,
     };
     for part in ["spec", "status"] {
         for field in leaves(&object[part], format!("/{part}")) {
@@ -102,7 +108,7 @@ fn object(kind: &str, path: &Value) -> Result<Value> {
     Ok(object)
 }
 
-fn round<K: DeserializeOwned + Serialize>(object: &Value) -> Result<Value> {
+fn round_trip<K: DeserializeOwned + Serialize>(object: &Value) -> Result<Value> {
     Ok(serde_json::to_value(serde_json::from_value::<K>(object.clone())?)?)
 }
 

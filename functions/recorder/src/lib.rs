@@ -35,10 +35,6 @@ const MAX_TOLD: u64 = 4 << 20;
 /// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
 const MAX_LOCK: usize = 4 << 10;
 
-/// The maximum number of locks that are kept with a newer one. Only as many runs in a row that died before their pulumi looked for locks
-/// can leave the oldest of them behind.
-const MAX_EARLIER: usize = 15;
-
 /// What the recorder works with, for one cluster.
 #[derive(Debug)]
 pub struct Ports<'a, C, O, Q, T> {
@@ -400,11 +396,13 @@ async fn keep_lock<C, O: Objects, Q, T>(
     };
     let Some(not_after) = lock.not_after.or(gone) else { return Ok(()) };
     let key = keys::lock(&run.update.cluster, &run.claim);
-    // One that another release wrote is as good as none.
-    let kept = ports.objects.get(&key).await?.and_then(|document| from_json::<Lock>("lock", &document).ok());
-    let earlier = kept.iter().flat_map(Lock::all).filter(|kept| !kept.is_same(&lock)).take(MAX_EARLIER);
-    let earlier = earlier.map(|kept| Lock { earlier: Vec::new(), ..kept.clone() }).collect();
-    Ok(ports.objects.put(&key, to_json(&Lock { not_after: Some(not_after), earlier, ..lock }).into_bytes()).await?)
+    let older = ports.objects.get(&key).await?.and_then(|document| {
+        // The record of the run's end does not depend on it.
+        let unreadable = |error: &_| tracing::warn!(update = %run.update, %error, "the locks of earlier dead runs are not known");
+        from_json::<Lock>("lock", &document).inspect_err(unreadable).ok()
+    });
+    let lock = Lock { not_after: Some(not_after), ..lock }.after(older.as_ref());
+    Ok(ports.objects.put(&key, to_json(&lock).into_bytes()).await?)
 }
 
 /// Writes the outcome, or finds that somebody else did. Whether it was written here and now.

@@ -47,7 +47,7 @@ fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
     })
 }
 
-/// Is every lock that pulumi names one of `dead`? Not if it names fewer or more than it counts.
+/// Returns whether `dead` covers every lock that pulumi names. `false` if pulumi names fewer or more locks than it counts.
 pub(crate) fn is_stale(words: &str, dead: &Lock) -> bool {
     let counted = words.split_once(LOCKED).and_then(|(_, rest)| rest.split_once(" lock(s)")?.0.parse().ok());
     let Some(held) = locks(words).collect::<Option<Vec<_>>>() else { return false };
@@ -125,9 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_several_dead_runs_are_recognised_and_one_of_anybody_else_beside_them_is_kept() {
+    fn locks_are_stale_only_if_all_are_of_dead_runs() {
         let newest = Lock { pid: 7, earlier: vec![dead()], ..dead() };
-        assert!(is_stale(WORDS, &newest), "the newest run died before its pulumi looked for locks");
+        assert!(is_stale(WORDS, &newest), "the newest run died before its pulumi checked for locks");
         let two = format!(
             "{}  file:///state/5.json: created by me@vm (pid 7) at 2026-11-21T08:00:00Z\n",
             WORDS.replace("by 1 lock(s)", "by 2 lock(s)")

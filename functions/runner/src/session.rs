@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Carries out the operation and returns its events; once more if only locks of runs that are known to be dead were in its way.
+    /// Carries out the operation and returns its events; once more if only locks of dead runs blocked it.
     async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not tell.
@@ -303,7 +303,7 @@ impl<'a> Session<'a> {
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
-        say("driftless: the stack is locked only by runs that are known to be dead; removing their locks");
+        say("driftless: every lock of the stack is of a dead run; removing the locks");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
         let (second, events) = self.attempt(told, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)

@@ -8,6 +8,10 @@ use serde_json::Value;
 
 use crate::{Drift, RunId};
 
+/// The maximum length of [`Lock::earlier`]. The oldest lock can still be there only if as many runs in a row died before their pulumi
+/// checked for locks.
+const MAX_EARLIER_LOCKS: usize = 15;
+
 /// What pulumi writes into the backend's lock: who holds it. `tasks/…/out/lock`, written before pulumi starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -23,8 +27,8 @@ pub struct Lock {
     /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
-    /// What dead runs before that one may have left, newest first: a run that dies before its pulumi looks for locks removes none. Only
-    /// the recorder fills it, from its own records.
+    /// The locks that earlier dead runs may have left, newest first: a run that dies before its pulumi checks for locks removes none.
+    /// Empty in what a task writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Self>,
 }
@@ -35,10 +39,13 @@ impl Lock {
         iter::once(self).chain(&self.earlier)
     }
 
-    /// Was it written by the same pulumi?
+    /// Adds the locks of an older record, without the one that this lock renews. Keeps 15 of them, the newest.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        (&self.host, self.pid, self.not_before) == (&other.host, other.pid, other.not_before)
+    pub fn after(self, older: Option<&Self>) -> Self {
+        let process = |lock: &Self| (lock.host.clone(), lock.pid, lock.not_before);
+        let others = older.into_iter().flat_map(Self::all).filter(|lock| process(lock) != process(&self));
+        let earlier = others.take(MAX_EARLIER_LOCKS).map(|lock| Self { earlier: Vec::new(), ..lock.clone() }).collect();
+        Self { earlier, ..self }
     }
 }
 
@@ -302,4 +309,30 @@ pub struct Outcome {
     pub started_at: Option<Timestamp>,
     /// When it ended, or was seen to be gone.
     pub ended_at: Timestamp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_is_added_before_the_older_ones_and_the_oldest_of_too_many_go() {
+        let lock = |pid| Lock {
+            version: crate::VERSION,
+            host: "h".into(),
+            pid,
+            not_before: Timestamp::UNIX_EPOCH,
+            not_after: None,
+            earlier: Vec::new(),
+        };
+        let pids = |lock: &Lock| lock.all().map(|lock| lock.pid).collect::<Vec<_>>();
+        let mut kept = lock(0);
+        for pid in 1..=20 {
+            kept = lock(pid).after(Some(&kept));
+        }
+        assert_eq!(pids(&kept), (5..=20).rev().collect::<Vec<_>>());
+        let renewed = Lock { not_after: Some(Timestamp::UNIX_EPOCH), earlier: vec![lock(99)], ..lock(20) }.after(Some(&kept));
+        assert_eq!((pids(&renewed), renewed.not_after), (pids(&kept), Some(Timestamp::UNIX_EPOCH)));
+        assert_eq!(Lock { earlier: vec![lock(99)], ..lock(1) }.after(None), lock(1));
+    }
 }

@@ -238,7 +238,7 @@ pub struct RunSpec {
     /// runner repeats it in its result: nobody else knows which of two specs it got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
-    /// Locks that dead runs of this stack left behind: to be removed where they are still there, and only they.
+    /// The locks that dead runs of this stack may have left. The runner removes these and no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
     /// The resources that the last run left; absent if that is not known.

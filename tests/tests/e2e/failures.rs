@@ -4,6 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update};
+use driftless_contract::keys::task_id;
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, condition, is_ready, output},
     world::ready,
@@ -13,7 +14,7 @@ use kube::ResourceExt as _;
 use rustix::process::{Signal, kill_process};
 use serde_json::json;
 
-use crate::world::{keys, looked, no_dead_letters, nothing_was_given_up, pid, shared};
+use crate::world::{children, keys, looked, no_dead_letters, nothing_was_given_up, pid, shared};
 
 /// Failures of the last Update, if it failed.
 fn failed(stack: &Stack) -> Option<(String, i64, Timestamp)> {
@@ -68,24 +69,34 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     let locked = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
 
-    // Mid-update. Other commands of pulumi take the lock too: the one that is meant is taken after the runner has written its own down.
-    let task = has_written_its_lock(&team, 1).await?;
+    // Mid-update. Other commands of pulumi take the lock too, all of them before the runner has written down who takes this one.
+    let first = task_of(&team, 1).await?;
+    has_written_its_lock(&team, &first).await?;
     ready::until("pulumi holds its lock", RUN, async || {
         ensure!(locked() == 1, "{} locks in {}", locked(), locks.display());
         Ok(())
     })
     .await?;
-    kill_process(pid(&world, &task)?, Signal::KILL)?;
+    kill_process(pid(&world, &first)?, Signal::KILL)?;
     let stack = team.wait("app", "to have failed", |stack| failed(stack).is_some()).await?;
     let (message, ..) = failed(&stack).context("a failure")?;
     ensure!(message.starts_with("the task ended without a result: "), "{message}");
     assert_eq!(locked(), 1, "a dead run leaves its lock");
 
-    // Before pulumi looked for locks.
-    kill_process(pid(&world, &has_written_its_lock(&team, 2).await?)?, Signal::KILL)?;
+    // Before pulumi checks for locks, which it does some tenths of a second after its start.
+    let second = task_of(&team, 2).await?;
+    let pulumi = ready::until_every(Duration::from_millis(10), "pulumi up is called", RUN, async || {
+        let children = children(pid(&world, &second)?);
+        let up = children.iter().find(|(_, words)| words.iter().any(|word| word == "up"));
+        up.map(|(pid, _)| *pid).with_context(|| format!("{children:?}"))
+    })
+    .await?;
+    kill_process(pulumi, Signal::STOP)?;
+    has_written_its_lock(&team, &second).await?;
+    kill_process(pid(&world, &second)?, Signal::KILL)?;
     let platform_failures = |stack: &Stack| Some(stack.status.as_ref()?.driftless.as_ref()?.platform_failures.as_ref()?.count);
     team.wait("app", "to have failed again", |stack| platform_failures(stack) == Some(2)).await?;
-    assert_eq!(locked(), 1, "nobody removed the lock of the first run");
+    assert_eq!(locked(), 1, "the second run does not remove the lock of the first");
 
     drop(hold);
     let stack = team.ready_after("app", 3).await?;
@@ -96,17 +107,22 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     nothing_was_given_up(&world).await
 }
 
-/// The task of the Stack `app`'s newest Update, once it has so many and the runner has written its lock down.
-async fn has_written_its_lock(team: &Namespace<'_>, runs: usize) -> Result<String> {
-    ready::until_every(Duration::from_millis(50), &format!("run {runs} has written its lock down"), RUN, async || {
-        let updates = team.updates("app").await?;
-        ensure!(updates.len() == runs, "{updates:#?}");
-        let task = updates.last().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.clone());
-        let task = task.with_context(|| format!("no task in {updates:#?}"))?;
-        let id = driftless_contract::keys::task_id(&task);
-        let written = format!("{id}/out/lock");
+/// The id of the task of the Stack `app`'s newest Update, as soon as there are so many.
+async fn task_of(team: &Namespace<'_>, updates: usize) -> Result<String> {
+    ready::until_every(Duration::from_millis(50), &format!("Update {updates} has a task"), RUN, async || {
+        let found = team.updates("app").await?;
+        ensure!(found.len() == updates, "{found:#?}");
+        let task = found.last().and_then(|update| update.status.as_ref()?.driftless.as_ref()?.task.as_deref());
+        Ok(task_id(task.with_context(|| format!("no task in {found:#?}"))?).to_owned())
+    })
+    .await
+}
+
+async fn has_written_its_lock(team: &Namespace<'_>, task: &str) -> Result<()> {
+    let written = format!("{task}/out/lock");
+    ready::until(&format!("there is {written}"), RUN, async || {
         ensure!(keys(team.world, "tasks/").await?.iter().any(|key| key.ends_with(&written)), "no {written}");
-        Ok(id.to_owned())
+        Ok(())
     })
     .await
 }

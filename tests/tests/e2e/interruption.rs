@@ -13,7 +13,7 @@ use futures::future::{try_join, try_join_all};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::world::{Alone, alone, aws, nothing_was_given_up, pid, quiet};
+use crate::world::{Alone, alone, aws, children, nothing_was_given_up, pid, quiet};
 
 /// How a run is ended.
 #[derive(Clone, Copy, Debug)]
@@ -136,14 +136,8 @@ async fn arrives(world: &Handle, step: Step, task: &str) -> Result<()> {
 
 /// The words of each pulumi that a runner has called and that has not ended.
 fn calls(runner: Pid) -> Vec<Vec<String>> {
-    let runner = runner.as_raw_nonzero();
-    let children = fs::read_to_string(format!("/proc/{runner}/task/{runner}/children")).unwrap_or_default();
-    let words = |child| {
-        let command = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        let mut words = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-        words.next().is_some_and(|program| program.ends_with("pulumi")).then(|| words.collect())
-    };
-    children.split_whitespace().filter_map(words).collect()
+    let is_pulumi = |words: &Vec<String>| words.first().is_some_and(|program| program.ends_with("pulumi"));
+    children(runner).into_iter().map(|(_, words)| words).filter(is_pulumi).collect()
 }
 
 async fn all_ready(team: &Namespace<'_>) -> Result<()> {

@@ -327,3 +327,15 @@ pub fn pid(world: &Handle, name: &str) -> Result<rustix::process::Pid> {
     let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     rustix::process::Pid::from_raw(text.trim().parse()?).context("a process id")
 }
+
+/// The processes that a process has started and that have not ended, each with its program and arguments.
+pub fn children(parent: rustix::process::Pid) -> Vec<(rustix::process::Pid, Vec<String>)> {
+    let parent = parent.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+    let known = |child: &str| {
+        let command = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        let words = command.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+        Some((rustix::process::Pid::from_raw(child.parse().ok()?)?, words.collect()))
+    };
+    children.split_whitespace().filter_map(known).collect()
+}

@@ -74,6 +74,7 @@ async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() 
         kubectl_applies(&cluster, "policies", block("NetworkPolicy")?)?;
         the_forwarder_sees_all_it_watches(&dirs, &cluster, &admin).await?;
         annotations_of_the_guides_arrive(&cluster, &admin).await?;
+        settings_of_argo_cd_are_merged(&cluster, &admin).await?;
 
         run_in(&cluster, &["delete", "--ignore-not-found", "--filename", &written(&cluster, "kustomized", &kustomized)?])?;
         guide.run(APPLIED, 2).await?;
@@ -173,6 +174,21 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     for id in objects.keys() {
         assert_eq!(there[id]["metadata"]["labels"]["kustomize.toolkit.fluxcd.io/name"], "driftless", "{id}");
     }
+    Ok(())
+}
+
+/// The guide for Argo CD adds to its ConfigMap and keeps what is there.
+async fn settings_of_argo_cd_are_merged(cluster: &Cluster, admin: &Client) -> Result<()> {
+    apply_yaml(admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: argocd } }").await?;
+    let own =
+        "{ apiVersion: v1, kind: ConfigMap, metadata: { name: argocd-cm, namespace: argocd }, data: { url: 'https://argo' } }";
+    apply_yaml(admin, own).await?;
+    let guide = guide(cluster, include_str!("../../../docs/argocd.md"), &[])?;
+    guide.run("Install", 0).await?;
+    guide.all_were_run()?;
+    let merged: Value = serde_json::from_str(&run_in(cluster, &["get", "configmap/argocd-cm", "-n", "argocd", "-o", "json"])?)?;
+    assert_eq!(merged["data"]["url"], "https://argo");
+    ensure!(merged["data"]["resource.customizations.health.pulumi.com_Stack"].is_string(), "{merged:#}");
     Ok(())
 }
 

@@ -142,7 +142,7 @@ fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
 }
 
 #[test]
-fn lock_of_an_earlier_dead_run_is_kept_until_a_run_succeeds() {
+fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
     let at = World::new(0, Faults::NONE).now();
     let lock = |pid| Lock { version: VERSION, host: "h".into(), pid, not_before: at, not_after: Some(at), earlier: Vec::new() };
     let before = Lock { earlier: vec![lock(1)], ..lock(2) };
@@ -150,7 +150,7 @@ fn lock_of_an_earlier_dead_run_is_kept_until_a_run_succeeds() {
         let end = TaskEnd { code: Some(StopCode::Exited), at: Some(at), ..TaskEnd::default() };
         let world = stopped(&end, |world, task| {
             put(world, &keys::lock(CLUSTER, CLAIM), &to_json(&before));
-            // What the task says of earlier ones does not count.
+            // The earlier locks that a task names do not count.
             put(world, &format!("{task}out/lock"), &to_json(&Lock { earlier: vec![lock(9)], ..lock(pid) }));
         });
         let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
