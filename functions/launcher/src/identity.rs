@@ -1,7 +1,9 @@
 //! Who the program of a run is: its `ServiceAccount`, as in a pod.
 
-use driftless_api::WorkspaceSpec;
-use driftless_contract::{ClusterAccess, Identity, VERSION, WebIdentity};
+use std::collections::BTreeMap;
+
+use driftless_api::{FileSource, WorkspaceSpec};
+use driftless_contract::{ClusterAccess, Identity, ProjectedToken, VERSION, WebIdentity};
 use driftless_kubernetes::{Cluster, Endpoint, Error};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -22,10 +24,17 @@ pub(crate) struct Account {
     name: String,
     /// The AWS role that it may take, and the audience of the token for that.
     role: Option<(String, String)>,
+    /// The tokens of its projected volumes, by audience: the files of each, with their permissions.
+    projected: BTreeMap<Option<String>, Vec<(String, u32)>>,
 }
 
-/// The `ServiceAccount` of a workspace, or what is waited for.
-pub(crate) async fn account<C: Cluster>(cluster: &C, namespace: &str, workspace: &WorkspaceSpec) -> Result<Account, Stop> {
+/// The `ServiceAccount` of a workspace, or what is waited for. `at` is where the user wrote the workspace.
+pub(crate) async fn account<C: Cluster>(
+    cluster: &C,
+    namespace: &str,
+    workspace: &WorkspaceSpec,
+    at: &str,
+) -> Result<Account, Stop> {
     let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
     let Some(found) = cluster.get::<ServiceAccount>(namespace, name).await.map_err(refused)? else {
         let words = format!(
@@ -41,7 +50,12 @@ pub(crate) async fn account<C: Cluster>(cluster: &C, namespace: &str, workspace:
         );
         return Err(Stop::Wait("ServiceAccountInvalid", words));
     }
-    Ok(Account { namespace: namespace.into(), name: name.into(), role })
+    let mut projected = BTreeMap::<_, Vec<_>>::new();
+    for mount in workspace.mounted_files(at).map_err(Stop::invalid)? {
+        let FileSource::Token { audience, path } = &mount.source else { continue };
+        projected.entry(audience.clone()).or_default().extend(mount.place(path, None));
+    }
+    Ok(Account { namespace: namespace.into(), name: name.into(), role, projected })
 }
 
 /// Whether tokens that were made then are to be replaced: at half their life.
@@ -51,7 +65,7 @@ pub(crate) fn is_old(token_seconds: u32, made: Timestamp, now: Timestamp) -> boo
 
 /// New tokens of a `ServiceAccount`, asked for for so many seconds.
 pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: u32) -> Result<Identity, Error> {
-    let Account { namespace, name, role } = account;
+    let Account { namespace, name, role, projected } = account;
     let (token, mut expires_at) = cluster.service_account_token(namespace, name, None, seconds).await?;
     let mut web_identity = None;
     if let Some((role_arn, audience)) = role {
@@ -59,10 +73,21 @@ pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: 
         expires_at = expires_at.min(expires);
         web_identity = Some(WebIdentity { role_arn: role_arn.clone(), token: token.expose_secret().into() });
     }
+    let mut files = Vec::new();
+    for (audience, places) in projected {
+        let (token, expires) = cluster.service_account_token(namespace, name, audience.as_deref(), seconds).await?;
+        expires_at = expires_at.min(expires);
+        let file = |(path, mode): &(String, u32)| ProjectedToken {
+            path: path.clone(),
+            mode: *mode,
+            token: token.expose_secret().into(),
+        };
+        files.extend(places.iter().map(file));
+    }
     let Endpoint { server, certificate_authority } = cluster.endpoint();
     let token = token.expose_secret().into();
     let access = ClusterAccess { server, certificate_authority, namespace: namespace.clone(), token };
-    Ok(Identity { version: VERSION, cluster: access, web_identity, expires_at })
+    Ok(Identity { version: VERSION, cluster: access, web_identity, projected: files, expires_at })
 }
 
 /// Who runs may be is a `RoleBinding`, as is where they come from.
@@ -107,7 +132,7 @@ mod tests {
 
     fn read(world: &World, name: Option<&str>) -> Result<Account, (&'static str, String)> {
         let workspace = WorkspaceSpec { service_account_name: name.map(Into::into), ..WorkspaceSpec::default() };
-        world.drive(account(world, "n", &workspace)).unwrap().map_err(|stop| match stop {
+        world.drive(account(world, "n", &workspace, "spec")).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, words) => (reason, words),
             Stop::Fail(error) => panic!("{error}"),
         })

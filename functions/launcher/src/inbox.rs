@@ -2,7 +2,10 @@
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
-use driftless_contract::{Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys, to_json};
+use driftless_contract::{
+    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys,
+    to_json,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -42,8 +45,8 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     }
     match &prepared.seal {
         Seal::Write(stack) => {
-            let RunSpec { env, config, .. } = &prepared.spec;
-            let sealed = SealedInputs { version: VERSION, stack: stack.clone(), env: env.clone(), config: config.clone() };
+            let RunSpec { env, config, files, .. } = prepared.spec.clone();
+            let sealed = SealedInputs { version: VERSION, stack: stack.clone(), env, config, files };
             ports.objects.put_sealed(&keys::sealed(&prepared.run.update.cluster, stack), to_json(&sealed).into_bytes()).await?;
         }
         Seal::Delete(stack) => ports.objects.delete(&keys::sealed(&prepared.run.update.cluster, stack)).await?,
@@ -52,7 +55,8 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     if let Ok(identity) = &identity {
         ports.objects.put(&format!("{inbox}identity"), to_json(identity).into_bytes()).await?;
     }
-    let spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
+    let mut spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
+    spec.config.retain_mut(|config| with_token(config, identity.as_ref().ok()));
     ports.objects.put(&format!("{inbox}spec"), to_json(&spec).into_bytes()).await?;
     if let Err(words) = identity {
         let note = format!(
@@ -62,6 +66,16 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, None, now).await;
     }
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &inbox).await?)
+}
+
+/// Puts a token in its place. `false` for a configuration value that is one, of a run that has none.
+fn with_token(config: &mut Config, identity: Option<&Identity>) -> bool {
+    let ConfigValue::Token(path) = &config.value else { return true };
+    let found = identity.and_then(|identity| identity.projected.iter().find(|projected| projected.path == *path));
+    if let Some(found) = found {
+        config.value = ConfigValue::String(found.token.clone());
+    }
+    found.is_some()
 }
 
 /// Deletes the secrets of a task's inbox if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether
@@ -140,7 +154,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(());
     }
     let snapshot = spec::snapshot(ports, hint, update, request, now).await?;
-    let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace).await?;
+    let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace, &snapshot.at).await?;
     let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
     ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;
     take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &inbox).await?;

@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 4 << 20;
 const MAX_OBJECTS: usize = 200;
 
 /// The values of an object by key.
-type Data = BTreeMap<String, Vec<u8>>;
+pub(crate) type Data = BTreeMap<String, Vec<u8>>;
 
 /// The Secrets and ConfigMaps of one namespace, as far as they were asked for.
 pub(crate) struct Inputs<'a, C> {
@@ -25,7 +25,7 @@ pub(crate) struct Inputs<'a, C> {
     /// `None` for an object that is not there.
     read: BTreeMap<(Kind, String), Option<Data>>,
     /// The size of what was read.
-    bytes: usize,
+    size: usize,
     used: Values,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 impl<'a, C: Cluster> Inputs<'a, C> {
     pub(crate) fn new(cluster: &'a C, namespace: &'a str) -> Self {
-        Self { cluster, namespace, read: BTreeMap::new(), bytes: 0, used: Values::new() }
+        Self { cluster, namespace, read: BTreeMap::new(), size: 0, used: Values::new() }
     }
 
     /// What was asked for and is there.
@@ -51,22 +51,33 @@ impl<'a, C: Cluster> Inputs<'a, C> {
 
     /// All keys of an object, or what is waited for. An optional one that is not there is empty.
     pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
+        let data = self.all_bytes(kind, name, optional).await?;
+        data.into_iter().map(|(key, value)| text(kind, name, &key, &value).map(|value| (key, value))).collect()
+    }
+
+    /// The same of an object whose values need not be text.
+    pub(crate) async fn all_bytes(&mut self, kind: Kind, name: &str, optional: bool) -> Result<Data, Stop> {
         match self.data(kind, name).await?.cloned() {
             Some(data) => {
                 self.used.extend(data.iter().map(|(key, value)| ((kind, name.to_owned(), key.clone()), value.clone())));
-                data.iter().map(|(key, value)| Ok((key.clone(), text(kind, name, key, value)?))).collect()
+                Ok(data)
             }
-            None if optional => Ok(BTreeMap::new()),
+            None if optional => Ok(Data::new()),
             None => Err(missing(kind, name, None)),
         }
     }
 
     /// One key of an object, or what is waited for. `None` if it is optional and not there.
     pub(crate) async fn key(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<String>, Stop> {
+        self.bytes(kind, name, key, optional).await?.map(|value| text(kind, name, key, &value)).transpose()
+    }
+
+    /// The same of a value that need not be text.
+    pub(crate) async fn bytes(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<Vec<u8>>, Stop> {
         match self.data(kind, name).await?.map(|data| data.get(key).cloned()) {
             Some(Some(value)) => {
                 self.used.insert((kind, name.to_owned(), key.to_owned()), value.clone());
-                text(kind, name, key, &value).map(Some)
+                Ok(Some(value))
             }
             _ if optional => Ok(None),
             Some(None) => Err(missing(kind, name, Some(key))),
@@ -83,8 +94,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
             };
             let data = data.map_err(refused)?;
             let size = |data: &Data| data.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            self.bytes += data.as_ref().map_or(0, size);
-            if self.bytes > MAX_BYTES || self.read.len() >= MAX_OBJECTS {
+            self.size += data.as_ref().map_or(0, size);
+            if self.size > MAX_BYTES || self.read.len() >= MAX_OBJECTS {
                 return Err(Stop::invalid(format!(
                     "inputs are too large: a run reads at most {} MiB from {MAX_OBJECTS} Secrets and ConfigMaps; {kind:?} {name:?} is beyond \
                      that; reference fewer or smaller objects",

@@ -7,6 +7,7 @@
 mod admission;
 mod claim;
 mod compare;
+mod files;
 mod identity;
 mod inbox;
 mod inputs;
@@ -21,7 +22,7 @@ use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
     Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json,
 };
-use driftless_core::{DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
+use driftless_core::{Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use inbox::{fill, tend};
@@ -64,6 +65,8 @@ pub struct Settings {
     pub task_role_id: String,
     /// The image of a Workspace that names none.
     pub default_image: String,
+    /// The processor of a task whose Workspace selects none.
+    pub default_architecture: Architecture,
     /// What becomes of fields that only say where or how a pod runs.
     pub pod_fields: PodFields,
     /// The size of a run whose Workspace does not say.
@@ -533,6 +536,7 @@ async fn keep<C: Cluster>(cluster: &C, update: &Update, ours: &DriftlessUpdate) 
 /// The task definition of a shape.
 async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskShape) -> Result<String, Stop> {
     shape.image.get_or_insert_with(|| settings.default_image.clone());
+    shape.architecture.get_or_insert(settings.default_architecture);
     tasks.definition(&shape).await.map_err(not_started)
 }
 

@@ -24,6 +24,7 @@ async fn main() -> Result<(), Error> {
         namespaces: env::parsed("WATCH_NAMESPACES")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         default_image: env::required("DEFAULT_IMAGE")?,
+        default_architecture: env::parsed("TASK_ARCHITECTURE")?,
         pod_fields: env::parsed("POD_FIELDS")?,
         default_size: DefaultSize { cpu: env::parsed("TASK_CPU")?, memory_mib: env::parsed("TASK_MEMORY_MIB")? },
         spot: env::required("SPOT")? != "never",
@@ -58,6 +59,8 @@ async fn main() -> Result<(), Error> {
             bucket,
             region: env::required("AWS_REGION")?,
             tags: env::optional_list("TASK_TAGS"),
+            private_registries: env::optional_list("PRIVATE_REGISTRIES"),
+            registry_secrets: env::required("REGISTRY_SECRETS")?,
         }),
     );
     let launch = async |hint: LaunchHint| -> Result<(), launcher::Error> {

@@ -1,13 +1,13 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, ObjectReference, SECRETS_MOUNT, Tree,
-    Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
+    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, MountedFiles, ObjectReference,
+    SECRETS_MOUNT, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Config, ConfigValue, Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile,
-    ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
+    Config, ConfigValue, Env, FetchRequest, FetchedArtifact, File, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES,
+    ProjectFile, ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
 use driftless_core::{TaskShape, invalid_digest, invalid_object};
 use driftless_kubernetes::Cluster;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Error, Ports, Settings, Stop, compare,
+    Error, Ports, Settings, Stop, compare, files,
     identity::{self, Account},
     inputs::{Inputs, Kind},
     request::Request,
@@ -63,7 +63,7 @@ pub(crate) struct Snapshot {
     ours: DriftlessUpdate,
     pub(crate) workspace: WorkspaceSpec,
     /// Where the user wrote it.
-    at: String,
+    pub(crate) at: String,
     /// Where what it names is.
     pub(crate) namespace: String,
 }
@@ -173,20 +173,20 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     // As PKO does with one that its Workspace does not list.
     let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
     let is_last = operation == Operation::Destroy && namespace != key.namespace;
-    let account = match identity::account(ports.cluster, &namespace, &workspace).await {
+    let account = match identity::account(ports.cluster, &namespace, &workspace, &at).await {
         Err(Stop::Wait(_, words)) if is_last => Err(words),
         account => Ok(account?),
     };
 
     let mut inputs = Inputs::new(ports.cluster, &namespace);
-    let (env, config) = match read(&mut inputs, &workspace, &at, &stack_name).await {
+    let Read { env, config, files } = match read(&mut inputs, &workspace, &at, &stack_name).await {
         // Where a namespace goes, its Secrets and the right to read them go first.
         Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
-            let Some(SealedInputs { env, config, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
+            let Some(SealedInputs { env, config, files, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
                 return Err(Stop::Wait(reason, words));
             };
             tracing::info!(update = %update.name_any(), reason, words, "destroying with the sealed inputs of an earlier run");
-            (env, config)
+            Read { env, config, files }
         }
         read => read?,
     };
@@ -217,6 +217,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         source,
         env,
         config,
+        files,
         environments: stack.environment.clone(),
         identity: false,
         limits: request.limits,
@@ -260,18 +261,27 @@ async fn sealed<C, O: Objects, Q, T>(
     Ok(Some(sealed).filter(|sealed| sealed.stack == *stack))
 }
 
-/// Reads what a workspace refers to, for one of its stacks: the environment and the stack's configuration. `at` is where the user wrote it.
+/// What a run is given of Secrets and ConfigMaps, and of the same kind in place.
+pub(crate) struct Read {
+    env: Vec<Env>,
+    config: Vec<Config>,
+    files: Vec<File>,
+}
+
+/// Reads what a workspace refers to, for one of its stacks. `at` is where the user wrote it.
 pub(crate) async fn read<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
     workspace: &WorkspaceSpec,
     at: &str,
     stack_name: &str,
-) -> Result<(Vec<Env>, Vec<Config>), Stop> {
+) -> Result<Read, Stop> {
     let (env_from, vars) = workspace.environment(at).map_err(Stop::invalid)?;
     let env = env(inputs, &env_from, &vars).await?;
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
-    let config = config(inputs, &env, &stack).await?;
-    Ok((env, config))
+    let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
+    let files = files::read(inputs, &mounted).await?;
+    let config = config(inputs, (&env, &files, &mounted), &stack).await?;
+    Ok(Read { env, config, files })
 }
 
 /// What the run works on, its project if that is known, and the tree if there is one.
@@ -390,17 +400,24 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
     )))
 }
 
-async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, env: &[Env], stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
+/// What else of a run a configuration value may come from: variables, files and what is mounted.
+type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
+
+async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
     let mut config = Vec::new();
     for item in &stack.config {
-        let value = config_value(inputs, env, item).await?;
+        let value = config_value(inputs, others, item).await?;
         let (path, secret) = (item.path.unwrap_or(false), item.secret.unwrap_or(false));
         config.push(Config { key: item.key.clone(), path, value, secret });
     }
     Ok(config)
 }
 
-async fn config_value<C: Cluster>(inputs: &mut Inputs<'_, C>, env: &[Env], item: &ConfigItem) -> Result<ConfigValue, Stop> {
+async fn config_value<C: Cluster>(
+    inputs: &mut Inputs<'_, C>,
+    (env, files, mounted): Others<'_>,
+    item: &ConfigItem,
+) -> Result<ConfigValue, Stop> {
     let invalid = |what: &str| Stop::invalid(format!("config key {:?}: {what}", item.key));
     let from = match (&item.value, &item.value_from) {
         (Some(Value::String(value)), _) => return Ok(ConfigValue::String(value.clone())),
@@ -417,10 +434,18 @@ async fn config_value<C: Cluster>(inputs: &mut Inputs<'_, C>, env: &[Env], item:
         (found.value.clone(), format!("environment variable {name:?}"))
     } else {
         let path = from.path.as_deref().unwrap_or_default();
-        let Some((kind, name, key)) = object_of(path) else {
-            return Err(invalid(&format!("valueFrom.path is {path:?}, which is no key of a Secret or ConfigMap")));
-        };
-        (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
+        if let Some(File { content, .. }) = files.iter().find(|file| file.path == path) {
+            let text = String::from_utf8(content.clone());
+            (text.map_err(|_| invalid(&format!("the file {path:?} is not UTF-8 text")))?, format!("file {path:?}"))
+        } else if files::is_token(mounted, path) {
+            return Ok(ConfigValue::Token(path.into()));
+        } else if let Some((kind, name, key)) = object_of(path) {
+            (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
+        } else {
+            return Err(invalid(&format!(
+                "valueFrom.path is {path:?}, which is no file of a volume and no key of a Secret or ConfigMap"
+            )));
+        }
     };
     if !from.json.unwrap_or(false) {
         return Ok(ConfigValue::String(text));

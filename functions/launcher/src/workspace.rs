@@ -66,7 +66,7 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let (spec, _) = spec::runnable(workspace.clone());
     settings.pod_fields.check(&spec.pod_only("spec")).map_err(invalid)?;
     let shape = spec.shape("spec", settings.default_size).map_err(invalid)?;
-    identity::account(ports.cluster, &hint.update.namespace, &spec).await?;
+    identity::account(ports.cluster, &hint.update.namespace, &spec, "spec").await?;
     let definition = definition(ports.tasks, settings, shape).await.map_err(|stop| match stop {
         Stop::Wait(INVALID, words) => invalid(words),
         other => other,

@@ -104,14 +104,14 @@ pub(crate) fn unusable(spec: &RunSpec) -> Option<&str> {
 /// A value that is no string: pulumi has other ways for it.
 fn structured(config: &Config) -> Option<&Value> {
     match &config.value {
-        ConfigValue::Json(Value::String(_)) | ConfigValue::String(_) => None,
+        ConfigValue::Json(Value::String(_)) | ConfigValue::String(_) | ConfigValue::Token(_) => None,
         ConfigValue::Json(value) => Some(value),
     }
 }
 
 fn text(config: &Config) -> String {
     match &config.value {
-        ConfigValue::String(text) | ConfigValue::Json(Value::String(text)) => text.clone(),
+        ConfigValue::String(text) | ConfigValue::Json(Value::String(text)) | ConfigValue::Token(text) => text.clone(),
         ConfigValue::Json(value) => value.to_string(),
     }
 }
@@ -236,6 +236,7 @@ mod tests {
             inputs: None,
             stale_lock: None,
             resources: None,
+            files: vec![],
             not_secret: vec![],
         }
     }

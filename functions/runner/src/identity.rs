@@ -4,19 +4,18 @@ use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
     ffi::OsString,
-    fs::{self, DirBuilder, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use driftless_contract::{Identity, InvalidMessage, from_json};
+use driftless_contract::{Identity, InvalidMessage, ProjectedToken, from_json};
 use jiff::Timestamp;
 use reqwest::Url;
 use serde_json::json;
 
 use crate::{
+    files,
     mask::Mask,
     pulumi::say,
     s3::{Folder, StoreError},
@@ -32,7 +31,7 @@ enum RenewError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Invalid(#[from] InvalidMessage),
-    #[error("cannot write a token's file: {0}")]
+    #[error(transparent)]
     Write(#[from] io::Error),
 }
 
@@ -139,19 +138,13 @@ fn service(server: &str) -> Option<(String, u16)> {
 }
 
 fn tokens(identity: &Identity) -> impl Iterator<Item = &str> {
-    [&identity.cluster.token].into_iter().chain(identity.web_identity.as_ref().map(|web| &web.token)).map(String::as_str)
+    let own = [&identity.cluster.token].into_iter().chain(identity.web_identity.as_ref().map(|web| &web.token));
+    own.chain(identity.projected.iter().map(|projected| &projected.token)).map(String::as_str)
 }
 
-/// Who reads a file finds the old content or the new, whole.
 fn write(secrets: &Path, identity: &Identity) -> io::Result<()> {
-    let file = |path: &Path, content: &str| {
-        DirBuilder::new().mode(0o700).recursive(true).create(path.parent().unwrap_or(secrets))?;
-        let new = path.with_extension("new");
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(content.as_bytes())?;
-        fs::rename(new, path)
-    };
-    let (Identity { cluster, web_identity, .. }, account) = (identity, secrets.join(ACCOUNT));
+    let file = |path: &Path, content: &str| files::write(path, content.as_bytes(), 0o600, 0o700);
+    let (Identity { cluster, web_identity, projected, .. }, account) = (identity, secrets.join(ACCOUNT));
     file(&account.join("token"), &cluster.token)?;
     file(&account.join("namespace"), &cluster.namespace)?;
     if let Some(authority) = &cluster.certificate_authority {
@@ -159,6 +152,9 @@ fn write(secrets: &Path, identity: &Identity) -> io::Result<()> {
     }
     if let Some(web) = web_identity {
         file(&secrets.join(AWS_TOKEN), &web.token)?;
+    }
+    for ProjectedToken { path, mode, token } in projected {
+        files::write(Path::new(path), token.as_bytes(), *mode, files::DIRECTORY_MODE)?;
     }
     if service(&cluster.server).is_some() {
         return Ok(());
@@ -180,7 +176,7 @@ fn write(secrets: &Path, identity: &Identity) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     use driftless_contract::{ClusterAccess, VERSION, WebIdentity, to_json};
     use serde_json::Value;
@@ -198,6 +194,7 @@ mod tests {
             },
             web_identity: web
                 .then(|| WebIdentity { role_arn: "arn:aws:iam::1:role/app".into(), token: format!("aws-canary-{generation}") }),
+            projected: Vec::new(),
             expires_at: "2026-11-21T19:00:00Z".parse().unwrap(),
         }
     }

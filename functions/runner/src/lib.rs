@@ -11,6 +11,7 @@ mod dotenv;
 mod environment;
 mod events;
 mod failure;
+mod files;
 mod hydrate;
 mod identity;
 mod lock;

@@ -33,9 +33,12 @@ impl Mask {
         for env in spec.env.iter().filter(|env| env.secret) {
             mask.add_text(&env.value);
         }
+        for file in spec.files.iter().filter(|file| file.secret) {
+            mask.add_text(&String::from_utf8_lossy(&file.content));
+        }
         for config in spec.config.iter().filter(|config| config.secret) {
             match &config.value {
-                ConfigValue::String(text) => mask.add_text(text),
+                ConfigValue::String(text) | ConfigValue::Token(text) => mask.add_text(text),
                 ConfigValue::Json(value) => mask.add(|forms| add_value(forms, value)),
             }
         }

@@ -12,8 +12,8 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure, RunSource,
-    RunSpec, VERSION, to_json,
+    Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
+    RunSource, RunSpec, VERSION, to_json,
 };
 use futures::future::{pending, try_join};
 use jiff::Timestamp;
@@ -29,6 +29,7 @@ use crate::{
     environment::{Environment, environment},
     events::{Events, MAX_MESSAGE_BYTES, cut, pending_in_state},
     failure::Failure,
+    files,
     hydrate::{HydrateError, hydrate},
     identity::ProgramIdentity,
     lock,
@@ -227,6 +228,13 @@ impl<'a> Session<'a> {
     }
 
     async fn fetch(&self) -> Result<(), Failure> {
+        for File { path, mode, content, .. } in &self.spec.files {
+            files::write(Path::new(path), content, *mode, files::DIRECTORY_MODE).map_err(|error| {
+                Failure::unknown(format!(
+                    "{error}; mount the volume at a directory of its own, or use an image whose user may write there"
+                ))
+            })?;
+        }
         match &self.spec.source {
             RunSource::Tree { dir, paths, manifest_sha256 } => {
                 let once = || hydrate(self.folder, dir, paths, manifest_sha256, &self.source);

@@ -3,11 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
-use std::fs;
+use std::{fs, path::Path};
 
 use driftless_contract::{
-    ClusterAccess, Drift, DriftedResource, EXIT_REFUSED, Env, Identity, Lock, Operation, Phase, Progress, RunLimits, VERSION,
-    Verdict, WebIdentity, to_json,
+    ClusterAccess, Drift, DriftedResource, EXIT_REFUSED, Env, File, Identity, Lock, Operation, Phase, Progress, RunLimits,
+    VERSION, Verdict, WebIdentity, to_json,
 };
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -175,13 +175,34 @@ async fn passed_on(name: &str, not_secret: &[&str], expected: &[&str]) {
     fs::write(aws.dir.join("masked"), outputs("[secret]")).unwrap();
     let env = |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret };
     aws.launch(|spec| {
-        spec.env = vec![env("A", "canary-1", true), env("B", "123456", true), env("C", "public", false), env("D", "publ", true)];
+        spec.env = vec![env("A", "canary-1", true), env("C", "public", false), env("D", "publ", true)];
+        spec.files = vec![file(&aws.dir.join("etc/pin"), b"123456", true), file(&aws.dir.join("etc/name"), b"public", false)];
         spec.not_secret = not_secret.iter().map(|key| (*key).to_owned()).collect();
     });
     aws.run().await.unwrap();
     let outputs = aws.result().outputs.unwrap();
     let secret: Vec<_> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name.as_str()).collect();
     assert_eq!((secret.as_slice(), &outputs["plain"].value), (expected, &"public".into()));
+}
+
+fn file(path: &Path, content: &[u8], secret: bool) -> File {
+    File { path: path.to_str().unwrap().into(), mode: 0o640, content: content.into(), secret }
+}
+
+#[tokio::test]
+async fn files_of_volumes_are_there_before_pulumi_or_the_run_names_the_one_that_cannot_be() {
+    let aws = Aws::new("files");
+    let (path, beyond) = (aws.dir.join("etc/pin"), aws.dir.join("etc/pin/beyond"));
+    aws.launch(|spec| spec.files = vec![file(&path, b"\xff", true), file(&beyond, b"", false)]);
+    aws.run().await.unwrap();
+    assert_eq!(fs::read(path).unwrap(), b"\xff");
+    let (phase, _, message) = aws.failure();
+    assert!(phase == Phase::Fetch && message.starts_with(&format!("cannot write {}: ", beyond.display())), "{message}");
+    assert!(
+        message.ends_with("mount the volume at a directory of its own, or use an image whose user may write there"),
+        "{message}"
+    );
+    assert!(aws.calls().is_empty());
 }
 
 #[tokio::test]
@@ -360,6 +381,7 @@ async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resou
             token: "canary-token".into(),
         },
         web_identity: Some(WebIdentity { role_arn: "arn:ours".into(), token: "canary-aws".into() }),
+        projected: vec![],
         expires_at: Timestamp::MAX,
     };
     aws.put("in/identity", to_json(&identity).into_bytes());

@@ -22,6 +22,7 @@ mod shared;
 mod stack;
 mod template;
 mod update;
+mod volumes;
 mod workspace;
 
 pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
@@ -46,6 +47,7 @@ pub use stack::{
 pub use update::{
     DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
 };
+pub use volumes::{FileSource, KeyToPath, MountedFiles, MountedObject};
 pub use workspace::{
     ConfigItem, ConfigValueFrom, DriftlessWorkspace, DriftlessWorkspaceStatus, EmbeddedMetadata, FluxArtifact, LocalSource,
     PodTemplate, ServiceTemplate, Workspace, WorkspaceGit, WorkspaceGitAuth, WorkspaceGithubApp, WorkspaceSpec, WorkspaceStack,

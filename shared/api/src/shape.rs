@@ -3,11 +3,14 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
-use driftless_core::{DefaultSize, InitContainer, TaskShape, size};
+use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape, size};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::{EnvFromSource, EnvVar, Quantity, ResourceRequirements, WorkspaceSpec, merge};
+use crate::{
+    EnvFromSource, EnvVar, Quantity, ResourceRequirements, WorkspaceSpec, merge,
+    volumes::{MountedFiles, Volumes},
+};
 
 /// The container that a pod template changes.
 const MAIN: &str = "pulumi";
@@ -15,18 +18,17 @@ const MAIN: &str = "pulumi";
 const PKO_INIT: [&str; 2] = ["bootstrap", "fetch"];
 /// A task has ten containers at most, and two are ours.
 const MAX_INIT: usize = 8;
-/// The volume that every init container has here, as in PKO.
-const SHARE: (&str, &str) = ("share", "/share");
 /// GiB of disk space that every task has, and that one can have.
 const DISK_GIB: u64 = 20;
 const MAX_DISK_GIB: u64 = 200;
 
 /// Fields of a pod that say where it runs, or how. A task runs the same program without them.
-const POD_ONLY: [&str; 20] = [
+const POD_ONLY: [&str; 21] = [
     "affinity",
     "dnsPolicy",
     "enableServiceLinks",
     "hostname",
+    "imagePullSecrets",
     "nodeName",
     "nodeSelector",
     "overhead",
@@ -58,6 +60,9 @@ const CONTAINER_ONLY: [&str; 11] = [
     "terminationMessagePolicy",
     "tty",
 ];
+
+/// The label of a node that a task has a counterpart of.
+const ARCHITECTURE: &str = "kubernetes.io/arch";
 
 /// Labels and annotations by which a webhook gives a pod an identity or files, and what does so here.
 const INJECTORS: [(&str, &str); 3] = [
@@ -115,6 +120,7 @@ struct Main {
     resources: ResourceRequirements,
     env: Vec<EnvVar>,
     env_from: Vec<EnvFromSource>,
+    volume_mounts: Vec<Value>,
 }
 
 /// The fields of an init container that have a meaning.
@@ -128,6 +134,7 @@ struct Init {
     args: Vec<String>,
     env: Vec<EnvVar>,
     resources: ResourceRequirements,
+    volume_mounts: Vec<Value>,
 }
 
 impl WorkspaceSpec {
@@ -137,10 +144,10 @@ impl WorkspaceSpec {
     pub fn shape(&self, at: &str, default: DefaultSize) -> Result<TaskShape, String> {
         self.check_own(at)?;
         let pod = format!("{at}.podTemplate.spec");
-        only(&pod, self.pod(), &["containers", "initContainers"], &POD_ONLY)?;
-        for field in ["containers", "initContainers"] {
+        only(&pod, self.pod(), &["containers", "initContainers", "volumes"], &POD_ONLY)?;
+        for (field, items) in [("containers", "containers"), ("initContainers", "containers"), ("volumes", "volumes")] {
             if !matches!(self.pod()[field], Value::Array(_) | Value::Null) {
-                return Err(format!("{pod}.{field} is no list of containers"));
+                return Err(format!("{pod}.{field} is no list of {items}"));
             }
         }
         let (main, main_at) = (self.main(at)?, format!("{pod}.containers[{MAIN}]"));
@@ -150,16 +157,34 @@ impl WorkspaceSpec {
         check_env(home("env"), &main.env)?;
         let mut asked = Asked::default();
         asked.add(&format!("{}.resources", home("resources")), &main.resources, true)?;
-        let init = inits(&pod, list(&self.pod()["initContainers"]), &mut asked)?;
+        let volumes = Volumes::of(&pod, self.pod())?;
+        let (mounts, _) = volumes.of_main(&main_at, &main.volume_mounts)?;
+        let init = inits(&pod, list(&self.pod()["initContainers"]), &volumes, &mut asked)?;
         let (cpu, memory_mib) = asked.size(at, default)?;
         let image = main.image.filter(|image| !image.is_empty());
-        Ok(TaskShape { image, cpu, memory_mib, ephemeral_gib: asked.disk(at)?, init })
+        Ok(TaskShape {
+            image,
+            architecture: self.architecture(&pod)?,
+            cpu,
+            memory_mib,
+            ephemeral_gib: asked.disk(at)?,
+            mounts,
+            init,
+        })
     }
 
     /// The environment of pulumi, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` over it.
     /// An error names a field of another type, which [`WorkspaceSpec::shape`] refuses too; see there for `at`.
     pub fn environment(&self, at: &str) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
         self.main(at).map(|main| (main.env_from, main.env))
+    }
+
+    /// The files that pulumi finds at its mount paths. An error is one of [`WorkspaceSpec::shape`] too; see there for `at`.
+    pub fn mounted_files(&self, at: &str) -> Result<Vec<MountedFiles>, String> {
+        let pod = format!("{at}.podTemplate.spec");
+        let (_, files) =
+            Volumes::of(&pod, self.pod())?.of_main(&format!("{pod}.containers[{MAIN}]"), &self.main(at)?.volume_mounts)?;
+        Ok(files)
     }
 
     /// Returns the fields that only say where or how a pod runs; see [`WorkspaceSpec::shape`] for `at`.
@@ -169,7 +194,10 @@ impl WorkspaceSpec {
         let has_metadata = self.pod_template.as_ref().is_some_and(|pod| pod.metadata.is_some());
         let own = [("serviceTemplate", has_service), ("podTemplate.metadata", has_metadata)];
         let own = own.into_iter().filter(|(_, is_there)| *is_there).map(|(field, _)| field.to_owned());
-        let pod = set_of(self.pod(), &POD_ONLY).map(|field| format!("podTemplate.spec.{field}"));
+        let selector = self.pod()["nodeSelector"].as_object();
+        let is_architecture = selector.is_some_and(|labels| labels.keys().all(|label| label == ARCHITECTURE));
+        let pod = set_of(self.pod(), &POD_ONLY).filter(move |field| !(is_architecture && *field == "nodeSelector"));
+        let pod = pod.map(|field| format!("podTemplate.spec.{field}"));
         let containers = ["containers", "initContainers"].into_iter().flat_map(|kind| {
             list(&self.pod()[kind]).iter().flat_map(move |container| {
                 let name = container["name"].as_str().unwrap_or_default();
@@ -201,6 +229,13 @@ impl WorkspaceSpec {
         }
     }
 
+    /// The architecture that a pod's node would have.
+    fn architecture(&self, pod: &str) -> Result<Option<Architecture>, String> {
+        let Some(name) = self.pod()["nodeSelector"][ARCHITECTURE].as_str() else { return Ok(None) };
+        let words = |error| format!("{pod}.nodeSelector[{ARCHITECTURE}]: {error}; Fargate has no other");
+        name.parse().map(Some).map_err(words)
+    }
+
     fn pod(&self) -> &Value {
         self.pod_template.as_ref().and_then(|pod| pod.spec.as_ref()).unwrap_or(&Value::Null)
     }
@@ -225,7 +260,6 @@ impl WorkspaceSpec {
                 &["name", "image", "imagePullPolicy", "resources", "env", "envFrom", "volumeMounts"],
                 &CONTAINER_ONLY,
             )?;
-            check_mounts(&at, container)?;
         }
         let own = Main {
             image: self.image.clone(),
@@ -233,13 +267,14 @@ impl WorkspaceSpec {
             resources: self.resources.clone().unwrap_or_default(),
             env: self.env.clone(),
             env_from: self.env_from.clone(),
+            volume_mounts: Vec::new(),
         };
         let own = serde_json::to_value(own).unwrap_or_default();
         typed(&format!("{at}[{MAIN}]"), self.patches().fold(own, merge))
     }
 }
 
-fn inits(pod: &str, containers: &[Value], asked: &mut Asked) -> Result<Vec<InitContainer>, String> {
+fn inits(pod: &str, containers: &[Value], volumes: &Volumes<'_>, asked: &mut Asked) -> Result<Vec<InitContainer>, String> {
     if containers.len() > MAX_INIT {
         return Err(format!("{pod}.initContainers has {}; a task has {MAX_INIT} at most: join some", containers.len()));
     }
@@ -255,16 +290,17 @@ fn inits(pod: &str, containers: &[Value], asked: &mut Asked) -> Result<Vec<InitC
         if name.is_empty() || !is_label || !names.insert(name) {
             return Err(format!("{at}: the name is {name:?}; use one of its own, of up to 63 of a-z, 0-9 and -"));
         }
-        init.push(init_container(&at, container, asked)?);
+        init.push(init_container(&at, container, volumes, asked)?);
     }
     Ok(init)
 }
 
-fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<InitContainer, String> {
+fn init_container(at: &str, container: &Value, volumes: &Volumes<'_>, asked: &mut Asked) -> Result<InitContainer, String> {
     let fields = ["name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts"];
     only(at, container, &fields, &CONTAINER_ONLY)?;
-    check_mounts(at, container)?;
-    let Init { name, image, image_pull_policy, command, args, env, resources } = typed(at, merge(Value::Null, container))?;
+    let Init { name, image, image_pull_policy, command, args, env, resources, volume_mounts } =
+        typed(at, merge(Value::Null, container))?;
+    let mounts = volumes.of_init(at, &volume_mounts)?;
     check_pull(at, image_pull_policy.as_deref())?;
     asked.add(&format!("{at}.resources"), &resources, false)?;
     if let Some(var) = env.iter().find(|var| var.value_from.is_some()) {
@@ -279,7 +315,7 @@ fn init_container(at: &str, container: &Value, asked: &mut Asked) -> Result<Init
             return Err(format!("{at} has $({variable}), which only Kubernetes expands; let a shell expand ${variable}"));
         }
     }
-    Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env })
+    Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env, mounts })
 }
 
 /// What the containers ask for.
@@ -394,26 +430,7 @@ fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), 
     let known = |field: &String| [fields, ignored].iter().any(|fields| fields.contains(&field.as_str()));
     let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known(field));
     let Some((field, _)) = other else { return Ok(()) };
-    let remedy = match field.as_str() {
-        "volumes" | "volumeMounts" | "volumeDevices" => {
-            "; take values from Secrets and ConfigMaps with the Stack's spec.envRefs, spec.secretsRef and spec.configRef"
-        }
-        _ => "",
-    };
-    Err(format!("{}; remove it{remedy}", meaningless(at, field)))
-}
-
-/// A container has no other mount than the volume that it has anyway.
-fn check_mounts(at: &str, container: &Value) -> Result<(), String> {
-    let (name, path) = SHARE;
-    let is_share = |mount: &Value| {
-        only(at, mount, &["name", "mountPath"], &[]).is_ok() && mount["name"] == name && mount["mountPath"] == path
-    };
-    match &container["volumeMounts"] {
-        Value::Array(mounts) if mounts.iter().all(is_share) => Ok(()),
-        Value::Null => Ok(()),
-        _ => Err(format!("{at}.volumeMounts: a task has no volume but {name:?}, and that at {path}; remove the others")),
-    }
+    Err(format!("{}; remove it", meaningless(at, field)))
 }
 
 fn check_pull(at: &str, policy: Option<&str>) -> Result<(), String> {
@@ -439,16 +456,16 @@ fn check_env(at: &str, env: &[EnvVar]) -> Result<(), String> {
     Ok(())
 }
 
-fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, String> {
+pub(crate) fn typed<T: DeserializeOwned>(at: &str, value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| format!("{at}: {error}"))
 }
 
-fn meaningless(at: &str, field: &str) -> String {
+pub(crate) fn meaningless(at: &str, field: &str) -> String {
     let dot = if field.starts_with('[') { "" } else { "." };
     format!("{at}{dot}{field} has no meaning on Fargate")
 }
 
-fn is_set(value: &Value) -> bool {
+pub(crate) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
         Value::Array(items) => !items.is_empty(),
@@ -457,7 +474,7 @@ fn is_set(value: &Value) -> bool {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
@@ -521,6 +538,10 @@ mod tests {
                 json!({ "image": "pulumi/pulumi:3", "imagePullPolicy": "Always", "securityProfile": "baseline" }),
                 image("pulumi/pulumi:3"),
             ),
+            (
+                pod(json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" } })),
+                TaskShape { architecture: Some(Architecture::Arm64), ..default.clone() },
+            ),
             (json!({ "podTemplate": { "spec": {} }, "projectInfo": { "name": "p", "runtime": "yaml" } }), default.clone()),
             (resources(json!({ "cpu": 1, "memory": "64Mi" }), json!({ "memory": "4Gi" })), of(1024, 4096, None)),
             (resources(json!({ "cpu": "2" }), json!({ "cpu": "100m" })), of(2048, 4096, None)),
@@ -566,6 +587,7 @@ mod tests {
                         entry_point: vec!["sh".into(), "-c".into()],
                         command: vec!["echo A=$(hostname) >> $PULUMI_ENV".into()],
                         env: vec![("B".into(), "1".into()), ("C".into(), String::new())],
+                        mounts: Vec::new(),
                     }],
                     ..default.clone()
                 },
@@ -602,7 +624,8 @@ mod tests {
             refused.starts_with("spec.serviceTemplate has no meaning on Fargate") && refused.ends_with("remove it"),
             "{refused}"
         );
-        for spec in [json!({}), pod(json!({ "tolerations": [], "containers": [{ "name": "pulumi", "ports": null }] }))] {
+        let arm = pod(json!({ "nodeSelector": { "kubernetes.io/arch": "arm64" } }));
+        for spec in [json!({}), arm, pod(json!({ "tolerations": [], "containers": [{ "name": "pulumi", "ports": null }] }))] {
             assert_eq!(PodFields::Refuse.check(&workspace(spec).pod_only("spec")), Ok(()));
         }
     }
@@ -617,10 +640,6 @@ mod tests {
         for (spec, words) in [
             (pod(json!({ "hostNetwork": true })), "podTemplate.spec.hostNetwork has no meaning on Fargate; remove it"),
             (pod(json!({ "nonsense": 1 })), "podTemplate.spec.nonsense has no meaning on Fargate; remove it"),
-            (
-                pod(json!({ "volumes": [{ "name": "v" }] })),
-                "podTemplate.spec.volumes has no meaning on Fargate; remove it; take values from",
-            ),
             (
                 pod(json!({ "containers": [{ "name": "proxy" }] })),
                 "podTemplate.spec.containers[proxy] has no meaning on Fargate beside pulumi",
@@ -666,17 +685,9 @@ mod tests {
                 main(json!({ "resources": { "limits": { "gpu": 1 } } })),
                 "podTemplate.spec.containers[pulumi].resources.limits[gpu] has no",
             ),
-            (
-                main(json!({ "volumeMounts": [{ "name": "v", "mountPath": "/v" }] })),
-                "containers[pulumi].volumeMounts: a task has no volume but",
-            ),
             (init(json!({ "name": "fetch" })), "podTemplate.spec.initContainers[fetch]: there is no such container"),
             (init(json!({ "name": "A b" })), r#"podTemplate.spec.initContainers[A b]: the name is "A b"; use"#),
             (init(json!({ "restartPolicy": "Always" })), "podTemplate.spec.initContainers[a].restartPolicy has no meaning"),
-            (
-                init(json!({ "volumeMounts": [{ "name": "share", "mountPath": "/s" }] })),
-                "initContainers[a].volumeMounts: a task has",
-            ),
             (
                 init(env(json!({ "secretKeyRef": { "name": "n", "key": "k" } }))),
                 "initContainers[a].env[A].valueFrom cannot be resolved",
@@ -688,6 +699,12 @@ mod tests {
             ),
             (pod(json!({ "initContainers": vec![json!({}); 9] })), "podTemplate.spec.initContainers has 9; a task has 8 at most"),
             (pod(json!({ "containers": { "name": "pulumi" } })), "podTemplate.spec.containers is no list of containers"),
+            (pod(json!({ "volumes": {} , "hostIPC": true })), "podTemplate.spec.hostIPC has no meaning"),
+            (
+                pod(json!({ "nodeSelector": { "kubernetes.io/arch": "s390x" } })),
+                r#"podTemplate.spec.nodeSelector[kubernetes.io/arch]: "s390x" is neither amd64 nor arm64; Fargate has no other"#,
+            ),
+            (pod(json!({ "volumes": "x" })), "podTemplate.spec.volumes is no list of volumes"),
             (pod(json!({ "containers": ["x"] })), "podTemplate.spec.containers[] has no meaning"),
         ] {
             let error = workspace(spec.clone())

@@ -122,7 +122,10 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
         (json!({ "stacks": [{ "name": "dev" }] }), "stacks"),
         (json!({ "projectInfo": { "name": "p", "runtime": "yaml" } }), "projectInfo"),
         (json!({ "local": { "dir": "/src" } }), "local"),
-        (json!({ "podTemplate": { "spec": { "volumes": [{ "name": "a" }] } } }), "podTemplate.spec.volumes"),
+        (
+            json!({ "podTemplate": { "spec": { "volumes": [{ "name": "a", "nfs": { "server": "s" } }] } } }),
+            "podTemplate.spec.volumes",
+        ),
     ] {
         let words = workspace(spec);
         assert!(words.starts_with(&format!("{at}.{field}")), "{field}: {words:?}");

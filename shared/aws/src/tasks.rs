@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_config::SdkConfig;
 use aws_sdk_ecs::{
@@ -7,12 +7,13 @@ use aws_sdk_ecs::{
     operation::run_task::RunTaskError,
     types::{
         AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition,
-        ContainerDefinition, ContainerDependency, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration, LogDriver,
-        MountPoint, NetworkConfiguration, NetworkMode, Tag, Task, TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
+        ContainerDefinition, ContainerDependency, CpuArchitecture, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration,
+        LogDriver, MountPoint, NetworkConfiguration, NetworkMode, OsFamily, RepositoryCredentials, RuntimePlatform, Tag, Task,
+        TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
     },
 };
 use driftless_contract::{Launch, ObjectKey, SECRETS, SHARE, keys, to_json};
-use driftless_core::{InitContainer, StopCode, TaskEnd, TaskShape};
+use driftless_core::{Architecture, InitContainer, Mount, StopCode, TaskEnd, TaskShape};
 use jiff::Timestamp;
 
 use crate::{
@@ -27,6 +28,9 @@ const MOUNT: &str = "/driftless";
 /// The volumes at [`SHARE`] and [`SECRETS`].
 const SHARE_VOLUME: &str = "share";
 const SECRETS_VOLUME: &str = "secrets";
+/// What precedes the name of a user's volume, and where our init container sees it.
+const VOLUME_PREFIX: &str = "volume-";
+const VOLUMES: &str = "/mnt";
 /// PKO's name for the file that an init container writes variables for pulumi to, and the file.
 const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
 /// Where the init container puts the runner.
@@ -72,6 +76,10 @@ pub struct TaskSettings {
     pub region: String,
     /// `TASK_TAGS`: tags of every task, each as `KEY=VALUE`.
     pub tags: Vec<String>,
+    /// `PRIVATE_REGISTRIES`: the hosts of registries that want a user and a password.
+    pub private_registries: Vec<String>,
+    /// `REGISTRY_SECRETS`: what precedes `/` and a host in the name of the secret with these.
+    pub registry_secrets: String,
 }
 
 /// The real Fargate.
@@ -96,15 +104,24 @@ impl Ecs {
     async fn register(&self, settings: &TaskSettings, family: &str, shape: &TaskShape) -> Result<String> {
         let call = "ecs:RegisterTaskDefinition";
         let containers = containers(settings, shape).map_err(|error| permanent(call, error))?;
-        let volumes = [VOLUME, SHARE_VOLUME, SECRETS_VOLUME].map(|name| Volume::builder().name(name).build());
+        let users = volumes(shape).into_iter().map(|name| format!("{VOLUME_PREFIX}{name}"));
+        let volumes = [VOLUME, SHARE_VOLUME, SECRETS_VOLUME].into_iter().map(Into::into).chain(users);
+        let volumes = volumes.map(|name| Volume::builder().name(name).build()).collect();
+        let processor = match shape.architecture.unwrap_or_default() {
+            Architecture::Amd64 => CpuArchitecture::X8664,
+            Architecture::Arm64 => CpuArchitecture::Arm64,
+        };
+        let platform = RuntimePlatform::builder().cpu_architecture(processor).operating_system_family(OsFamily::Linux).build();
         let disk = shape.ephemeral_gib.map(|gib| i32::try_from(gib).unwrap_or(i32::MAX));
         let request = self.client.register_task_definition().family(family).set_container_definitions(Some(containers));
         let request = request.requires_compatibilities(Compatibility::Fargate).network_mode(NetworkMode::Awsvpc);
+        let request = request.runtime_platform(platform);
         let request = request.cpu(shape.cpu.to_string()).memory(shape.memory_mib.to_string());
         let request = request.set_ephemeral_storage(disk.map(|gib| EphemeralStorage::builder().size_in_gib(gib).build()));
         let request = request.task_role_arn(&settings.role_arn).execution_role_arn(&settings.execution_role_arn);
+        let request = request.set_tags(Some(to_ecs(common_tags(settings))).filter(|tags| !tags.is_empty()));
         let values = || shape.init.iter().flat_map(|init| init.env.iter().map(|(_, value)| value));
-        let answer = request.set_volumes(Some(volumes.into())).send().await;
+        let answer = request.set_volumes(Some(volumes)).send().await;
         let answer = answer.map_err(|error| refusal(call, &error, values()))?;
         let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
         arn.map(Into::into).ok_or_else(|| transient(call, "the answer has no ARN"))
@@ -226,9 +243,17 @@ fn tags(settings: &TaskSettings, launch: &Launch) -> Vec<Tag> {
     let ObjectKey { cluster, namespace, .. } = &launch.run.update;
     let stack = launch.request.as_ref().and_then(|request| request.spec["workspaceName"].as_str());
     let ours = [("cluster", cluster.as_str()), ("namespace", namespace.as_str()), ("stack", stack.unwrap_or_default())];
-    let mut tags: BTreeMap<String, String> =
-        settings.tags.iter().filter_map(|tag| tag.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect();
+    let mut tags = common_tags(settings);
     tags.extend(ours.map(|(name, value)| (format!("driftless:{name}"), tag_value(value))));
+    to_ecs(tags)
+}
+
+/// The installation's own tags.
+fn common_tags(settings: &TaskSettings) -> BTreeMap<String, String> {
+    settings.tags.iter().filter_map(|tag| tag.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+}
+
+fn to_ecs(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
 }
 
@@ -241,8 +266,10 @@ fn tag_value(text: &str) -> String {
 /// Every part that shapes the definition is in its family's name: the same name is the same definition.
 fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
     let TaskSettings { role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, .. } = settings;
-    let shape = &to_json(shape);
-    let parts = [REVISION, shape, role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region];
+    let (shape, registries) = (&to_json(shape), &settings.private_registries.join(","));
+    let secrets = &settings.registry_secrets;
+    let parts =
+        [REVISION, shape, role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, registries, secrets];
     format!("driftless-{:.20}", keys::hash(&parts))
 }
 
@@ -257,27 +284,33 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
         .options("awslogs-region", &settings.region)
         .options("awslogs-stream-prefix", STREAM_PREFIX)
         .build()?;
-    let mounts = |read_only| {
-        Some(vec![mount(VOLUME, MOUNT, read_only), mount(SHARE_VOLUME, SHARE, false), mount(SECRETS_VOLUME, SECRETS, false)])
+    let mounts = |read_only, users: Vec<MountPoint>| {
+        let ours = [mount(VOLUME, MOUNT, read_only), mount(SHARE_VOLUME, SHARE, false), mount(SECRETS_VOLUME, SECRETS, false)];
+        Some(ours.into_iter().chain(users).collect())
     };
     // The runner's place, and the directories that every image's user may write to.
-    let install = ["install", RUNNER, SHARE, SECRETS];
+    let users = volumes(shape);
+    let place = |name: &str| format!("{VOLUMES}/{name}");
+    let install = ["install", RUNNER, SHARE, SECRETS].into_iter().map(Into::into).chain(users.iter().map(|name| place(name)));
+    let opened = users.iter().map(|name| mount(&format!("{VOLUME_PREFIX}{name}"), &place(name), false));
     let runner = ContainerDefinition::builder()
         .name(INIT)
         .image(&settings.runner_image)
+        .set_repository_credentials(credentials(settings, &settings.runner_image))
         // A volume is root's, who alone may give it to the others. The image's own user is nobody.
         .user("0")
         .essential(false)
-        .set_command(Some(install.map(Into::into).into()))
-        .set_mount_points(mounts(false))
+        .set_command(Some(install.collect()))
+        .set_mount_points(mounts(false, opened.collect()))
         .start_timeout(INIT_TIMEOUT_SECONDS)
         .log_configuration(log.clone());
     let mut main = ContainerDefinition::builder()
         .name(MAIN)
         .image(image)
+        .set_repository_credentials(credentials(settings, image))
         .essential(true)
         .entry_point(RUNNER)
-        .set_mount_points(mounts(true))
+        .set_mount_points(mounts(true, users_mounts(&shape.mounts)))
         .depends_on(after(INIT)?)
         .environment(variable("DRIFTLESS_BUCKET", &settings.bucket))
         .environment(variable("DRIFTLESS_ROLE_ID", &settings.role_id))
@@ -288,7 +321,9 @@ fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result
     let mut previous = INIT.to_owned();
     for init in &shape.init {
         let name = format!("init-{}", init.name);
-        all.push(init_container(init, &name, image, &previous)?.log_configuration(log.clone()).build());
+        let own = init.image.as_deref().unwrap_or(image);
+        let container = init_container(init, &name, own, &previous)?.log_configuration(log.clone());
+        all.push(container.set_repository_credentials(credentials(settings, own)).build());
         // After each of them, so that the first that fails ends the task.
         main = main.depends_on(after(&name)?);
         previous = name;
@@ -309,17 +344,42 @@ fn init_container(
     let words = |words: &[String]| Some(words.to_vec()).filter(|words| !words.is_empty());
     Ok(ContainerDefinition::builder()
         .name(name)
-        .image(init.image.as_deref().unwrap_or(image))
+        .image(image)
         .essential(false)
         .set_entry_point(words(&init.entry_point))
         .set_command(words(&init.command))
         .set_environment(Some(env.into_iter().map(|(name, value)| variable(name, value)).collect()))
-        .mount_points(mount(SHARE_VOLUME, SHARE, false))
+        .set_mount_points(Some([vec![mount(SHARE_VOLUME, SHARE, false)], users_mounts(&init.mounts)].concat()))
         .depends_on(after(previous)?))
+}
+
+/// How the execution role logs in to the registry of an image; `None` for ECR, and where nobody has to.
+fn credentials(settings: &TaskSettings, image: &str) -> Option<RepositoryCredentials> {
+    let host = registry(image);
+    settings.private_registries.iter().any(|private| private == host).then(|| {
+        // A secret of the task's own Region has a name for an ARN. The parameter is set, so that there is no error.
+        RepositoryCredentials::builder().credentials_parameter(format!("{}/{host}", settings.registry_secrets)).build().ok()
+    })?
+}
+
+/// The host of an image's registry, as container runtimes read it: the first part of a name that could be one, or Docker Hub.
+fn registry(image: &str) -> &str {
+    let host = image.split_once('/').map(|(host, _)| host).filter(|host| host.contains(['.', ':']) || *host == "localhost");
+    host.unwrap_or("docker.io")
 }
 
 fn variable(name: &str, value: &str) -> KeyValuePair {
     KeyValuePair::builder().name(name).value(value).build()
+}
+
+/// The names of the user's volumes.
+fn volumes(shape: &TaskShape) -> BTreeSet<&str> {
+    let mounts = shape.mounts.iter().chain(shape.init.iter().flat_map(|init| &init.mounts));
+    mounts.map(|mount| mount.volume.as_str()).collect()
+}
+
+fn users_mounts(mounts: &[Mount]) -> Vec<MountPoint> {
+    mounts.iter().map(|Mount { volume, path }| mount(&format!("{VOLUME_PREFIX}{volume}"), path, false)).collect()
 }
 
 fn mount(volume: &str, path: &str, read_only: bool) -> MountPoint {
@@ -397,6 +457,8 @@ mod tests {
             bucket: "bucket".into(),
             region: "eu-west-1".into(),
             tags: Vec::new(),
+            private_registries: Vec::new(),
+            registry_secrets: "driftless/registries".into(),
         }
     }
 
@@ -421,6 +483,32 @@ mod tests {
     }
 
     #[test]
+    fn image_of_a_private_registry_is_pulled_with_its_secret() {
+        let of = |registries: &[&str]| {
+            let private_registries = registries.iter().map(|host| (*host).to_owned()).collect();
+            let settings = TaskSettings { private_registries, ..settings() };
+            let init = vec![init("a", Some("ghcr.io/team/tool:1"))];
+            let shape = TaskShape { image: Some("team/pulumi".into()), init, ..TaskShape::default() };
+            let all = containers(&settings, &shape).unwrap().into_iter();
+            let secret =
+                |container: ContainerDefinition| Some(container.repository_credentials()?.credentials_parameter().to_owned());
+            all.map(secret).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&[]), [None, None, None]);
+        let secret = |host: &str| Some(format!("driftless/registries/{host}"));
+        assert_eq!(of(&["ghcr.io", "docker.io"]), [secret("docker.io"), secret("ghcr.io"), secret("docker.io")]);
+        for (image, host) in [
+            ("pulumi", "docker.io"),
+            ("team/pulumi:1", "docker.io"),
+            ("localhost/pulumi", "localhost"),
+            ("registry:5000/pulumi@sha256:ab", "registry:5000"),
+            ("public.ecr.aws/pulumi/pulumi:3", "public.ecr.aws"),
+        ] {
+            assert_eq!(registry(image), host, "{image}");
+        }
+    }
+
+    #[test]
     fn tag_values_have_what_ecs_allows() {
         assert_eq!(tag_value("shop-1.eu*ä!"), "shop-1.eu___");
         assert_eq!(tag_value(&"a".repeat(300)).len(), 256);
@@ -434,6 +522,7 @@ mod tests {
             entry_point: vec!["sh".into()],
             command: Vec::new(),
             env,
+            mounts: Vec::new(),
         }
     }
 
@@ -466,6 +555,22 @@ mod tests {
         // Each is the user that its image says, but for ours, which gives the volumes away.
         let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
         assert_eq!(users, [Some("0"), None, None, None]);
+    }
+
+    #[test]
+    fn volume_is_mounted_where_each_container_wants_it_and_opened_to_every_user() {
+        let mounts = |path: &str| vec![Mount { volume: "cache".into(), path: path.into() }];
+        let init = vec![InitContainer { mounts: mounts("/c"), ..init("a", None) }];
+        let shape = TaskShape { mounts: mounts("/cache"), init, ..TaskShape::default() };
+        assert_eq!(volumes(&shape), BTreeSet::from(["cache"]));
+        let all = containers(&settings(), &shape).unwrap();
+        let last = |container: &ContainerDefinition| {
+            let mount = container.mount_points().last().unwrap();
+            (mount.source_volume().unwrap().to_owned(), mount.container_path().unwrap().to_owned())
+        };
+        let expected = ["/mnt/cache", "/c", "/cache"].map(|path| ("volume-cache".to_owned(), path.to_owned()));
+        assert_eq!(all.iter().map(last).collect::<Vec<_>>(), expected);
+        assert_eq!(all[0].command().last().unwrap(), "/mnt/cache");
     }
 
     #[test]
@@ -515,10 +620,12 @@ mod tests {
         let shape = TaskShape { image: Some("image".into()), ..TaskShape::default() };
         let others = [
             TaskShape { image: Some("other".into()), ..shape.clone() },
+            TaskShape { architecture: Some(Architecture::Arm64), ..shape.clone() },
             TaskShape { cpu: 512, ..shape.clone() },
             TaskShape { memory_mib: 1024, ..shape.clone() },
             TaskShape { ephemeral_gib: Some(21), ..shape.clone() },
             TaskShape { init: vec![init("a", None)], ..shape.clone() },
+            TaskShape { mounts: vec![Mount { volume: "v".into(), path: "/v".into() }], ..shape.clone() },
         ];
         for other in others {
             assert_ne!(family(&settings(), &shape), family(&settings(), &other), "{other:?}");

@@ -20,8 +20,8 @@ pub use report::{
     Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult, Verdict, reason,
 };
 pub use run::{
-    ClusterAccess, Config, ConfigValue, Env, Identity, InputsRead, Launch, Owner, Refused, RunId, RunLimits, RunRequest,
-    RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, WebIdentity,
+    ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, Owner, ProjectedToken, Refused, RunId,
+    RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, WebIdentity,
 };
 
 /// The version that every message and document carries.

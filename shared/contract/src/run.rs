@@ -183,6 +183,9 @@ pub struct RunSpec {
     /// The environment of pulumi, in order; a later entry of the same name wins.
     #[serde(default)]
     pub env: Vec<Env>,
+    /// The files at the mount paths of the Workspace's volumes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<File>,
     /// The stack's configuration.
     #[serde(default)]
     pub config: Vec<Config>,
@@ -301,6 +304,9 @@ pub struct Identity {
     /// For AWS, where the ServiceAccount names a role (`eks.amazonaws.com/role-arn`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub web_identity: Option<WebIdentity>,
+    /// For what the Workspace's projected volumes name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projected: Vec<ProjectedToken>,
     /// When the first of the tokens expires.
     pub expires_at: Timestamp,
 }
@@ -330,6 +336,18 @@ pub struct WebIdentity {
     pub token: String,
 }
 
+/// A token of a projected volume.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ProjectedToken {
+    /// The file's absolute path.
+    pub path: String,
+    /// Its permissions.
+    pub mode: u32,
+    /// The token.
+    pub token: String,
+}
+
 /// An environment variable. `Debug` shows the name only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -346,6 +364,41 @@ pub struct Env {
 impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Env").field("name", &self.name).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// A file that pulumi finds, as at a pod's mount path. `Debug` shows the path only.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct File {
+    /// The absolute path.
+    pub path: String,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its content, in base64 in the document.
+    #[serde(with = "base64_text")]
+    pub content: Vec<u8>,
+    /// It came from a Secret: masked wherever it shows up.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path).field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+mod base64_text {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(content: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(content))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(|_| D::Error::custom("the content is not base64"))
     }
 }
 
@@ -383,6 +436,9 @@ pub struct SealedInputs {
     pub env: Vec<Env>,
     /// See [`RunSpec::config`].
     pub config: Vec<Config>,
+    /// See [`RunSpec::files`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<File>,
 }
 
 /// A configuration value's form.
@@ -393,4 +449,6 @@ pub enum ConfigValue {
     String(String),
     /// Typed or structured; needs pulumi 3.202.0.
     Json(Value),
+    /// The token of this file ([`ProjectedToken::path`]). A runner gets the token itself, as [`ConfigValue::String`].
+    Token(String),
 }

@@ -1,3 +1,5 @@
+use std::str::FromStr;
+
 use serde::Serialize;
 
 /// The size of a task whose Workspace does not say, as the installation sets it. Where Fargate has no such size, the task gets the next
@@ -30,17 +32,46 @@ const SIZES: [(u32, u32, u32, u32); 8] = [
     (16384, 32768, 122_880, 8192),
 ];
 
+/// The processor of a task, by Kubernetes' names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    /// x86, 64 bits.
+    #[default]
+    Amd64,
+    /// Arm, 64 bits: AWS's Graviton.
+    Arm64,
+}
+
+impl FromStr for Architecture {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "amd64" => Ok(Self::Amd64),
+            "arm64" => Ok(Self::Arm64),
+            _ => Err(format!("{name:?} is neither amd64 nor arm64")),
+        }
+    }
+}
+
 /// What a task is made of, as far as a Workspace says it: two tasks of the same shape have one task definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TaskShape {
     /// The image with `pulumi`; the installation's default if it is not there.
     pub image: Option<String>,
+    /// The processor, for which every image of the task has to be built; the installation's default if it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<Architecture>,
     /// CPU units; a vCPU has 1024. Fargate has it together with [`TaskShape::memory_mib`].
     pub cpu: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
     /// Disk space in GiB, 21 to 200; Fargate's 20 if it is not there.
     pub ephemeral_gib: Option<u32>,
+    /// The volumes that pulumi sees beside those of every task.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
     /// What runs before pulumi, one after the other. At most eight.
     pub init: Vec<InitContainer>,
 }
@@ -48,7 +79,7 @@ pub struct TaskShape {
 impl Default for TaskShape {
     fn default() -> Self {
         let DefaultSize { cpu, memory_mib } = DefaultSize::default();
-        Self { image: None, cpu, memory_mib, ephemeral_gib: None, init: Vec::new() }
+        Self { image: None, architecture: None, cpu, memory_mib, ephemeral_gib: None, mounts: Vec::new(), init: Vec::new() }
     }
 }
 
@@ -65,6 +96,18 @@ pub struct InitContainer {
     pub command: Vec<String>,
     /// Its environment, in order; a later entry of the same name wins.
     pub env: Vec<(String, String)>,
+    /// The volumes that it sees beside the one that all containers share.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+}
+
+/// A volume of a task where a container sees it. It is empty when the task starts, and the same volume in all containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Mount {
+    /// The volume's name: up to 63 of a-z, 0-9 and `-`.
+    pub volume: String,
+    /// The absolute path.
+    pub path: String,
 }
 
 /// The smallest size of Fargate that holds so many thousandths of a CPU and so many bytes, as CPU units and MiB. What is not asked for is

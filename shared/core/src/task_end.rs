@@ -100,7 +100,10 @@ impl TaskEnd {
         let remedies = [
             ("outofmemory", MORE_MEMORY),
             ("pulumi: exit code 137", KILLED),
-            ("cannotpull", "check the Workspace's image and the pull limits of its registry"),
+            (
+                "cannotpull",
+                "check the Workspace's image, the pull limits of its registry, and that PrivateRegistries has a private one",
+            ),
             ("resourceinitializationerror", "check the way from the subnets to ECR, CloudWatch Logs and the image registries"),
             ("network interface", "check the free addresses of the subnets"),
             ("dependency graph", "see the log of the init container that failed"),

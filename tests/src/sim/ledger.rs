@@ -358,7 +358,7 @@ impl Ledger {
         let stack_uid = update.stack(SYSTEM).map(|stack| stack.uid);
         let request = ours.reconcile_request.clone().unwrap_or_default();
         let secret = spec.config.iter().find(|config| config.secret).map(|config| match &config.value {
-            ConfigValue::String(value) => value.clone(),
+            ConfigValue::String(value) | ConfigValue::Token(value) => value.clone(),
             ConfigValue::Json(value) => value.to_string(),
         });
         let stack_uid = stack_uid?;

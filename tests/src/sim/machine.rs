@@ -11,7 +11,7 @@ use std::{
 use driftless_api::{PodFields, Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
-use driftless_core::{DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
+use driftless_core::{Architecture, DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
 use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::{SignedDuration, Timestamp};
@@ -434,6 +434,7 @@ impl Machine {
                     namespaces: WatchNamespaces::All,
                     task_role_id: ROLE.into(),
                     default_image: "pulumi".into(),
+                    default_architecture: Architecture::Amd64,
                     pod_fields: PodFields::Ignore,
                     default_size: DefaultSize::default(),
                     spot: true,

@@ -177,6 +177,7 @@ fn settings(
         ("SecurityGroups", "sg-1"),
         ("RunnerImage", "driftless/runner"),
         ("Architecture", "x86_64"),
+        ("PrivateRegistries", aws::PRIVATE_REGISTRY),
         ("LookPeriodSeconds", LOOK_PERIOD_SECONDS),
         ("MaxRuns", &runs),
         ("MaxRunsPerNamespace", &runs_of_one),

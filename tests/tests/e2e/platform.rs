@@ -47,7 +47,7 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
     try_join_all(names.iter().map(|name| team.wait(name, "to fail to start twice", has_failed_twice))).await?;
     let refused = |stack: &Stack| {
         condition(stack).is_some_and(|(type_, reason, message)| {
-            let remedy = "check the Workspace's image and the pull limits of its registry; not counted as a failed update";
+            let remedy = "check the Workspace's image, the pull limits of its registry, and that PrivateRegistries has a private one; not counted as a failed update";
             type_ == "Reconciling" && reason == "PlatformFailure" && message.contains(PULL) && message.contains(remedy)
         })
     };
@@ -90,6 +90,20 @@ async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
         let ready = team.wait(name, "to be Ready", is_ready).await?;
         assert_eq!(failures(&ready), (Some(0), None), "{:#?}", ready.status);
     }
+    team.clear().await
+}
+
+#[tokio::test]
+async fn image_of_a_private_registry_is_pulled_with_the_login_of_the_installation() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("registry").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let pod = "podTemplate: { spec: { imagePullSecrets: [{ name: any }] } }";
+    let template = format!("  workspaceTemplate: {{ spec: {{ image: 'private.example/pulumi:1', {pod} }} }}\n");
+    team.apply_stack("app", Source::Program("app"), &template).await?;
+    team.ready_after("app", 1).await?;
+    let ignored = team.events("app", "PodFieldsIgnored").await?;
+    ensure!(ignored.iter().any(|note| note.contains("podTemplate.spec.imagePullSecrets")), "{ignored:?}");
     team.clear().await
 }
 

@@ -10,7 +10,7 @@ mod stacks;
 
 use std::collections::BTreeMap;
 
-use driftless_contract::{Identity, ObjectKey, RunMessage, RunSpec};
+use driftless_contract::{ConfigValue, File, Identity, ObjectKey, RunMessage, RunSpec, StackId};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use serde_json::{Value, json};
 
@@ -26,6 +26,7 @@ pub(crate) fn settings() -> Settings {
         namespaces: WatchNamespaces::All,
         task_role_id: "AROA".into(),
         default_image: "pulumi".into(),
+        default_architecture: Architecture::Amd64,
         pod_fields: PodFields::Ignore,
         default_size: DefaultSize { cpu: 512, memory_mib: 1024 },
         spot: true,

@@ -155,3 +155,58 @@ fn what_an_updates_status_says_stops_no_launch_of_ours() {
     looked(&world, &hint("u"));
     assert!(world.live_tasks().is_empty() && world.objects().is_empty() && update(&world, "u").is_complete());
 }
+
+#[test]
+fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
+    let volumes = json!([
+        { "name": "db", "secret": { "secretName": "s", "items": [{ "key": "A", "path": "d/password", "mode": 256 }] } },
+        { "name": "ca", "configMap": { "name": "ca" } },
+        { "name": "token", "projected": { "sources": [{ "serviceAccountToken": { "audience": "vault", "path": "t" } }] } },
+    ]);
+    let mounts = json!([
+        { "name": "db", "mountPath": "/etc/db" },
+        { "name": "ca", "mountPath": "/etc/ca/ca.crt", "subPath": "ca.crt" },
+        { "name": "token", "mountPath": "/var/run/secrets/vault" },
+    ]);
+    let template = json!({ "spec": { "volumes": volumes, "containers": [{ "name": "pulumi", "volumeMounts": mounts }] } });
+    let config = [("ca", "/etc/ca/ca.crt"), ("token", "/var/run/secrets/vault/t")]
+        .map(|(key, path)| json!({ "key": key, "valueFrom": { "path": path }, "secret": true }));
+    let stacks = json!([{ "name": "dev", "config": config }]);
+    let ours = json!({ "seal": true, "workspace": { "podTemplate": template, "stacks": stacks } });
+    let of = |world: &World, operation: &str| {
+        of_stack(world, "n", operation, &json!({}));
+        let update = world.object(&key("Update", "n", "u")).unwrap();
+        world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
+        looked(world, &hint("u"));
+    };
+    let insert = |world: &World, kind: &str, name: &str, data: Value| {
+        world.insert(json!({ "apiVersion": "v1", "kind": kind, "metadata": { "namespace": "n", "name": name }, "data": data }));
+    };
+    let world = quiet();
+    of(&world, "up");
+    assert!(waits(&world, "u").1.starts_with("Secret \"s\" is not there; the run starts when it is"));
+    insert(&world, "Secret", "s", json!({ "A": "/w==", "B": "Yg==" }));
+    insert(&world, "ConfigMap", "ca", json!({ "other": "x" }));
+    looked(&world, &hint("u"));
+    assert!(waits(&world, "u").1.contains("ConfigMap \"ca\" has no file \"ca.crt\", the subPath of \"/etc/ca/ca.crt\""));
+    insert(&world, "ConfigMap", "ca", json!({ "ca.crt": "PEM", "other": "x" }));
+    looked(&world, &hint("u"));
+    let file = |path: &str, mode, content: &[u8], secret| File { path: path.into(), mode, content: content.into(), secret };
+    let expected = [file("/etc/db/d/password", 0o400, b"\xff", true), file("/etc/ca/ca.crt", 0o644, b"PEM", false)];
+    let given = spec(&world);
+    assert_eq!(given.files, expected);
+    assert!(given.inputs.is_some());
+    let [token] = &identity(&world).projected[..] else { panic!("one token") };
+    assert_eq!((token.path.as_str(), token.mode), ("/var/run/secrets/vault/t", 0o644));
+    assert!(token.token.ends_with("for vault"), "{}", token.token);
+    let values = |spec: RunSpec| spec.config.into_iter().map(|config| config.value).collect::<Vec<_>>();
+    assert!(values(given) == [ConfigValue::String("PEM".into()), ConfigValue::String(token.token.clone())]);
+    let sealed = world.objects()[&keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() })].clone();
+
+    let world = quiet();
+    let key = keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() });
+    world.drive(world.put_sealed(&key, sealed)).unwrap().unwrap();
+    of(&world, "destroy");
+    assert_eq!(spec(&world).files, expected);
+    assert_eq!(values(spec(&world)).len(), 2);
+}

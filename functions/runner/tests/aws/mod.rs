@@ -249,6 +249,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         inputs: None,
         stale_lock: None,
         resources: None,
+        files: vec![],
         not_secret: vec![],
     }
 }

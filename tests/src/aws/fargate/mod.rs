@@ -60,6 +60,9 @@ impl Fault {
     }
 }
 
+/// The host of a registry that lets nobody in without a login.
+pub const PRIVATE_REGISTRY: &str = "private.example";
+
 /// The service.
 pub struct Fargate {
     site: Arc<Site>,
@@ -170,8 +173,11 @@ impl Fargate {
             other => return Err(Fault::new("UnsupportedFeatureException", format!("this world's ECS has no {other}"))),
         };
         if input["tags"].as_array().is_some_and(|tags| !tags.is_empty()) {
-            // What is created has no id yet.
-            let resource = if operation == "RunTask" { self.task_arn("*") } else { "*".into() };
+            // What is created has no id or revision yet.
+            let resource = match operation {
+                "RunTask" => self.task_arn("*"),
+                _ => self.arn(&format!("task-definition/{}:*", input["family"].as_str().unwrap_or_default())),
+            };
             demands.push(Demand::new("ecs:TagResource", resource).with("ecs:CreateAction", operation));
         }
         Ok(demands)

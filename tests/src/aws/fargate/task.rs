@@ -21,9 +21,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Fargate, Order, definition::list, epoch, run::main_container};
+use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, run::main_container};
 use crate::{
-    aws::{now, random_hex},
+    aws::{now, policy::Demand, random_hex, template::Template},
     world::process::{Process, TASK, command},
 };
 
@@ -31,6 +31,8 @@ use crate::{
 const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
+/// What ECS says of a registry that lets nobody in without a login.
+const UNAUTHORIZED: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): 401 Unauthorized:";
 /// Between tries to deliver an event.
 const REDELIVERY: Duration = Duration::from_millis(500);
 /// As often is an event tried; AWS goes on for a day.
@@ -192,9 +194,20 @@ fn check(fargate: &Fargate, definition: &Value) -> Result<()> {
 fn unpulled(fargate: &Fargate, definition: &Value) -> Option<(String, String)> {
     let unpullable = &fargate.state().unpullable;
     list(&definition["containerDefinitions"]).iter().find_map(|container| {
-        let reason = unpullable.get(container["image"].as_str()?)?;
-        Some((name(container).to_owned(), reason.clone()))
+        let image = container["image"].as_str()?;
+        let unknown = || (!may_pull(&fargate.site.template, image, container)).then(|| format!("{UNAUTHORIZED} {image}"));
+        let reason = unpullable.get(image).cloned().or_else(unknown)?;
+        Some((name(container).to_owned(), reason))
     })
+}
+
+/// Whether the registry of the image lets the execution role in: with a secret that the role may read, where one is wanted.
+fn may_pull(template: &Template, image: &str, container: &Value) -> bool {
+    let wants = image.split_once('/').is_some_and(|(host, _)| host == PRIVATE_REGISTRY);
+    let Some(secret) = container["repositoryCredentials"]["credentialsParameter"].as_str() else { return !wants };
+    // Secrets Manager adds six characters to the name.
+    let arn = format!("arn:aws:secretsmanager:{}:{}:secret:{secret}-a1B2c3", template.region, template.account);
+    template.allows("ExecutionRole", &Demand::new("secretsmanager:GetSecretValue", arn))
 }
 
 /// How long the task is pending because of its images.

@@ -289,6 +289,8 @@ async fn client(world: &TestWorld, keys: &Credentials) -> Ecs {
         bucket: world.aws.bucket.clone(),
         region: REGION.into(),
         tags: Vec::new(),
+        private_registries: Vec::new(),
+        registry_secrets: "driftless/registries".into(),
     };
     Ecs::new(&world.config(keys).await, "driftless".into(), Some(settings))
 }
@@ -303,7 +305,7 @@ async fn errors_of_ecs_are_sorted_as_the_sdk_reads_them() {
     assert!(matches!(&refused, Error::Invalid { message, .. } if message.contains("Container.image")), "{refused:?}");
     let long = "A".repeat(70_000);
     let init = [("TOKEN".to_owned(), long)].into();
-    let init = InitContainer { name: "a".into(), image: None, entry_point: Vec::new(), command: Vec::new(), env: init };
+    let init = InitContainer { name: "a".into(), env: init, ..InitContainer::default() };
     let refused = ecs.definition(&TaskShape { init: vec![init], ..shape("image") }).await.unwrap_err();
     assert!(matches!(&refused, Error::Invalid { message, .. } if message.contains("65536")), "{refused:?}");
 

@@ -122,13 +122,16 @@ fn a_permissions_boundary_is_on_every_role() {
 }
 
 #[test]
-fn the_launcher_tags_tasks_only_when_it_starts_them() {
+fn the_launcher_tags_tasks_and_definitions_only_when_it_makes_them() {
     let template = read(TEMPLATE).unwrap();
     let tag = |resource: &str, by: Option<&str>| {
         let demand = Demand::new("ecs:TagResource", format!("arn:aws:ecs:eu-west-1:111122223333:{resource}"));
         template.allows("LauncherRole", &by.map_or(demand.clone(), |by| demand.with("ecs:CreateAction", by)))
     };
     assert!(tag("task/d/*", Some("RunTask")));
+    let definition = "task-definition/driftless-0a1b:*";
+    assert!(tag(definition, Some("RegisterTaskDefinition")) && !tag(definition, None) && !tag(definition, Some("RunTask")));
+    assert!(!tag("task-definition/other:*", Some("RegisterTaskDefinition")));
     assert!(!tag("task/d/t1", None) && !tag("task/other/*", Some("RunTask")) && !tag("task/d/*", Some("CreateService")));
 }
 

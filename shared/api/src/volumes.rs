@@ -1,0 +1,522 @@
+//! The volumes of a pod template: what a task has of them. An `emptyDir` is a volume of the task; Secrets, `ConfigMap`s and tokens are
+//! files that the runner writes before pulumi starts.
+
+use std::collections::BTreeSet;
+
+use driftless_core::Mount;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    merge,
+    shape::{is_set, list, meaningless, typed},
+};
+
+/// The volume that every container has here, as in PKO.
+const SHARE: (&str, &str) = ("share", "/share");
+/// Where a pod has its tokens: a volume of every task.
+const SECRETS: &str = "/var/run/secrets";
+/// What of the two is taken.
+const TAKEN: [&str; 5] =
+    ["/share/.env", "/share/source", "/share/workspace", "/var/run/secrets/eks.amazonaws.com", "/var/run/secrets/kubernetes.io"];
+/// Where no volume can be: they are the kernel's, the runner's, and that of which `/var/run` is a link in most images.
+const NOT_MOUNTED: [&str; 5] = ["/dev", "/driftless", "/proc", "/run", "/sys"];
+/// Each is one call for a token, now and whenever it is renewed.
+const MAX_TOKENS: usize = 8;
+/// Kubernetes' default.
+const DEFAULT_MODE: u32 = 0o644;
+
+/// Files that a run finds at a mount path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountedFiles {
+    /// The mount path: a directory, or the file itself where [`MountedFiles::sub_path`] is set.
+    pub path: String,
+    /// The only file of the volume that is mounted.
+    pub sub_path: Option<String>,
+    /// The permissions of files that state none.
+    pub mode: u32,
+    /// Where the content is.
+    pub source: FileSource,
+}
+
+impl MountedFiles {
+    /// The path and the permissions of a file of the volume; `None` if it is not mounted.
+    #[must_use]
+    pub fn place(&self, file: &str, mode: Option<u32>) -> Option<(String, u32)> {
+        let path = match self.sub_path.as_deref() {
+            None => format!("{}/{file}", self.path),
+            Some(sub_path) if sub_path == file => self.path.clone(),
+            Some(_) => return None,
+        };
+        Some((path, mode.unwrap_or(self.mode)))
+    }
+}
+
+/// Where the content of files is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileSource {
+    /// In a Secret.
+    Secret(MountedObject),
+    /// In a `ConfigMap`.
+    ConfigMap(MountedObject),
+    /// In a token of the `ServiceAccount`.
+    Token {
+        /// For whom it is; the API server if it is not there.
+        audience: Option<String>,
+        /// The file, relative to the mount path.
+        path: String,
+    },
+}
+
+/// A Secret or `ConfigMap` whose keys are files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountedObject {
+    /// The object's name.
+    pub name: String,
+    /// The keys that are files; all of them if it is empty.
+    pub items: Vec<KeyToPath>,
+    /// The object and its keys may be missing.
+    pub optional: bool,
+}
+
+/// A key of an object as a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyToPath {
+    /// The key.
+    pub key: String,
+    /// The file, relative to the mount path.
+    pub path: String,
+    /// Its permissions; those of the volume if they are not there.
+    pub mode: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Volume {
+    name: String,
+    secret: Option<Object>,
+    config_map: Option<Object>,
+    projected: Option<Projected>,
+    #[serde(rename = "emptyDir")]
+    _empty_dir: Option<Value>,
+}
+
+/// Both kinds of objects, as a volume and as a part of a projected one.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Object {
+    #[serde(alias = "secretName")]
+    name: String,
+    items: Vec<KeyToPath>,
+    optional: bool,
+    default_mode: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Projected {
+    #[serde(default)]
+    sources: Vec<Projection>,
+    default_mode: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Projection {
+    secret: Option<Object>,
+    config_map: Option<Object>,
+    service_account_token: Option<Token>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Token {
+    #[serde(default)]
+    audience: String,
+    path: String,
+    /// Tokens here live for as long as the installation says, and are renewed.
+    #[serde(rename = "expirationSeconds")]
+    _expiration_seconds: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct VolumeMount {
+    name: String,
+    mount_path: String,
+    #[serde(default)]
+    sub_path: String,
+    /// The files of a run are its own: what it changes in them, it changes for itself.
+    #[serde(rename = "readOnly")]
+    _read_only: Option<bool>,
+}
+
+/// Files of a volume: the permissions of those that state none, and where the content is.
+type Content = (u32, FileSource);
+
+/// The volumes of a pod template.
+pub(crate) struct Volumes<'a> {
+    pod: &'a str,
+    volumes: Vec<(Volume, Vec<Content>)>,
+}
+
+/// A volume where a container sees it.
+struct Place<'a> {
+    /// Where the user wrote it.
+    at: String,
+    mount: VolumeMount,
+    /// None of an `emptyDir`.
+    files: &'a [Content],
+}
+
+impl<'a> Volumes<'a> {
+    /// Reads them. `pod` is where the user wrote the pod's spec.
+    pub(crate) fn of(pod: &'a str, spec: &Value) -> Result<Self, String> {
+        let volumes: Vec<_> = list(&spec["volumes"]).iter().map(|volume| read(pod, volume)).collect::<Result<_, String>>()?;
+        let mut names = BTreeSet::new();
+        match volumes.iter().find(|(volume, _)| !names.insert(&volume.name)) {
+            Some((volume, _)) => Err(format!("{pod}.volumes has {:?} twice; name one of them otherwise", volume.name)),
+            None => Ok(Self { pod, volumes }),
+        }
+    }
+
+    /// The mounts of the container `pulumi`, and the files that a run finds at them. `at` is where the user wrote the container.
+    pub(crate) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
+        let (mut own, mut mounted) = (Vec::new(), Vec::new());
+        for Place { mount: VolumeMount { name, mount_path: path, sub_path, .. }, files, .. } in self.places(at, mounts)? {
+            // A file alone is written into the image's own directory.
+            if !is_ours(&path) && sub_path.is_empty() {
+                own.push(Mount { volume: name, path: path.clone() });
+            }
+            let sub_path = Some(sub_path).filter(|sub_path| !sub_path.is_empty());
+            mounted.extend(files.iter().cloned().map(|(mode, source)| MountedFiles {
+                path: path.clone(),
+                sub_path: sub_path.clone(),
+                mode,
+                source,
+            }));
+        }
+        let tokens = mounted.iter().filter(|files| matches!(files.source, FileSource::Token { .. })).count();
+        if tokens > MAX_TOKENS {
+            return Err(format!("{at}.volumeMounts has {tokens} tokens; a run has {MAX_TOKENS} of them at most: remove some"));
+        }
+        Ok((own, mounted))
+    }
+
+    /// The mounts of an init container. The runner, which writes files, starts after it.
+    pub(crate) fn of_init(&self, at: &str, mounts: &[Value]) -> Result<Vec<Mount>, String> {
+        let own = |Place { at, mount: VolumeMount { name, mount_path: path, .. }, files }: Place<'_>| {
+            if files.is_empty() {
+                return Ok(Mount { volume: name, path });
+            }
+            let remedy = "mount an emptyDir here, and the files in the container pulumi";
+            Err(format!("{at}: the files of {name:?} are there after the init containers; {remedy}"))
+        };
+        self.places(at, mounts)?.into_iter().map(own).collect()
+    }
+
+    /// The mounts of a container but for that of the volume that it has anyway.
+    fn places(&self, container_at: &str, mounts: &[Value]) -> Result<Vec<Place<'_>>, String> {
+        let mut places: Vec<Place<'_>> = Vec::new();
+        for mount in mounts {
+            let at = format!("{container_at}.volumeMounts[{}]", mount["name"].as_str().unwrap_or_default());
+            let mut mount: VolumeMount = typed(&at, merge(Value::Null, mount))?;
+            mount.mount_path.truncate(mount.mount_path.trim_end_matches('/').len());
+            let VolumeMount { name, mount_path: path, sub_path, .. } = &mount;
+            if name == SHARE.0 {
+                if path == SHARE.1 && sub_path.is_empty() {
+                    continue;
+                }
+                return Err(format!("{at}: the volume {:?} is at {}, whole; remove the mount", SHARE.0, SHARE.1));
+            }
+            let Some((_, files)) = self.volumes.iter().find(|(volume, _)| volume.name == *name) else {
+                return Err(format!("{at} names no volume of {}.volumes; add it there", self.pod));
+            };
+            check_path(&format!("{at}.mountPath"), path)?;
+            if files.is_empty() && (is_ours(path) || !sub_path.is_empty()) {
+                return Err(format!("{at}: an emptyDir has a path of its own, and no subPath; write another mountPath"));
+            }
+            if places.iter().any(|place| place.mount.mount_path == *path) {
+                return Err(format!("{at}.mountPath is {path:?}, as another one's; write another path"));
+            }
+            places.push(Place { at, mount, files });
+        }
+        Ok(places)
+    }
+}
+
+/// A volume and its files.
+fn read(pod: &str, volume: &Value) -> Result<(Volume, Vec<Content>), String> {
+    let at = format!("{pod}.volumes[{}]", volume["name"].as_str().unwrap_or_default());
+    let known = ["name", "secret", "configMap", "projected", "emptyDir"];
+    let other = volume.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known.contains(&field.as_str()));
+    if let Some((field, _)) = other {
+        let remedy = "a task has volumes of the kinds secret, configMap, projected and emptyDir: use one of them";
+        return Err(format!("{}; {remedy}", meaningless(&at, field)));
+    }
+    let volume: Volume = typed(&at, merge(Value::Null, volume))?;
+    let is_label = volume.name.len() <= 63 && volume.name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if volume.name.is_empty() || !is_label {
+        return Err(format!("{at}: the name is {:?}; use up to 63 of a-z, 0-9 and -", volume.name));
+    }
+    let files = files(&at, &volume)?;
+    if volume.name == SHARE.0 && !files.is_empty() {
+        return Err(format!("{at}: the volume {:?} is the one that all containers share; name yours otherwise", SHARE.0));
+    }
+    Ok((volume, files))
+}
+
+/// The files of a volume, with their permissions; none of an emptyDir.
+fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
+    let of_object = |at: &str, object: &Object| {
+        if object.name.is_empty() {
+            return Err(format!("{at} names no object; write its name"));
+        }
+        object.items.iter().try_for_each(|item| check_file(&format!("{at}.items[{}].path", item.key), &item.path))?;
+        Ok(MountedObject { name: object.name.clone(), items: object.items.clone(), optional: object.optional })
+    };
+    let mut files = Vec::new();
+    if let Some(secret) = &volume.secret {
+        let source = FileSource::Secret(of_object(&format!("{at}.secret"), secret)?);
+        files.push((secret.default_mode.unwrap_or(DEFAULT_MODE), source));
+    }
+    if let Some(map) = &volume.config_map {
+        files
+            .push((map.default_mode.unwrap_or(DEFAULT_MODE), FileSource::ConfigMap(of_object(&format!("{at}.configMap"), map)?)));
+    }
+    if let Some(projected) = &volume.projected {
+        let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
+        for (number, Projection { secret, config_map, service_account_token: token }) in projected.sources.iter().enumerate() {
+            let at = format!("{at}.projected.sources[{number}]");
+            if let Some(secret) = secret {
+                files.push((mode, FileSource::Secret(of_object(&format!("{at}.secret"), secret)?)));
+            }
+            if let Some(map) = config_map {
+                files.push((mode, FileSource::ConfigMap(of_object(&format!("{at}.configMap"), map)?)));
+            }
+            if let Some(Token { audience, path, .. }) = token {
+                check_file(&format!("{at}.serviceAccountToken.path"), path)?;
+                let audience = Some(audience.clone()).filter(|audience| !audience.is_empty());
+                files.push((mode, FileSource::Token { audience, path: path.clone() }));
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// A file of a volume stays within it.
+fn check_file(at: &str, path: &str) -> Result<(), String> {
+    let is_within = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+    is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without .."))
+}
+
+fn check_path(at: &str, path: &str) -> Result<(), String> {
+    let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
+    if !is_path {
+        return Err(format!("{at} is {path:?}; write an absolute path without .. and :"));
+    }
+    let is_over = |ours: &str| path == ours || is_below(ours, path);
+    let is_in = |taken: &&str| path == *taken || is_below(path, taken);
+    if is_over(SHARE.1) || is_over(SECRETS) || TAKEN.iter().chain(&NOT_MOUNTED).any(is_in) {
+        return Err(format!("{at} is {path:?}, where a task has files of its own; write another path"));
+    }
+    Ok(())
+}
+
+/// Whether a path is in a volume that every task has.
+fn is_ours(path: &str) -> bool {
+    is_below(path, SHARE.1) || is_below(path, SECRETS)
+}
+
+fn is_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use driftless_core::DefaultSize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::WorkspaceSpec;
+
+    fn workspace(volume: &Value, mount: &Value, init: &Value) -> WorkspaceSpec {
+        serde_json::from_value(json!({ "podTemplate": { "spec": {
+            "volumes": [volume],
+            "containers": [{ "name": "pulumi", "volumeMounts": mount }],
+            "initContainers": [{ "name": "a", "volumeMounts": init }],
+        } } }))
+        .unwrap()
+    }
+
+    fn mount(path: &str) -> Value {
+        json!([{ "name": "v", "mountPath": path, "readOnly": true }])
+    }
+
+    fn object(name: &str, items: &[(&str, &str, Option<u32>)], optional: bool) -> MountedObject {
+        let item =
+            |(key, path, mode): &(&str, &str, Option<u32>)| KeyToPath { key: (*key).into(), path: (*path).into(), mode: *mode };
+        MountedObject { name: name.into(), items: items.iter().map(item).collect(), optional }
+    }
+
+    #[test]
+    fn secrets_config_maps_and_tokens_are_files_of_the_container_pulumi() {
+        let secret = |mode| (mode, FileSource::Secret(object("db", &[], false)));
+        for (volume, expected) in [
+            (json!({ "secret": { "secretName": "db" } }), vec![secret(0o644)]),
+            (json!({ "secret": { "secretName": "db", "defaultMode": 256 } }), vec![secret(0o400)]),
+            (
+                json!({ "configMap": { "name": "ca", "items": [{ "key": "k", "path": "d/f", "mode": 292 }], "optional": true } }),
+                vec![(0o644, FileSource::ConfigMap(object("ca", &[("k", "d/f", Some(0o444))], true)))],
+            ),
+            (
+                json!({ "projected": { "defaultMode": 288, "sources": [
+                    { "secret": { "name": "db" } },
+                    { "serviceAccountToken": { "audience": "vault", "path": "token", "expirationSeconds": 600 } },
+                    { "serviceAccountToken": { "path": "own" } },
+                ] } }),
+                vec![
+                    secret(0o440),
+                    (0o440, FileSource::Token { audience: Some("vault".into()), path: "token".into() }),
+                    (0o440, FileSource::Token { audience: None, path: "own".into() }),
+                ],
+            ),
+        ] {
+            let volume = merge(json!({ "name": "v" }), &volume);
+            for path in ["/etc/db", "/var/run/secrets/db", "/share/db/"] {
+                let spec = workspace(&volume, &mount(path), &Value::Null);
+                let path = path.trim_end_matches('/');
+                let of = |(mode, source): &(u32, FileSource)| MountedFiles {
+                    path: path.into(),
+                    sub_path: None,
+                    mode: *mode,
+                    source: source.clone(),
+                };
+                assert_eq!(spec.mounted_files("spec"), Ok(expected.iter().map(of).collect()), "{volume}");
+                let own = (path == "/etc/db").then(|| Mount { volume: "v".into(), path: path.into() });
+                assert_eq!(spec.shape("spec", DefaultSize::default()).unwrap().mounts, Vec::from_iter(own), "{path}");
+            }
+            let alone = json!([{ "name": "v", "mountPath": "/etc/db/f", "subPath": "f" }]);
+            let spec = workspace(&volume, &alone, &Value::Null);
+            assert_eq!(spec.shape("spec", DefaultSize::default()).unwrap().mounts, []);
+            let files = spec.mounted_files("spec").unwrap();
+            assert_eq!(files[0].place("f", Some(0o600)), Some(("/etc/db/f".into(), 0o600)));
+            assert_eq!(files[0].place("g", None), None);
+        }
+    }
+
+    #[test]
+    fn empty_dir_is_a_volume_of_all_containers_that_mount_it() {
+        for volume in [json!({ "emptyDir": {} }), json!({ "emptyDir": { "medium": "Memory", "sizeLimit": "1Gi" } }), json!({})] {
+            let volume = merge(json!({ "name": "v" }), &volume);
+            let spec = workspace(
+                &volume,
+                &mount("/cache"),
+                &json!([{ "name": "v", "mountPath": "/c" }, { "name": "share", "mountPath": "/share" }]),
+            );
+            let shape = spec.shape("spec", DefaultSize::default()).unwrap();
+            let at = |path: &str| [Mount { volume: "v".into(), path: path.into() }];
+            assert_eq!((&shape.mounts[..], &shape.init[0].mounts[..]), (&at("/cache")[..], &at("/c")[..]), "{volume}");
+            assert_eq!(spec.mounted_files("spec"), Ok(vec![]));
+        }
+    }
+
+    #[test]
+    fn what_a_task_cannot_have_is_refused_by_its_field() {
+        let (empty, none) = (json!({ "name": "v" }), Value::Null);
+        let secret = json!({ "name": "v", "secret": { "secretName": "db" } });
+        let item = |path: &str| json!({ "name": "v", "secret": { "secretName": "db", "items": [{ "key": "k", "path": path }] } });
+        let token = json!({ "serviceAccountToken": { "path": "t" } });
+        for (volume, main, init, words) in [
+            (
+                json!({ "name": "v", "hostPath": { "path": "/" } }),
+                &none,
+                &none,
+                "volumes[v].hostPath has no meaning on Fargate; a task has volumes",
+            ),
+            (
+                json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),
+                &none,
+                &none,
+                "volumes[v].persistentVolumeClaim has no meaning",
+            ),
+            (
+                json!({ "name": "v", "projected": { "sources": [{ "downwardAPI": {} }] } }),
+                &none,
+                &none,
+                "volumes[v]: unknown field `downwardAPI`",
+            ),
+            (json!({ "name": "V" }), &none, &none, r#"volumes[V]: the name is "V"; use up to 63"#),
+            (
+                json!({ "name": "share", "secret": { "secretName": "db" } }),
+                &none,
+                &none,
+                "is the one that all containers share; name yours",
+            ),
+            (json!({ "name": "v", "secret": {} }), &none, &none, "volumes[v].secret names no object; write its name"),
+            (item("../x"), &none, &none, r#"volumes[v].secret.items[k].path is "../x"; write a path relative to the volume"#),
+            (item("/x"), &none, &none, "items[k].path is"),
+            (
+                empty.clone(),
+                &json!([{ "name": "w", "mountPath": "/w" }]),
+                &none,
+                "volumeMounts[w] names no volume of spec.podTemplate.spec.volumes",
+            ),
+            (empty.clone(), &json!({ "name": "v" }), &none, "containers[pulumi]: invalid type: map, expected a sequence"),
+            (empty.clone(), &json!([{ "name": "v", "mountPath": "v" }]), &none, r#"mountPath is "v"; write an absolute path"#),
+            (empty.clone(), &mount("/a/../b"), &none, "write an absolute path"),
+            (empty.clone(), &mount("/"), &none, "write an absolute path"),
+            (empty.clone(), &mount("/a:b"), &none, "write an absolute path"),
+            (
+                empty.clone(),
+                &mount("/var"),
+                &none,
+                r#"mountPath is "/var", where a task has files of its own; write another path"#,
+            ),
+            (secret.clone(), &mount("/share"), &none, "where a task has files of its own"),
+            (secret.clone(), &mount("/share/source/x"), &none, "where a task has files of its own"),
+            (secret.clone(), &mount("/var/run/secrets/kubernetes.io/serviceaccount"), &none, "where a task has files of its own"),
+            (secret.clone(), &mount("/driftless/x"), &none, "where a task has files of its own"),
+            (empty.clone(), &mount("/share/x"), &none, "an emptyDir has a path of its own, and no subPath"),
+            (
+                empty.clone(),
+                &json!([{ "name": "v", "mountPath": "/v", "subPath": "x" }]),
+                &none,
+                "an emptyDir has a path of its own, and no subPath",
+            ),
+            (empty.clone(), &none, &mount("/share/x"), "initContainers[a].volumeMounts[v]: an emptyDir has a path of its own"),
+            (
+                secret.clone(),
+                &none,
+                &mount("/x"),
+                r#"initContainers[a].volumeMounts[v]: the files of "v" are there after the init containers"#,
+            ),
+            (
+                empty.clone(),
+                &json!([{ "name": "v", "mountPath": "/v", "subPathExpr": "$(X)" }]),
+                &none,
+                "unknown field `subPathExpr`",
+            ),
+            (
+                empty,
+                &none,
+                &json!([{ "name": "share", "mountPath": "/s" }]),
+                r#"the volume "share" is at /share, whole; remove the mount"#,
+            ),
+            (
+                json!({ "name": "v", "projected": { "sources": vec![token; 9] } }),
+                &mount("/t"),
+                &none,
+                "volumeMounts has 9 tokens; a run has 8",
+            ),
+        ] {
+            let spec = workspace(&volume, main, init);
+            let error = spec.shape("spec", DefaultSize::default()).unwrap_err();
+            assert!(error.starts_with("spec.podTemplate.spec.") && error.contains(words), "{error}\n{words}");
+        }
+        let twice = json!({ "podTemplate": { "spec": { "volumes": [{ "name": "v" }, { "name": "v" }] } } });
+        let twice: WorkspaceSpec = serde_json::from_value(twice).unwrap();
+        assert!(twice.shape("spec", DefaultSize::default()).unwrap_err().contains("has \"v\" twice"));
+    }
+}
