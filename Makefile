@@ -57,7 +57,7 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	cargo test --workspace --locked --exclude driftless-tests
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
-	cargo test --package driftless-tests --locked --lib --test sim --test deployment --test docs --test argocd
+	cargo test --package driftless-tests --locked --lib --test sim --test deployment --test docs --test argocd --test kube_state_metrics
 
 .PHONY: e2e
 e2e: build ## Tests through the real processes.
