@@ -102,7 +102,7 @@ undeploy: ## Says what is on AWS; with CONFIRM=STACK removes it.
 	@infra/undeploy
 
 .PHONY: doctor
-doctor: ## Checks a live installation: make doctor STACK=driftless BACKEND_URL=s3://…
+doctor: ## Checks a live installation: make doctor STACK=driftless BACKEND_URL=s3://…, or PKO's objects: make doctor MIGRATE=1
 	@cargo run --quiet --locked --package driftless-doctor --bin doctor
 
 .PHONY: prove

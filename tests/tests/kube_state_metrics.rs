@@ -119,7 +119,7 @@ fn told(object: &Value) -> Result<Vec<String>> {
                 for value in found.as_array().map_or_else(|| vec![found.clone()], Clone::clone) {
                     let own = labels.iter().cloned().chain(self::labels(&gauge["labelsFromPath"], &value)).collect();
                     let number = number(at(&value, &gauge["valueFrom"]));
-                    lines.extend(number.map(|number| line(&name, own, number)));
+                    lines.extend(number.map(|number| line(&name, &own, number)));
                 }
             }
             Some("StateSet") => {
@@ -127,7 +127,7 @@ fn told(object: &Value) -> Result<Vec<String>> {
                 let Value::String(state) = at(object, &set["path"]) else { continue };
                 for one in set["list"].as_array().context("list")? {
                     let own = labels.iter().cloned().chain([(text(&set["labelName"]), text(one))]).collect();
-                    lines.push(line(&name, own, i64::from(one == state)));
+                    lines.push(line(&name, &own, i64::from(one == state)));
                 }
             }
             other => bail!("{name} is of the type {other:?}"),
@@ -136,7 +136,7 @@ fn told(object: &Value) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-fn line(name: &str, labels: BTreeSet<(String, String)>, number: i64) -> String {
+fn line(name: &str, labels: &BTreeSet<(String, String)>, number: i64) -> String {
     let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
     format!("{name}{{{}}} {number}", labels.join(","))
 }

@@ -1,5 +1,5 @@
 //! Checks a live installation from one end to the other: what AWS says of it ([`installation`]), what a cluster says ([`cluster`]), and
-//! whether a Stack becomes Ready ([`canary`]). Each check is a function of what `aws` and `kubectl` answered to findings; only
+//! whether a Stack becomes Ready ([`canary`]); or, before there is one, what becomes of the objects of a cluster ([`migrate`]). Each check is a function of what `aws` and `kubectl` answered to findings; only
 //! [`tools`] runs programs. No value of a secret is in a finding.
 
 pub mod canary;
@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod cost;
 mod finding;
 pub mod installation;
+pub mod migrate;
 pub mod prove;
 pub mod tools;
 

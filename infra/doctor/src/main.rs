@@ -2,12 +2,13 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use clap::Parser;
+use clap::{ArgAction, Parser, builder::FalseyValueParser};
 use driftless_doctor::{
     Finding, Level,
     canary::Canary,
     cluster,
     installation::{self, Installation},
+    migrate::{self, Objects, Verdict},
     tools::{Aws, Kubectl},
 };
 
@@ -38,6 +39,9 @@ struct Arguments {
     /// For so many seconds the canary may take to become Ready, and to be gone.
     #[arg(long, env = "DEADLINE", default_value = "600")]
     deadline: u64,
+    /// Only reads the objects of the Pulumi Kubernetes Operator in CLUSTER, or in kubectl's own context, and says what becomes of each.
+    #[arg(long, env = "MIGRATE", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
+    migrate: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -49,6 +53,9 @@ enum Part {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.migrate {
+        return scan(&Kubectl { context: arguments.cluster });
+    }
     let mut worst = Level::Ok;
     let mut show = |title: &str, findings: &[Finding]| {
         println!("== {title}");
@@ -79,6 +86,34 @@ fn main() -> ExitCode {
         show("clusters", &[Finding::fail("no cluster to look at", "the installation names none", "CLUSTER=… names a context")]);
     }
     if worst == Level::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Ends with 1 if something is refused, and with 2 if it cannot be read.
+fn scan(kubectl: &Kubectl) -> ExitCode {
+    let objects = match Objects::read(kubectl) {
+        Ok(objects) => objects,
+        Err(why) => {
+            eprintln!("the objects cannot be read: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    let reports = migrate::scan(&objects);
+    for report in &reports {
+        println!("{report}");
+    }
+    let of = |verdict| reports.iter().filter(|report| report.verdict() == verdict).count();
+    let refused = of(Verdict::Refused);
+    println!(
+        "== {} same, {} better, {} different, {refused} refused",
+        of(Verdict::Same),
+        of(Verdict::Better),
+        of(Verdict::Different)
+    );
+    println!(
+        "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way), and the \
+         layout of states (docs/migration.md)"
+    );
+    if refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn canary(arguments: &Arguments, kubectl: &Kubectl, aws: &Aws) -> Vec<Finding> {

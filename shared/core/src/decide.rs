@@ -155,7 +155,7 @@ impl<'a> Look<'a> {
         // PKO's way out of a source that is gone: what is in the state can be destroyed without it. A stored tree is better.
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
-        if let Some(message) = validate::invalid(&self.stack, from_state.is_none()) {
+        if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
             return self.invalid(message);
         }
         if let Some(project) = from_state {
@@ -457,7 +457,8 @@ fn notes(spec: &StackSpec) -> Vec<Effect> {
 }
 
 /// The words for a Stack that asks for more resyncs than the installation allows, or for many.
-fn frequent_resync(spec: &StackSpec) -> Option<String> {
+#[must_use]
+pub fn frequent_resync(spec: &StackSpec) -> Option<String> {
     let asked = spec.resync_frequency_seconds.filter(|_| spec.continue_resync_on_commit_match)?;
     let period = retry::resync_period(spec);
     let seconds = period.as_secs();

@@ -35,7 +35,7 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use backoff::start_backoff;
-pub use decide::decide;
+pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::violations;
@@ -57,5 +57,6 @@ pub use status::{
 };
 pub use synced::{Sync, Why, is_synced};
 pub use task_end::{Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, StopCode, TaskEnd};
+pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

@@ -2,7 +2,8 @@ use crate::{GitSource, MAX_PREREQUISITES, ResourceRef, SourceRef, Stack, paths};
 
 /// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run. What it says of its source does
 /// not matter where none is needed.
-pub(crate) fn invalid(stack: &Stack, needs_source: bool) -> Option<String> {
+#[must_use]
+pub fn invalid_spec(stack: &Stack, needs_source: bool) -> Option<String> {
     let spec = &stack.spec;
     if spec.stack.trim().is_empty() {
         return Some("spec.stack is empty; name the Pulumi stack as STACK, ORG/STACK or ORG/PROJECT/STACK".into());

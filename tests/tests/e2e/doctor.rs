@@ -3,9 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
+use driftless_api::Stack;
 use driftless_tests::{
     scenario::{Handle, RUN},
     world::{cluster, ready},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
 };
 use tokio::process::Command;
 
@@ -53,6 +58,33 @@ async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Resul
     let (text, well) = doctor(&world, "canary", &variables).await?;
     assert!(!well, "{text}");
     assert!(text.contains("FAIL  canary: not there within 120 s: its run waits\n      why: ServiceAccountForbidden: "), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.foreign_namespace("doctor-migrate").await?;
+    let stack = |name: &str, more: &str| {
+        let head = format!("apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
+        format!("{head}\nspec: {{ stack: dev, backend: 's3://state', programRef: {{ name: app }}{more} }}")
+    };
+    let pod = |spec: &str| format!(", workspaceTemplate: {{ spec: {{ podTemplate: {{ spec: {{ {spec} }} }} }} }}");
+    team.apply(&stack("plain", "")).await?;
+    team.apply(&stack("tolerant", &pod("tolerations: [{ key: a }]"))).await?;
+    team.apply(&stack("node", &pod("volumes: [{ name: v, hostPath: { path: /data } }]"))).await?;
+    let (text, well) = doctor(&world, "cluster", &[("MIGRATE", "1")]).await?;
+    assert!(!well, "{text}");
+    for line in [
+        "same       Stack doctor-migrate/plain\n",
+        "different  Stack doctor-migrate/tolerant\n             different: ignored, as a run is no pod: \
+         spec.workspaceTemplate.spec.podTemplate.spec.tolerations\n",
+        "refused    Stack doctor-migrate/node\n             refused: spec.workspaceTemplate.spec.podTemplate.spec.volumes[v].hostPath has no meaning",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let stacks = Api::<Stack>::namespaced(world.client.clone(), &team.name);
+    stacks.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     Ok(())
 }
 

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use super::status::{cut, set_condition};
 use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
-    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo, Stack,
-    StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack, duration,
-    finalizer, merge, names,
+    EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FileSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo,
+    Stack, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack,
+    duration, finalizer, merge, names,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -94,6 +94,8 @@ impl WorkspaceSpec {
         !self.env_from.is_empty()
             || self.env.iter().any(|env| env.value_from.is_some())
             || config.filter_map(|item| item.value_from.as_ref()).any(|from| from.path.is_some())
+            // What cannot be read is refused before a run.
+            || self.mounted_files(TEMPLATE).is_ok_and(|files| files.iter().any(|files| !matches!(files.source, FileSource::Token { .. })))
     }
 }
 
