@@ -182,6 +182,21 @@ fn inputs_that_would_fill_the_function_are_invalid() {
 }
 
 #[test]
+fn object_that_is_mounted_often_does_not_fill_the_function() {
+    let world = quiet();
+    let data = json!({ "A": "x".repeat((1 << 20) - 1) });
+    world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "n", "name": "c" }, "data": data }));
+    let mounts: Vec<_> = (0..5).map(|number| json!({ "name": "v", "mountPath": format!("/m{number}") })).collect();
+    let volumes = json!([{ "name": "v", "configMap": { "name": "c" } }]);
+    let template = json!({ "spec": { "volumes": volumes, "containers": [{ "name": "pulumi", "volumeMounts": mounts }] } });
+    let workspace = driftless_api::merge(project(), &json!({ "podTemplate": template }));
+    by_hand(&world, "u", &json!({ "driftless": { "workspace": workspace } }));
+    looked(&world, &hint("u"));
+    let (reason, message) = waits(&world, "u");
+    assert!(reason == "SpecInvalid" && message.contains("ConfigMap \"c\" at \"/m4\" is beyond that"), "{reason}: {message}");
+}
+
+#[test]
 fn update_that_waits_for_its_claim_reads_no_tree() {
     let world = quiet();
     workspace(&world, &project());
