@@ -64,6 +64,38 @@ async fn clear(team: &Namespace<'_>) -> Result<()> {
 
 const UP: &str = "{ workspaceName: app, stackName: dev, type: up }";
 
+/// All that a Workspace of PKO can extend its pod by: init containers, volumes, tokens of another audience, variables from a file.
+#[tokio::test]
+async fn a_workspace_extends_its_pod_as_under_pko() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("own-pod").await?;
+    let repository = world.private_git.create("own-pod").await?;
+    let variables = "{ password: { 'fn::readFile': /etc/driftless-own-pod/password } }";
+    let program = team.program("app.txt", "${password}", "")?;
+    repository.commit("one", &[("Pulumi.yaml", &format!("name: app\nruntime: yaml\nvariables: {variables}\n{program}"))]).await?;
+    team.apply_secret("token", &[("token", &credentials(&world)?["token"])]).await?;
+    team.apply_secret("db", &[("password", "password-of-the-pod")]).await?;
+    let git = format!("git: {{ url: '{}', ref: main, auth: {{ token: {{ name: token, key: token }} }} }}", repository.url);
+    let own = "securityProfile: restricted, resources: { requests: { cpu: 1, memory: 512Mi }, limits: { cpu: 1, memory: 2Gi } }";
+    let init = "{ name: extra, image: busybox, command: [sh, -c, 'echo EXTRA=one >> $PULUMI_ENV'], \
+                securityContext: { allowPrivilegeEscalation: false }, volumeMounts: [{ name: share, mountPath: /share }] }";
+    let main = "{ name: pulumi, volumeMounts: [{ name: db, mountPath: /etc/driftless-own-pod, readOnly: true }, \
+                { name: oidc, mountPath: /var/run/secrets/pulumi }] }";
+    let volumes = "[{ name: db, secret: { secretName: db } }, { name: oidc, projected: { sources: [{ serviceAccountToken: { \
+                   audience: 'urn:pulumi:org:acme', path: token, expirationSeconds: 3600 } }] } }]";
+    let pod = format!(
+        "podTemplate: {{ metadata: {{ labels: {{ team: one }} }}, spec: {{ terminationGracePeriodSeconds: 3600, tolerations: [{{ \
+         operator: Exists }}], initContainers: [{init}], containers: [{main}], volumes: {volumes} }} }}"
+    );
+    let stacks = "stacks: [{ name: dev, create: true, config: [{ key: 'pulumi:oidcToken', valueFrom: { path: \
+                  /var/run/secrets/pulumi/token }, secret: true }, { key: 'data.nums[0]', path: true, value: '1' }] }]";
+    apply_workspace(&team, "app", &format!("{git}, {own}, {pod}, {stacks}")).await?;
+    apply_update(&team, "first", "{}", UP).await?;
+    succeeded(&team, "first").await?;
+    assert_eq!(fs::read_to_string(team.file("app.txt")?)?, "password-of-the-pod");
+    clear(&team).await
+}
+
 #[tokio::test]
 async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -> Result<()> {
     let (world, _turn) = shared().await?;
