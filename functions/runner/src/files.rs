@@ -23,7 +23,7 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32, directory_mode: u32)
         let new = path.with_file_name(name);
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(content)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
         fs::rename(new, path)
     };
     written().map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
