@@ -248,8 +248,12 @@ mod tests {
         json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": { "namespace": "shop", "name": "app" }, "spec": spec })
     }
 
+    fn template(spec: &Value) -> Value {
+        json!({ "workspaceTemplate": { "spec": spec } })
+    }
+
     fn pod(spec: &Value) -> Value {
-        json!({ "workspaceTemplate": { "spec": { "podTemplate": { "spec": spec } } } })
+        template(&json!({ "podTemplate": { "spec": spec } }))
     }
 
     #[test]
@@ -269,6 +273,16 @@ mod tests {
                 json!({ "continueResyncOnCommitMatch": true, "resyncFrequencySeconds": 60 }),
                 Verdict::Different,
                 "spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day",
+            ),
+            (
+                template(&json!({ "serviceTemplate": { "metadata": { "labels": { "a": "b" } } } })),
+                Verdict::Different,
+                "serviceTemplate",
+            ),
+            (
+                template(&json!({ "env": [{ "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }] })),
+                Verdict::Refused,
+                "env[A].valueFrom.fieldRef has no meaning on Fargate",
             ),
             (json!({ "programRef": null }), Verdict::Refused, "no source; set one of"),
             (pod(&json!({ "hostNetwork": true })), Verdict::Refused, "podTemplate.spec.hostNetwork has no meaning on Fargate"),
