@@ -178,6 +178,7 @@ fn settings(
         ("RunnerImage", "driftless/runner"),
         ("Architecture", "x86_64"),
         ("PrivateRegistries", aws::PRIVATE_REGISTRY),
+        ("TaskTags", "world=one,cost-centre=42"),
         ("LookPeriodSeconds", LOOK_PERIOD_SECONDS),
         ("MaxRuns", &runs),
         ("MaxRunsPerNamespace", &runs_of_one),

@@ -20,12 +20,19 @@ use crate::{
 };
 
 /// Rights without a use, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 14] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 15] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
     ("*", "sqs:GetQueueAttributes", "*", Never, POLLER),
     ("ExecutionRole", "ecr:*", "*", Never, "Fargate pulls images from ECR; the world pulls none."),
+    (
+        "ExecutionRole",
+        "secretsmanager:GetSecretValue",
+        "*",
+        Never,
+        "Fargate logs in to registries; the world asks the policy alone.",
+    ),
     ("FetcherRole", "s3:DeleteObject", "*", Never, COLLECTION),
     ("SweeperRole", "s3:ListBucket", "*", Sometimes, "Old trees are looked for in one minute of every hour."),
     ("SweeperRole", "sqs:SendMessage", "driftless-sources.fifo", Never, COLLECTION),
