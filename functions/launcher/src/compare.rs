@@ -45,7 +45,12 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
         return Ok(());
     };
     let mut inputs = Inputs::new(ports.cluster, &object.namespace);
-    let digest = match spec::read(&mut inputs, &stack.workspace(), "spec.workspaceTemplate.spec", &stack.spec.stack).await {
+    let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
+    let read = async {
+        let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
+        spec::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
+    };
+    let digest = match read.await {
         Ok(_) => digest_of(ports.objects, settings, &uid, &inputs.values()).await?.unwrap_or_default(),
         Err(Stop::Wait(reason, message)) => {
             tracing::info!(stack = %object, reason, message, "its inputs cannot be compared");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{FileSource, WorkspaceSpec};
+use driftless_api::{FileSource, MountedFiles, WorkspaceSpec};
 use driftless_contract::{ClusterAccess, Identity, ProjectedToken, VERSION, WebIdentity};
 use driftless_kubernetes::{Cluster, Endpoint, Error};
 use jiff::{SignedDuration, Timestamp};
@@ -28,12 +28,12 @@ pub(crate) struct Account {
     projected: BTreeMap<Option<String>, Vec<(String, u32)>>,
 }
 
-/// The `ServiceAccount` of a workspace, or what is waited for. `at` is where the user wrote the workspace.
+/// The `ServiceAccount` of a workspace, or what is waited for.
 pub(crate) async fn account<C: Cluster>(
     cluster: &C,
     namespace: &str,
     workspace: &WorkspaceSpec,
-    at: &str,
+    mounted: &[MountedFiles],
 ) -> Result<Account, Stop> {
     let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
     let Some(found) = cluster.get::<ServiceAccount>(namespace, name).await.map_err(refused)? else {
@@ -51,7 +51,7 @@ pub(crate) async fn account<C: Cluster>(
         return Err(Stop::Wait("ServiceAccountInvalid", words));
     }
     let mut projected = BTreeMap::<_, Vec<_>>::new();
-    for mount in workspace.mounted_files(at).map_err(Stop::invalid)? {
+    for mount in mounted {
         let FileSource::Token { audience, path } = &mount.source else { continue };
         projected.entry(audience.clone()).or_default().extend(mount.place(path, None));
     }
@@ -132,7 +132,7 @@ mod tests {
 
     fn read(world: &World, name: Option<&str>) -> Result<Account, (&'static str, String)> {
         let workspace = WorkspaceSpec { service_account_name: name.map(Into::into), ..WorkspaceSpec::default() };
-        world.drive(account(world, "n", &workspace, "spec")).unwrap().map_err(|stop| match stop {
+        world.drive(account(world, "n", &workspace, &[])).unwrap().map_err(|stop| match stop {
             Stop::Wait(reason, words) => (reason, words),
             Stop::Fail(error) => panic!("{error}"),
         })

@@ -45,7 +45,8 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     }
     match &prepared.seal {
         Seal::Write(stack) => {
-            let RunSpec { env, config, files, .. } = prepared.spec.clone();
+            let RunSpec { env, config, files, .. } = &prepared.spec;
+            let (env, config, files) = (env.clone(), config.clone(), files.clone());
             let sealed = SealedInputs { version: VERSION, stack: stack.clone(), env, config, files };
             ports.objects.put_sealed(&keys::sealed(&prepared.run.update.cluster, stack), to_json(&sealed).into_bytes()).await?;
         }
@@ -154,7 +155,8 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(());
     }
     let snapshot = spec::snapshot(ports, hint, update, request, now).await?;
-    let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace, &snapshot.at).await?;
+    let mounted = snapshot.workspace.mounted_files(&snapshot.at).map_err(Stop::invalid)?;
+    let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace, &mounted).await?;
     let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
     ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;
     take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &inbox).await?;

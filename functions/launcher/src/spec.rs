@@ -173,13 +173,14 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     // As PKO does with one that its Workspace does not list.
     let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
     let is_last = operation == Operation::Destroy && namespace != key.namespace;
-    let account = match identity::account(ports.cluster, &namespace, &workspace, &at).await {
+    let mounted = workspace.mounted_files(&at).map_err(Stop::invalid)?;
+    let account = match identity::account(ports.cluster, &namespace, &workspace, &mounted).await {
         Err(Stop::Wait(_, words)) if is_last => Err(words),
         account => Ok(account?),
     };
 
     let mut inputs = Inputs::new(ports.cluster, &namespace);
-    let Read { env, config, files } = match read(&mut inputs, &workspace, &at, &stack_name).await {
+    let Read { env, config, files } = match read(&mut inputs, &workspace, &mounted, &at, &stack_name).await {
         // Where a namespace goes, its Secrets and the right to read them go first.
         Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
             let Some(SealedInputs { env, config, files, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
@@ -272,15 +273,15 @@ pub(crate) struct Read {
 pub(crate) async fn read<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
     workspace: &WorkspaceSpec,
+    mounted: &[MountedFiles],
     at: &str,
     stack_name: &str,
 ) -> Result<Read, Stop> {
     let (env_from, vars) = workspace.environment(at).map_err(Stop::invalid)?;
     let env = env(inputs, &env_from, &vars).await?;
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
-    let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
-    let files = files::read(inputs, &mounted).await?;
-    let config = config(inputs, (&env, &files, &mounted), &stack).await?;
+    let files = files::read(inputs, mounted).await?;
+    let config = config(inputs, (&env, &files, mounted), &stack).await?;
     Ok(Read { env, config, files })
 }
 

@@ -66,7 +66,8 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let (spec, _) = spec::runnable(workspace.clone());
     settings.pod_fields.check(&spec.pod_only("spec")).map_err(invalid)?;
     let shape = spec.shape("spec", settings.default_size).map_err(invalid)?;
-    identity::account(ports.cluster, &hint.update.namespace, &spec, "spec").await?;
+    let mounted = spec.mounted_files("spec").map_err(invalid)?;
+    identity::account(ports.cluster, &hint.update.namespace, &spec, &mounted).await?;
     let definition = definition(ports.tasks, settings, shape).await.map_err(|stop| match stop {
         Stop::Wait(INVALID, words) => invalid(words),
         other => other,

@@ -25,7 +25,7 @@ pub enum Verdict {
     Same,
     /// It works, and does more.
     Better,
-    /// It works otherwise: somebody should know.
+    /// It works, and not as under PKO.
     Different,
     /// It does not work.
     Refused,
@@ -145,14 +145,14 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
     notes.extend(frequent_resync(&core.spec).map(|words| different(words, "")));
     if core.spec.destroy_on_finalize {
         let what = "spec.destroyOnFinalize: a destroy does not need the source or the Secrets any more, which PKO's does";
-        notes.push(Note { verdict: Verdict::Better, what: what.into(), remedy: "" });
+        notes.push(better(what));
     }
     if !core.spec.prerequisites.is_empty() {
         let what = "spec.prerequisites: this Stack runs as soon as they have succeeded, not at its next retry";
-        notes.push(Note { verdict: Verdict::Better, what: what.into(), remedy: "" });
+        notes.push(better(what));
     }
     if matches!(core.spec.sources.as_slice(), [SourceRef::Git(_)]) {
-        let remedy = "a program that runs git reads the commit from the Stack's configuration instead";
+        let remedy = "a program that runs git needs another way to what it reads there, such as spec.envRefs";
         notes.push(different("spec.projectRepo: the program finds the files of the commit, and no .git", remedy));
     }
     let workspace = stack.workspace();
@@ -180,7 +180,7 @@ fn of_update(update: &Update) -> Vec<Note> {
     }
     vec![different(
         "it is not complete",
-        "wait for it, or delete it, before its namespace is handed over: it would run once more",
+        "wait for it, or delete it, before its namespace is handed over: else it ends as Aborted, and its Stack runs once more",
     )]
 }
 
@@ -222,6 +222,10 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
         notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets mean nothing to a task"), remedy));
     }
     notes
+}
+
+fn better(what: &str) -> Note {
+    Note { verdict: Verdict::Better, what: what.into(), remedy: "" }
 }
 
 fn different(what: impl Into<String>, remedy: &'static str) -> Note {

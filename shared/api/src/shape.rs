@@ -3,12 +3,13 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
-use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape, size};
+use driftless_core::{Architecture, DefaultSize, InitContainer, TaskShape};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    EnvFromSource, EnvVar, Quantity, ResourceRequirements, WorkspaceSpec, merge,
+    EnvFromSource, EnvVar, ResourceRequirements, WorkspaceSpec, merge,
+    resources::Asked,
     volumes::{MountedFiles, Volumes},
 };
 
@@ -18,9 +19,6 @@ const MAIN: &str = "pulumi";
 const PKO_INIT: [&str; 2] = ["bootstrap", "fetch"];
 /// A task has ten containers at most, and two are ours.
 const MAX_INIT: usize = 8;
-/// GiB of disk space that every task has, and that one can have.
-const DISK_GIB: u64 = 20;
-const MAX_DISK_GIB: u64 = 200;
 
 /// Fields of a pod that say where it runs, or how. A task runs the same program without them.
 const POD_ONLY: [&str; 21] = [
@@ -286,8 +284,7 @@ fn inits(pod: &str, containers: &[Value], volumes: &Volumes<'_>, asked: &mut Ask
         if PKO_INIT.contains(&name) {
             return Err(format!("{at}: there is no such container on Fargate; remove it, or name yours otherwise"));
         }
-        let is_label = name.len() <= 63 && name.chars().all(|char| matches!(char, 'a'..='z' | '0'..='9' | '-'));
-        if name.is_empty() || !is_label || !names.insert(name) {
+        if !is_label(name) || !names.insert(name) {
             return Err(format!("{at}: the name is {name:?}; use one of its own, of up to 63 of a-z, 0-9 and -"));
         }
         init.push(init_container(&at, container, volumes, asked)?);
@@ -316,104 +313,6 @@ fn init_container(at: &str, container: &Value, volumes: &Volumes<'_>, asked: &mu
         }
     }
     Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env, mounts })
-}
-
-/// What the containers ask for.
-#[derive(Default)]
-struct Asked {
-    cpu: Amount,
-    memory: Amount,
-    disk: Amount,
-}
-
-/// An amount of one resource, in thousandths.
-#[derive(Default)]
-struct Amount {
-    /// The largest of all requests and limits.
-    most: Option<u64>,
-    /// The container `pulumi` has a limit. A request alone says what a pod needs at least, and a pod may use all of its node.
-    is_limited: bool,
-}
-
-impl Amount {
-    /// The amount to provide; none where the default is as much.
-    fn beyond(&self, default: u64) -> Option<u64> {
-        self.most.filter(|most| self.is_limited || *most > default)
-    }
-}
-
-impl Asked {
-    fn add(&mut self, at: &str, resources: &ResourceRequirements, is_main: bool) -> Result<(), String> {
-        if !resources.claims.is_empty() {
-            return Err(format!("{}; remove it", meaningless(at, "claims")));
-        }
-        for (list, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
-            for (name, Quantity(amount)) in amounts {
-                let asked = match name.as_str() {
-                    "cpu" => &mut self.cpu,
-                    "memory" => &mut self.memory,
-                    "ephemeral-storage" => &mut self.disk,
-                    _ => return Err(format!("{}; remove it", meaningless(at, &format!("{list}[{name}]")))),
-                };
-                let words = || format!("{at}.{list}[{name}] is {amount:?}; write an amount such as 500m or 2Gi");
-                asked.most = asked.most.max(Some(milli(amount).ok_or_else(words)?));
-                asked.is_limited |= is_main && list == "limits";
-            }
-        }
-        Ok(())
-    }
-
-    fn size(&self, at: &str, default: DefaultSize) -> Result<(u32, u32), String> {
-        let cpu = self.cpu.beyond(u64::from(default.cpu) * 1000 / 1024);
-        let bytes = self.memory.beyond((u64::from(default.memory_mib) << 20) * 1000).map(|milli| milli.div_ceil(1000));
-        size(cpu, bytes, default).ok_or_else(|| {
-            let (cpu, gib) = (cpu.unwrap_or_default().div_ceil(1000), bytes.unwrap_or_default().div_ceil(1 << 30));
-            format!(
-                "{at}.resources: {cpu} CPUs and {gib} GiB of memory are asked for; Fargate has 16 and 120 at most: ask for less"
-            )
-        })
-    }
-
-    fn disk(&self, at: &str) -> Result<Option<u32>, String> {
-        let gib = self.disk.most.unwrap_or_default().div_ceil(1000).div_ceil(1 << 30);
-        if gib > MAX_DISK_GIB {
-            let limit = format!("Fargate has {MAX_DISK_GIB} at most: ask for less");
-            return Err(format!("{at}.resources: {gib} GiB of ephemeral-storage are asked for; {limit}"));
-        }
-        Ok(u32::try_from(gib).ok().filter(|_| gib > DISK_GIB))
-    }
-}
-
-/// Kubernetes' quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it is none, or negative.
-fn milli(text: &str) -> Option<u64> {
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let (number, suffix) = text.split_at(text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len()));
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let (bits, power): (u32, i32) = match suffix {
-        "Ki" => (10, 0),
-        "Mi" => (20, 0),
-        "Gi" => (30, 0),
-        "Ti" => (40, 0),
-        "Pi" => (50, 0),
-        "Ei" => (60, 0),
-        "n" => (0, -9),
-        "u" => (0, -6),
-        "m" => (0, -3),
-        "" => (0, 0),
-        "k" => (0, 3),
-        "M" => (0, 6),
-        "G" => (0, 9),
-        "T" => (0, 12),
-        "P" => (0, 15),
-        "E" => (0, 18),
-        exponent => (0, exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
-    };
-    let power = power.saturating_add(3).saturating_sub(i32::try_from(fraction.len()).ok()?);
-    let scale = 10_u128.saturating_pow(power.unsigned_abs());
-    let amount = digits.saturating_mul(1 << bits);
-    let amount = if power < 0 { amount.div_ceil(scale) } else { amount.saturating_mul(scale) };
-    Some(u64::try_from(amount).unwrap_or(u64::MAX))
 }
 
 /// The fields of a map that are among these, empty ones aside.
@@ -465,6 +364,11 @@ pub(crate) fn meaningless(at: &str, field: &str) -> String {
     format!("{at}{dot}{field} has no meaning on Fargate")
 }
 
+/// What Kubernetes takes as the name of a container or a volume.
+pub(crate) fn is_label(name: &str) -> bool {
+    (1..=63).contains(&name.len()) && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+}
+
 pub(crate) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -490,40 +394,6 @@ mod tests {
 
     fn pod(spec: Value) -> Value {
         Value::from_iter([("podTemplate", Value::from_iter([("spec", spec)]))])
-    }
-
-    #[test]
-    fn quantities_are_kubernetes_own() {
-        for (text, expected) in [
-            ("0", Some(0)),
-            ("1", Some(1000)),
-            ("500m", Some(500)),
-            ("0.5", Some(500)),
-            (".5", Some(500)),
-            ("+1.", Some(1000)),
-            ("1.0001", Some(1001)),
-            ("100n", Some(1)),
-            ("1500u", Some(2)),
-            ("1k", Some(1_000_000)),
-            ("1Ki", Some(1_024_000)),
-            ("1.5Gi", Some(1_610_612_736_000)),
-            ("2e3", Some(2_000_000)),
-            ("2E-3", Some(2)),
-            ("1e+1", Some(10_000)),
-            ("8Ei", Some(u64::MAX)),
-            ("1e2147483647", Some(u64::MAX)),
-            ("1e-2147483648", Some(1)),
-            ("", None),
-            (".", None),
-            ("-1", None),
-            ("1.2.3", None),
-            ("1 Gi", None),
-            ("1KB", None),
-            ("1e", None),
-            ("true", None),
-        ] {
-            assert_eq!(milli(text), expected, "{text:?}");
-        }
     }
 
     #[test]

@@ -3,24 +3,22 @@
 
 use std::collections::BTreeSet;
 
-use driftless_core::Mount;
+use driftless_core::{Mount, RUNNER_VOLUME, SECRETS, SHARE};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     merge,
-    shape::{is_set, list, meaningless, typed},
+    shape::{is_label, is_set, list, meaningless, typed},
 };
 
-/// The volume that every container has here, as in PKO.
-const SHARE: (&str, &str) = ("share", "/share");
-/// Where a pod has its tokens: a volume of every task.
-const SECRETS: &str = "/var/run/secrets";
-/// What of the two is taken.
-const TAKEN: [&str; 5] =
-    ["/share/.env", "/share/source", "/share/workspace", "/var/run/secrets/eks.amazonaws.com", "/var/run/secrets/kubernetes.io"];
+/// The name of the volume at [`SHARE`], which every container has here, as in PKO.
+const SHARE_NAME: &str = "share";
+/// What of the volumes of every task is taken.
+const TAKEN: [(&str, &[&str]); 2] =
+    [(SHARE, &[".env", "source", "workspace"]), (SECRETS, &["eks.amazonaws.com", "kubernetes.io"])];
 /// Where no volume can be: they are the kernel's, the runner's, and that of which `/var/run` is a link in most images.
-const NOT_MOUNTED: [&str; 5] = ["/dev", "/driftless", "/proc", "/run", "/sys"];
+const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
 /// Each is one call for a token, now and whenever it is renewed.
 const MAX_TOKENS: usize = 8;
 /// Kubernetes' default.
@@ -224,11 +222,11 @@ impl<'a> Volumes<'a> {
             let mut mount: VolumeMount = typed(&at, merge(Value::Null, mount))?;
             mount.mount_path.truncate(mount.mount_path.trim_end_matches('/').len());
             let VolumeMount { name, mount_path: path, sub_path, .. } = &mount;
-            if name == SHARE.0 {
-                if path == SHARE.1 && sub_path.is_empty() {
+            if name == SHARE_NAME {
+                if path == SHARE && sub_path.is_empty() {
                     continue;
                 }
-                return Err(format!("{at}: the volume {:?} is at {}, whole; remove the mount", SHARE.0, SHARE.1));
+                return Err(format!("{at}: the volume {SHARE_NAME:?} is at {SHARE}, whole; remove the mount"));
             }
             let Some((_, files)) = self.volumes.iter().find(|(volume, _)| volume.name == *name) else {
                 return Err(format!("{at} names no volume of {}.volumes; add it there", self.pod));
@@ -256,13 +254,12 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Vec<Content>), String> {
         return Err(format!("{}; {remedy}", meaningless(&at, field)));
     }
     let volume: Volume = typed(&at, merge(Value::Null, volume))?;
-    let is_label = volume.name.len() <= 63 && volume.name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    if volume.name.is_empty() || !is_label {
+    if !is_label(&volume.name) {
         return Err(format!("{at}: the name is {:?}; use up to 63 of a-z, 0-9 and -", volume.name));
     }
     let files = files(&at, &volume)?;
-    if volume.name == SHARE.0 && !files.is_empty() {
-        return Err(format!("{at}: the volume {:?} is the one that all containers share; name yours otherwise", SHARE.0));
+    if volume.name == SHARE_NAME && !files.is_empty() {
+        return Err(format!("{at}: the volume {SHARE_NAME:?} is the one that all containers share; name yours otherwise"));
     }
     Ok((volume, files))
 }
@@ -317,8 +314,9 @@ fn check_path(at: &str, path: &str) -> Result<(), String> {
         return Err(format!("{at} is {path:?}; write an absolute path without .. and :"));
     }
     let is_over = |ours: &str| path == ours || is_below(ours, path);
-    let is_in = |taken: &&str| path == *taken || is_below(path, taken);
-    if is_over(SHARE.1) || is_over(SECRETS) || TAKEN.iter().chain(&NOT_MOUNTED).any(is_in) {
+    let is_in = |taken: &str| path == taken || is_below(path, taken);
+    let is_taken = |(ours, names): &(&str, &[&str])| is_over(ours) || names.iter().any(|name| is_in(&format!("{ours}/{name}")));
+    if TAKEN.iter().any(is_taken) || NOT_MOUNTED.into_iter().any(is_in) {
         return Err(format!("{at} is {path:?}, where a task has files of its own; write another path"));
     }
     Ok(())
@@ -326,7 +324,7 @@ fn check_path(at: &str, path: &str) -> Result<(), String> {
 
 /// Whether a path is in a volume that every task has.
 fn is_ours(path: &str) -> bool {
-    is_below(path, SHARE.1) || is_below(path, SECRETS)
+    is_below(path, SHARE) || is_below(path, SECRETS)
 }
 
 fn is_below(path: &str, directory: &str) -> bool {

@@ -3,6 +3,7 @@
 
 mod account;
 mod batch;
+mod definition;
 mod objects;
 mod queues;
 mod refusal;

@@ -1,56 +1,33 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use aws_config::SdkConfig;
 use aws_sdk_ecs::{
     Client,
-    error::BuildError,
     operation::run_task::RunTaskError,
     types::{
-        AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, ContainerCondition,
-        ContainerDefinition, ContainerDependency, CpuArchitecture, EphemeralStorage, KeyValuePair, LaunchType, LogConfiguration,
-        LogDriver, MountPoint, NetworkConfiguration, NetworkMode, OsFamily, RepositoryCredentials, RuntimePlatform, Tag, Task,
-        TaskStopCode, Volume, builders::ContainerDefinitionBuilder,
+        AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Compatibility, CpuArchitecture, EphemeralStorage,
+        LaunchType, NetworkConfiguration, NetworkMode, OsFamily, RuntimePlatform, Tag, Task, TaskStopCode,
     },
 };
-use driftless_contract::{Launch, ObjectKey, SECRETS, SHARE, keys, to_json};
-use driftless_core::{Architecture, InitContainer, Mount, StopCode, TaskEnd, TaskShape};
+use driftless_contract::{Launch, ObjectKey, keys};
+use driftless_core::{Architecture, StopCode, TaskEnd, TaskShape};
 use jiff::Timestamp;
 
 use crate::{
     Error, Result, Started, TaskPage, TaskState, Tasks,
+    definition::{containers, family, volumes},
     refusal::refusal,
     sdk::{failure, has_code},
 };
 
-/// The runner's volume, and where our init container and the main one see it.
-const VOLUME: &str = "driftless";
-const MOUNT: &str = "/driftless";
-/// The volumes at [`SHARE`] and [`SECRETS`].
-const SHARE_VOLUME: &str = "share";
-const SECRETS_VOLUME: &str = "secrets";
-/// What precedes the name of a user's volume, and where our init container sees it.
-const VOLUME_PREFIX: &str = "volume-";
-const VOLUMES: &str = "/mnt";
-/// PKO's name for the file that an init container writes variables for pulumi to, and the file.
-const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
-/// Where the init container puts the runner.
-const RUNNER: &str = "/driftless/runner";
-/// The containers' names.
-const INIT: &str = "runner-init";
-const MAIN: &str = "pulumi";
+/// The name of the main container.
+pub(crate) const MAIN: &str = "pulumi";
 /// The log stream of a container is `<this>/<container>/<task id>`.
-const STREAM_PREFIX: &str = "driftless";
+pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The capacity provider of tasks that may be interrupted.
 const SPOT: &str = "FARGATE_SPOT";
-/// As long as Fargate gives: pulumi saves its checkpoint in this time.
-const STOP_TIMEOUT_SECONDS: i32 = 120;
-/// For how long the main container waits for the init container.
-const INIT_TIMEOUT_SECONDS: i32 = 120;
 /// The most characters that a tag's value has.
 const TAG_LENGTH: usize = 256;
-/// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
-const REVISION: &str = "4";
-
 /// What every task definition and every launch has in common.
 #[derive(Clone, Debug)]
 pub struct TaskSettings {
@@ -104,9 +81,6 @@ impl Ecs {
     async fn register(&self, settings: &TaskSettings, family: &str, shape: &TaskShape) -> Result<String> {
         let call = "ecs:RegisterTaskDefinition";
         let containers = containers(settings, shape).map_err(|error| permanent(call, error))?;
-        let users = volumes(shape).into_iter().map(|name| format!("{VOLUME_PREFIX}{name}"));
-        let volumes = [VOLUME, SHARE_VOLUME, SECRETS_VOLUME].into_iter().map(Into::into).chain(users);
-        let volumes = volumes.map(|name| Volume::builder().name(name).build()).collect();
         let processor = match shape.architecture.unwrap_or_default() {
             Architecture::Amd64 => CpuArchitecture::X8664,
             Architecture::Arm64 => CpuArchitecture::Arm64,
@@ -121,7 +95,7 @@ impl Ecs {
         let request = request.task_role_arn(&settings.role_arn).execution_role_arn(&settings.execution_role_arn);
         let request = request.set_tags(Some(to_ecs(common_tags(settings))).filter(|tags| !tags.is_empty()));
         let values = || shape.init.iter().flat_map(|init| init.env.iter().map(|(_, value)| value));
-        let answer = request.set_volumes(Some(volumes)).send().await;
+        let answer = request.set_volumes(Some(volumes(shape))).send().await;
         let answer = answer.map_err(|error| refusal(call, &error, values()))?;
         let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
         arn.map(Into::into).ok_or_else(|| transient(call, "the answer has no ARN"))
@@ -263,133 +237,6 @@ fn tag_value(text: &str) -> String {
     text.chars().take(TAG_LENGTH).map(|char| if allowed(char) { char } else { '_' }).collect()
 }
 
-/// Every part that shapes the definition is in its family's name: the same name is the same definition.
-fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
-    let TaskSettings { role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, .. } = settings;
-    let (shape, registries) = (&to_json(shape), &settings.private_registries.join(","));
-    let secrets = &settings.registry_secrets;
-    let parts =
-        [REVISION, shape, role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, registries, secrets];
-    format!("driftless-{:.20}", keys::hash(&parts))
-}
-
-/// Our init container puts the static runner on its volume, so that the user's image needs nothing but pulumi. Then the user's init
-/// containers run, one after the other.
-fn containers(settings: &TaskSettings, shape: &TaskShape) -> std::result::Result<Vec<ContainerDefinition>, BuildError> {
-    // ECS refuses an empty one.
-    let image = shape.image.as_deref().unwrap_or_default();
-    let log = LogConfiguration::builder()
-        .log_driver(LogDriver::Awslogs)
-        .options("awslogs-group", &settings.log_group)
-        .options("awslogs-region", &settings.region)
-        .options("awslogs-stream-prefix", STREAM_PREFIX)
-        .build()?;
-    let mounts = |read_only, users: Vec<MountPoint>| {
-        let ours = [mount(VOLUME, MOUNT, read_only), mount(SHARE_VOLUME, SHARE, false), mount(SECRETS_VOLUME, SECRETS, false)];
-        Some(ours.into_iter().chain(users).collect())
-    };
-    // The runner's place, and the directories that every image's user may write to.
-    let users = volumes(shape);
-    let place = |name: &str| format!("{VOLUMES}/{name}");
-    let install = ["install", RUNNER, SHARE, SECRETS].into_iter().map(Into::into).chain(users.iter().map(|name| place(name)));
-    let opened = users.iter().map(|name| mount(&format!("{VOLUME_PREFIX}{name}"), &place(name), false));
-    let runner = ContainerDefinition::builder()
-        .name(INIT)
-        .image(&settings.runner_image)
-        .set_repository_credentials(credentials(settings, &settings.runner_image))
-        // A volume is root's, who alone may give it to the others. The image's own user is nobody.
-        .user("0")
-        .essential(false)
-        .set_command(Some(install.collect()))
-        .set_mount_points(mounts(false, opened.collect()))
-        .start_timeout(INIT_TIMEOUT_SECONDS)
-        .log_configuration(log.clone());
-    let mut main = ContainerDefinition::builder()
-        .name(MAIN)
-        .image(image)
-        .set_repository_credentials(credentials(settings, image))
-        .essential(true)
-        .entry_point(RUNNER)
-        .set_mount_points(mounts(true, users_mounts(&shape.mounts)))
-        .depends_on(after(INIT)?)
-        .environment(variable("DRIFTLESS_BUCKET", &settings.bucket))
-        .environment(variable("DRIFTLESS_ROLE_ID", &settings.role_id))
-        .environment(variable(DOTENV.0, DOTENV.1))
-        .stop_timeout(STOP_TIMEOUT_SECONDS)
-        .log_configuration(log.clone());
-    let mut all = vec![runner.build()];
-    let mut previous = INIT.to_owned();
-    for init in &shape.init {
-        let name = format!("init-{}", init.name);
-        let own = init.image.as_deref().unwrap_or(image);
-        let container = init_container(init, &name, own, &previous)?.log_configuration(log.clone());
-        all.push(container.set_repository_credentials(credentials(settings, own)).build());
-        // After each of them, so that the first that fails ends the task.
-        main = main.depends_on(after(&name)?);
-        previous = name;
-    }
-    all.push(main.build());
-    Ok(all)
-}
-
-/// An init container of the user's. Without a start timeout it may take as long as it likes.
-fn init_container(
-    init: &InitContainer,
-    name: &str,
-    image: &str,
-    previous: &str,
-) -> std::result::Result<ContainerDefinitionBuilder, BuildError> {
-    let mut env: BTreeMap<_, _> = init.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    env.extend([DOTENV]);
-    let words = |words: &[String]| Some(words.to_vec()).filter(|words| !words.is_empty());
-    Ok(ContainerDefinition::builder()
-        .name(name)
-        .image(image)
-        .essential(false)
-        .set_entry_point(words(&init.entry_point))
-        .set_command(words(&init.command))
-        .set_environment(Some(env.into_iter().map(|(name, value)| variable(name, value)).collect()))
-        .set_mount_points(Some([vec![mount(SHARE_VOLUME, SHARE, false)], users_mounts(&init.mounts)].concat()))
-        .depends_on(after(previous)?))
-}
-
-/// How the execution role logs in to the registry of an image; `None` for ECR, and where nobody has to.
-fn credentials(settings: &TaskSettings, image: &str) -> Option<RepositoryCredentials> {
-    let host = registry(image);
-    settings.private_registries.iter().any(|private| private == host).then(|| {
-        // A secret of the task's own Region has a name for an ARN. The parameter is set, so that there is no error.
-        RepositoryCredentials::builder().credentials_parameter(format!("{}/{host}", settings.registry_secrets)).build().ok()
-    })?
-}
-
-/// The host of an image's registry, as container runtimes read it: the first part of a name that could be one, or Docker Hub.
-fn registry(image: &str) -> &str {
-    let host = image.split_once('/').map(|(host, _)| host).filter(|host| host.contains(['.', ':']) || *host == "localhost");
-    host.unwrap_or("docker.io")
-}
-
-fn variable(name: &str, value: &str) -> KeyValuePair {
-    KeyValuePair::builder().name(name).value(value).build()
-}
-
-/// The names of the user's volumes.
-fn volumes(shape: &TaskShape) -> BTreeSet<&str> {
-    let mounts = shape.mounts.iter().chain(shape.init.iter().flat_map(|init| &init.mounts));
-    mounts.map(|mount| mount.volume.as_str()).collect()
-}
-
-fn users_mounts(mounts: &[Mount]) -> Vec<MountPoint> {
-    mounts.iter().map(|Mount { volume, path }| mount(&format!("{VOLUME_PREFIX}{volume}"), path, false)).collect()
-}
-
-fn mount(volume: &str, path: &str, read_only: bool) -> MountPoint {
-    MountPoint::builder().source_volume(volume).container_path(path).read_only(read_only).build()
-}
-
-fn after(container: &str) -> std::result::Result<ContainerDependency, BuildError> {
-    ContainerDependency::builder().container_name(container).condition(ContainerCondition::Success).build()
-}
-
 /// Why a task stopped, in ECS's words.
 fn why(task: &Task) -> String {
     let task_words = [task.stop_code().map(|code| code.as_str().to_owned()), task.stopped_reason().map(Into::into)];
@@ -439,12 +286,12 @@ fn permanent(call: &str, message: impl ToString) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use aws_sdk_ecs::types::Container;
 
     use super::*;
 
-    fn settings() -> TaskSettings {
+    pub(crate) fn settings() -> TaskSettings {
         TaskSettings {
             role_arn: "role".into(),
             role_id: "AROA".into(),
@@ -483,94 +330,9 @@ mod tests {
     }
 
     #[test]
-    fn image_of_a_private_registry_is_pulled_with_its_secret() {
-        let of = |registries: &[&str]| {
-            let private_registries = registries.iter().map(|host| (*host).to_owned()).collect();
-            let settings = TaskSettings { private_registries, ..settings() };
-            let init = vec![init("a", Some("ghcr.io/team/tool:1"))];
-            let shape = TaskShape { image: Some("team/pulumi".into()), init, ..TaskShape::default() };
-            let all = containers(&settings, &shape).unwrap().into_iter();
-            let secret =
-                |container: ContainerDefinition| Some(container.repository_credentials()?.credentials_parameter().to_owned());
-            all.map(secret).collect::<Vec<_>>()
-        };
-        assert_eq!(of(&[]), [None, None, None]);
-        let secret = |host: &str| Some(format!("driftless/registries/{host}"));
-        assert_eq!(of(&["ghcr.io", "docker.io"]), [secret("docker.io"), secret("ghcr.io"), secret("docker.io")]);
-        for (image, host) in [
-            ("pulumi", "docker.io"),
-            ("team/pulumi:1", "docker.io"),
-            ("localhost/pulumi", "localhost"),
-            ("registry:5000/pulumi@sha256:ab", "registry:5000"),
-            ("public.ecr.aws/pulumi/pulumi:3", "public.ecr.aws"),
-        ] {
-            assert_eq!(registry(image), host, "{image}");
-        }
-    }
-
-    #[test]
     fn tag_values_have_what_ecs_allows() {
         assert_eq!(tag_value("shop-1.eu*ä!"), "shop-1.eu___");
         assert_eq!(tag_value(&"a".repeat(300)).len(), 256);
-    }
-
-    fn init(name: &str, image: Option<&str>) -> InitContainer {
-        let env = [("A", "1"), ("PULUMI_ENV", "x"), ("A", "2")].map(|(name, value)| (name.into(), value.into())).into();
-        InitContainer {
-            name: name.into(),
-            image: image.map(Into::into),
-            entry_point: vec!["sh".into()],
-            command: Vec::new(),
-            env,
-            mounts: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn init_containers_run_one_after_the_other_before_pulumi() {
-        let init = vec![init("a", None), init("b", Some("other"))];
-        let shape = TaskShape { image: Some("image".into()), init, ..TaskShape::default() };
-        let all = containers(&settings(), &shape).unwrap();
-        let names: Vec<_> = all.iter().filter_map(|container| container.name()).collect();
-        assert_eq!(names, ["runner-init", "init-a", "init-b", "pulumi"]);
-        let after = |container: &ContainerDefinition| {
-            container.depends_on().iter().map(|on| on.container_name().to_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(
-            all.iter().map(after).collect::<Vec<_>>(),
-            [vec![], vec!["runner-init"], vec!["init-a"], vec!["runner-init", "init-a", "init-b"]]
-        );
-        assert_eq!((all[1].image(), all[2].image()), (Some("image"), Some("other")));
-        let env: Vec<_> = all[1].environment().iter().map(|pair| (pair.name().unwrap(), pair.value().unwrap())).collect();
-        assert_eq!(env, [("A", "2"), ("PULUMI_ENV", "/share/.env")]);
-        assert_eq!((all[1].entry_point(), all[1].command().is_empty()), (&["sh".to_owned()][..], true));
-        let writable = |container: &ContainerDefinition| {
-            container.mount_points().iter().map(|mount| mount.read_only() != Some(true)).collect::<Vec<_>>()
-        };
-        assert_eq!(
-            all.iter().map(writable).collect::<Vec<_>>(),
-            [vec![true; 3], vec![true], vec![true], vec![false, true, true]]
-        );
-        assert!(all.iter().all(|container| container.log_configuration().is_some()));
-        // Each is the user that its image says, but for ours, which gives the volumes away.
-        let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
-        assert_eq!(users, [Some("0"), None, None, None]);
-    }
-
-    #[test]
-    fn volume_is_mounted_where_each_container_wants_it_and_opened_to_every_user() {
-        let mounts = |path: &str| vec![Mount { volume: "cache".into(), path: path.into() }];
-        let init = vec![InitContainer { mounts: mounts("/c"), ..init("a", None) }];
-        let shape = TaskShape { mounts: mounts("/cache"), init, ..TaskShape::default() };
-        assert_eq!(volumes(&shape), BTreeSet::from(["cache"]));
-        let all = containers(&settings(), &shape).unwrap();
-        let last = |container: &ContainerDefinition| {
-            let mount = container.mount_points().last().unwrap();
-            (mount.source_volume().unwrap().to_owned(), mount.container_path().unwrap().to_owned())
-        };
-        let expected = ["/mnt/cache", "/c", "/cache"].map(|path| ("volume-cache".to_owned(), path.to_owned()));
-        assert_eq!(all.iter().map(last).collect::<Vec<_>>(), expected);
-        assert_eq!(all[0].command().last().unwrap(), "/mnt/cache");
     }
 
     #[test]
@@ -613,23 +375,5 @@ mod tests {
              $252Fdriftless$252Fruns$2520a/log-events/driftless$252Fpulumi$252F0a1b"
         );
         assert!(page("aws-cn").starts_with("https://eu-west-1.console.amazonaws.cn/"));
-    }
-
-    #[test]
-    fn a_family_is_a_whole_shape() {
-        let shape = TaskShape { image: Some("image".into()), ..TaskShape::default() };
-        let others = [
-            TaskShape { image: Some("other".into()), ..shape.clone() },
-            TaskShape { architecture: Some(Architecture::Arm64), ..shape.clone() },
-            TaskShape { cpu: 512, ..shape.clone() },
-            TaskShape { memory_mib: 1024, ..shape.clone() },
-            TaskShape { ephemeral_gib: Some(21), ..shape.clone() },
-            TaskShape { init: vec![init("a", None)], ..shape.clone() },
-            TaskShape { mounts: vec![Mount { volume: "v".into(), path: "/v".into() }], ..shape.clone() },
-        ];
-        for other in others {
-            assert_ne!(family(&settings(), &shape), family(&settings(), &other), "{other:?}");
-        }
-        assert_eq!(containers(&settings(), &shape).unwrap().len(), 2);
     }
 }

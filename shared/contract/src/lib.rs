@@ -12,6 +12,7 @@ mod report;
 mod run;
 
 pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, Operation};
+pub use driftless_core::{SECRETS, SHARE};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
@@ -32,13 +33,6 @@ pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"
 
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
-
-/// The volume of a task that all its containers share, where PKO's pod has it: the source lies in `source` below it, and `workspace`
-/// is the directory of the project.
-pub const SHARE: &str = "/share";
-
-/// The volume of a task for what a pod has there: the tokens of its ServiceAccount.
-pub const SECRETS: &str = "/var/run/secrets";
 
 /// Who reports every Event of ours, whichever function publishes it: its `reportingController`. What comes back from Flux is known by it.
 pub const EVENT_REPORTER: &str = "driftless";

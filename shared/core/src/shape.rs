@@ -2,6 +2,16 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+/// The volume of a task that all its containers share, where PKO's pod has it: the source lies in `source` below it, and `workspace`
+/// is the directory of the project.
+pub const SHARE: &str = "/share";
+
+/// The volume of a task for what a pod has there: the tokens of its `ServiceAccount`.
+pub const SECRETS: &str = "/var/run/secrets";
+
+/// The volume of a task that the runner lies on.
+pub const RUNNER_VOLUME: &str = "/driftless";
+
 /// The size of a task whose Workspace does not say, as the installation sets it. Where Fargate has no such size, the task gets the next
 /// one that holds both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

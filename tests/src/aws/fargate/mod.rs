@@ -60,7 +60,7 @@ impl Fault {
     }
 }
 
-/// The host of a registry that lets nobody in without a login.
+/// The host of a registry that wants a login.
 pub const PRIVATE_REGISTRY: &str = "private.example";
 
 /// The service.

@@ -31,7 +31,7 @@ use crate::{
 const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
-/// What ECS says of a registry that lets nobody in without a login.
+/// What ECS says where a registry wants a login and gets none.
 const UNAUTHORIZED: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): 401 Unauthorized:";
 /// Between tries to deliver an event.
 const REDELIVERY: Duration = Duration::from_millis(500);
