@@ -1,7 +1,7 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, MountedFiles, ObjectReference,
+    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, MountedFiles, ObjectReference, OwnSource,
     SECRETS_MOUNT, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
 use driftless_aws::{Objects, Queues};
@@ -9,7 +9,7 @@ use driftless_contract::{
     Config, ConfigValue, Env, FetchRequest, FetchedArtifact, File, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES,
     ProjectFile, ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
-use driftless_core::{TaskShape, invalid_digest, invalid_object};
+use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::{SignedDuration, Timestamp};
@@ -112,7 +112,7 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
             // A creation's time has no fraction of its second.
             let since = update.creation_timestamp().map_or(now, |created| created.0 + SignedDuration::from_secs(1));
             match source::look(ports, &key, hint.hops, &own, Some(since), now).await? {
-                Source::There(artifact) => Some(fetched(name, own.dir(), artifact)),
+                Source::There(artifact) => Some(fetched(name, &own, artifact)),
                 Source::Fetching(words) => return Err(Stop::Wait(source::NOT_FETCHED, format!("{of}: {words}"))),
                 Source::Failed { words, .. } => return Err(Stop::Wait(source::UNAVAILABLE, format!("{of}: {words}"))),
             }
@@ -131,10 +131,15 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
 const WORKSPACE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
 /// The commit and the tree of what was fetched for a Workspace.
-fn fetched(workspace: &str, dir: &str, artifact: FetchedArtifact) -> (String, Tree) {
+fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: FetchedArtifact) -> (String, Tree) {
     let (api_version, kind) = WORKSPACE;
     let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: workspace.into() };
-    let tree = Tree { digest: Some(artifact.digest), dir: Some(dir.into()), source: Some(source), ..Tree::default() };
+    let (reference, repository) = match own {
+        OwnSource::Git { url, reference, .. } => (Some((*reference).to_owned()), repository(url)),
+        OwnSource::Flux { .. } => (None, None),
+    };
+    let (digest, dir) = (Some(artifact.digest), Some(own.dir().to_owned()));
+    let tree = Tree { digest, dir, reference, repository, source: Some(source), ..Tree::default() };
     (artifact.revision, tree)
 }
 
@@ -207,6 +212,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     // For the progress alone: one that another release wrote is as good as none.
     let left: Option<Resources> = left.and_then(|document| from_json("resources", &document).ok());
     let run = RunId { update: key.clone(), uid, claim };
+    // First, so that the user's own win.
+    let env = git_environment(&ours).chain(env).collect();
     let spec = RunSpec {
         version: VERSION,
         run: run.clone(),
@@ -247,6 +254,16 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         _ => Seal::Leave,
     };
     Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })
+}
+
+/// What tells the program of its commit.
+fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
+    let tree = ours.tree.as_ref();
+    let text = |field: fn(&Tree) -> &Option<String>| tree.and_then(|tree| field(tree).as_deref());
+    let dir = text(|tree| &tree.dir).unwrap_or_default();
+    let commit = ours.commit.as_deref().unwrap_or_default();
+    let variables = git_variables(commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
+    variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false })
 }
 
 /// The sealed inputs of a Stack, if there are any.

@@ -127,6 +127,11 @@ pub struct Tree {
     /// The directories and files of the tree that the run gets; all of it if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// The branch, tag or ref of a git repository, as its user wrote it.
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
+    /// The name of a git repository: `host/owner/name`.
+    pub repository: Option<String>,
     /// The digest of `paths`.
     pub scope: Option<String>,
     /// The object that the tree is of.

@@ -32,6 +32,37 @@ pub fn git_refs(name: &str) -> Vec<String> {
     ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
 }
 
+/// Returns the variables by which Pulumi, and a program, learn of the commit that they run, as a task has no `.git`: Pulumi reads them
+/// where it finds no repository, and keeps them with the update. Nothing if `revision` is not a commit.
+///
+/// `revision` is a commit, or Flux's `NAME@sha1:COMMIT`; `reference` is the branch, tag or ref if the revision has no name, `repository`
+/// is a [`repository`], and `dir` is the project's directory.
+#[must_use]
+pub fn git_variables(
+    revision: &str,
+    reference: Option<&str>,
+    repository: Option<&str>,
+    dir: &str,
+) -> Vec<(&'static str, String)> {
+    let (name, commit) = revision.rsplit_once("sha1:").unwrap_or(("", revision));
+    if commit.len() != 40 || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Vec::new();
+    }
+    let name = Some(name.trim_end_matches('@')).filter(|name| !name.is_empty()).or(reference);
+    // Of a group within a group, the owner is the whole path to it.
+    let (kind, path) = repository.and_then(|repository| repository.split_once('/')).unzip();
+    let (owner, repository) = path.and_then(|path| path.rsplit_once('/')).unzip();
+    let variables = [
+        ("PULUMI_GIT_HEAD", Some(commit)),
+        ("PULUMI_GIT_HEAD_NAME", name),
+        ("PULUMI_VCS_REPO_KIND", kind),
+        ("PULUMI_VCS_REPO_NAME", repository),
+        ("PULUMI_VCS_REPO_OWNER", owner),
+        ("PULUMI_VCS_REPO_ROOT", Some(dir).filter(|dir| !dir.is_empty())),
+    ];
+    variables.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))).collect()
+}
+
 impl GitSource {
     /// Whether it may come to another commit when `pushed`, a full ref, moves. Which branch `HEAD` is only the server knows.
     #[must_use]
@@ -121,5 +152,30 @@ mod tests {
         assert_eq!(git_refs("refs/tags/v1"), ["refs/tags/v1"]);
         assert_eq!(git_refs("HEAD"), ["HEAD"]);
         assert_eq!(git_refs("v1"), ["refs/heads/v1", "refs/tags/v1", "refs/v1"]);
+    }
+
+    #[test]
+    fn a_program_learns_its_commit_from_every_form_of_revision() {
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let found = |revision: &str, reference, repository, dir| {
+            let variables = git_variables(revision, reference, repository, dir);
+            variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        let head = format!("PULUMI_GIT_HEAD={commit}");
+        assert_eq!(found(commit, None, None, ""), head);
+        assert_eq!(found(&format!("sha1:{commit}"), None, None, ""), head);
+        let named = format!("{head} PULUMI_GIT_HEAD_NAME=main");
+        assert_eq!(found(&format!("main@sha1:{commit}"), None, None, ""), named);
+        assert_eq!(found(commit, Some("main"), None, ""), named);
+        assert_eq!(
+            found(commit, Some("main"), Some("gitlab.com/group/team/shop"), "deep/app"),
+            format!(
+                "{named} PULUMI_VCS_REPO_KIND=gitlab.com PULUMI_VCS_REPO_NAME=shop PULUMI_VCS_REPO_OWNER=group/team \
+                 PULUMI_VCS_REPO_ROOT=deep/app"
+            )
+        );
+        for revision in ["", "1", "latest@sha256:0123", "sha256:0123", "0123456789abcdef0123456789abcdef0123456z"] {
+            assert_eq!(found(revision, Some("main"), Some("github.com/a/b"), "dir"), "", "{revision}");
+        }
     }
 }

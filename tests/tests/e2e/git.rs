@@ -1,12 +1,18 @@
 //! Stacks that name a git repository themselves.
 
-use std::{collections::BTreeMap, ffi::OsStr, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs::{self, DirEntry},
+    io,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aws_lc_rs::{encoding::AsDer as _, rsa};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_tests::scenario::{Handle, Namespace, Source, commit, is_ready, output};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::world::{looked, shared};
@@ -242,6 +248,15 @@ async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Res
     team.clear().await
 }
 
+/// The commit and the name of it that Pulumi recorded with the only update of a stack, named `project/stack`.
+fn update_head(team: &Namespace<'_>, stack: &str) -> Result<Value> {
+    let folder = format!("{}/.pulumi/history/{stack}", team.state()?);
+    let files = fs::read_dir(&folder)?.collect::<io::Result<Vec<_>>>()?;
+    let file = files.iter().map(DirEntry::path).find(|path| path.to_string_lossy().ends_with(".history.json"));
+    let update: Value = serde_json::from_str(&fs::read_to_string(file.context(folder)?)?)?;
+    Ok(json!([update["environment"]["git.head"], update["environment"]["git.headName"]]))
+}
+
 #[tokio::test]
 async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
     let (world, _turn) = shared().await?;
@@ -259,6 +274,9 @@ async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
         let stack = team.ready_after(name, 1).await?;
         assert_eq!(commit(&stack), Some(first.as_str()), "{name}");
     }
+    // What Pulumi keeps with an update, and Pulumi Cloud shows of it.
+    assert_eq!(update_head(&team, "app/branch")?, json!([first, "main"]));
+    assert_eq!(update_head(&team, "app/commit")?, json!([first, null]));
     let second = repository.commit("two", &[("Pulumi.yaml", &project("two")?)]).await?;
     let stack = team.wait("branch", "to have run the push", |stack| commit(stack) == Some(&second) && is_ready(stack)).await?;
     assert_eq!(output(&stack, "content"), Some(&json!("two")));

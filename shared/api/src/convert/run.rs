@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use driftless_core::{self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run};
+use driftless_core::{self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run, SourceRef};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
@@ -69,10 +69,16 @@ impl Workspace {
 
 fn tree(new: &NewTree) -> Tree {
     let (api_version, kind, name) = new.source.object();
+    let git = match &new.source {
+        SourceRef::Git(git) => Some(git),
+        SourceRef::Flux { .. } | SourceRef::Program { .. } => None,
+    };
     Tree {
         digest: Some(new.digest.clone()),
         dir: Some(new.source.dir().to_owned()),
         paths: new.paths.clone(),
+        reference: git.map(|git| git.branch.clone()).filter(|branch| !branch.is_empty()),
+        repository: git.and_then(|git| core::repository(&git.repo)),
         scope: new.scope.clone(),
         source: Some(ObjectReference { api_version: api_version.into(), kind: kind.into(), name: name.into() }),
     }
