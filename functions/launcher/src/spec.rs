@@ -206,8 +206,11 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
 
     let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
-    let lock: Option<Lock> =
-        ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.map(|document| from_json("lock", &document)).transpose()?;
+    // Without it a lock that a dead run left is named by the run. A launch that failed here would fail again and again.
+    let lock = ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.and_then(|document| {
+        let unreadable = |error: &_| tracing::warn!(update = %key, %error, "the locks of dead runs cannot be read");
+        from_json::<Lock>("lock", &document).inspect_err(unreadable).ok()
+    });
     let left = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
     // For the progress alone: one that another release wrote is as good as none.
     let left: Option<Resources> = left.and_then(|document| from_json("resources", &document).ok());

@@ -210,3 +210,30 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     assert_eq!(spec(&world).files, expected);
     assert_eq!(values(spec(&world)).len(), 2);
 }
+
+#[test]
+fn unreadable_record_of_locks_does_not_keep_a_run_from_starting() {
+    let world = quiet();
+    of_stack(&world, "n", "up", &json!({}));
+    let claim = keys::claim("n", "https://api.pulumi.com", "organization/shop/dev");
+    world.drive(world.put(&keys::lock(CLUSTER, &claim), b"{}".to_vec())).unwrap().unwrap();
+    looked(&world, &hint("u"));
+    assert_eq!(spec(&world).run.claim, claim);
+    assert!(spec(&world).stale_lock.is_none());
+}
+
+#[test]
+fn program_is_told_its_commit_unless_the_stack_says_otherwise() {
+    let world = quiet();
+    of_stack(&world, "n", "up", &json!({}));
+    let mut update = world.object(&key("Update", "n", "u")).unwrap();
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let env = json!([{ "name": "PULUMI_GIT_HEAD_NAME", "value": "release" }]);
+    update["spec"]["driftless"]["commit"] = json!(format!("main@sha1:{commit}"));
+    update["spec"]["driftless"]["workspace"]["env"] = env;
+    world.insert(update);
+    looked(&world, &hint("u"));
+    let spec = spec(&world);
+    let found: BTreeMap<_, _> = spec.env.iter().map(|env| (env.name.as_str(), env.value.as_str())).collect();
+    assert_eq!(found, [("PULUMI_GIT_HEAD", commit), ("PULUMI_GIT_HEAD_NAME", "release")].into());
+}
