@@ -103,8 +103,10 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
             Ok(object) => {
                 named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
             }
-            // Nobody can use a kind that is not served or may not be read.
-            Err(KubernetesError::Permanent { message, .. }) => tracing::warn!(source = %key, message, "cannot read a source"),
+            // Nobody can use a kind that is not served or may not be read, or an object that cannot be read.
+            Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
+                tracing::warn!(source = %key, message, "cannot read a source");
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -19,7 +19,7 @@ use driftless_contract::{
     FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, from_json, keys, to_json,
 };
 use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
-use driftless_kubernetes::{Cluster, Watch};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -118,6 +118,9 @@ pub enum Refusal {
         /// The API server's.
         message: String,
     },
+    /// An object that this release cannot read.
+    #[error("{0}")]
+    Object(String),
     /// The digest that the source states is none.
     #[error("status.artifact.digest: {0}")]
     Digest(#[from] InvalidDigest),
@@ -181,6 +184,7 @@ impl Refusal {
             Self::Artifact { .. }
             | Self::Kind { .. }
             | Self::Unreadable { .. }
+            | Self::Object(_)
             | Self::Digest(_)
             | Self::TooLarge { .. }
             | Self::Content(_)
@@ -238,6 +242,12 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
 
 /// Leaves a request unanswered for a cause that passes, such as a cluster that cannot be reached; any other is the error.
 pub fn failed(request: &FetchRequest, error: Error, now: Timestamp) -> Result<(), Error> {
+    if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
+        // Only a change of the object ends this, and that is an event.
+        tracing::warn!(source = %request.source, %error, "nothing is done: an object cannot be read");
+        metrics::count_one(Metric::UnreadableObjects, "fetcher", &request.source.cluster, &request.source, now);
+        return Ok(());
+    }
     if !error.is_transient() {
         return Err(error);
     }
@@ -284,10 +294,17 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         rests
     };
     let answer = match (source.group(), source.kind.as_str()) {
-        ("pulumi.com", "Program") => program::fetch(ports, settings, source, now).await?,
-        ("pulumi.com", "Stack") => git::fetch(ports, settings, source, is_resting, now).await?,
-        ("auto.pulumi.com", "Workspace") => workspace::fetch(ports, settings, source, is_resting, now).await?,
-        _ => flux::fetch(ports, settings, source, is_resting, now).await?,
+        ("pulumi.com", "Program") => program::fetch(ports, settings, source, now).await,
+        ("pulumi.com", "Stack") => git::fetch(ports, settings, source, is_resting, now).await,
+        ("auto.pulumi.com", "Workspace") => workspace::fetch(ports, settings, source, is_resting, now).await,
+        _ => flux::fetch(ports, settings, source, is_resting, now).await,
+    };
+    let answer = match answer {
+        // An Update that a user made may wait for it. No state of the source is known, so the answer has no subject.
+        Err(Error::Kubernetes(error @ KubernetesError::Unreadable { .. })) => {
+            Some((String::new(), Err(Refusal::Object(error.to_string()))))
+        }
+        answer => answer?,
     };
     // Nothing to fetch: whoever names the source says what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };

@@ -504,3 +504,12 @@ fn unused_kind_is_answered_and_malformed_reference_ignored() {
     }
     assert_eq!(world.objects().len(), before);
 }
+
+#[test]
+fn program_that_cannot_be_read_is_answered() {
+    let (world, program) = (quiet(), key("pulumi.com/v1", "Program", "p"));
+    insert(&world, &program, json!({ "program": 7 }));
+    ask_of(&world, &nothing_served(), &program, false).unwrap().unwrap();
+    let FetchOutcome { subject, failure, .. } = outcome(&world, &program);
+    assert!(subject.is_empty() && failure.is_some_and(|failure| failure.terminal));
+}

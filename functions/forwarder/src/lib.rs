@@ -5,6 +5,7 @@
 mod alerts;
 mod outbox;
 mod tracker;
+mod watched;
 
 use std::{
     convert::Infallible,
@@ -19,7 +20,7 @@ use driftless_contract::{Hint, ObjectKey};
 use futures::{StreamExt as _, future::join_all};
 use kube::{
     Api, Client, Resource,
-    core::{ApiResource, DynamicObject, GroupVersionKind},
+    core::{ApiResource, GroupVersionKind},
     runtime::{
         utils::Backoff as _,
         watcher::{self, DefaultBackoff, Event, watcher},
@@ -27,8 +28,9 @@ use kube::{
 };
 use outbox::Outbox;
 use serde::de::DeserializeOwned;
-use tokio::time::sleep;
+use tokio::{sync::Mutex, time::sleep};
 use tracker::Tracker;
+use watched::Watched;
 
 /// What is watched: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
 const KINDS: [(&str, &str, &str); 9] = [
@@ -43,6 +45,10 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("source.toolkit.fluxcd.io", "v1", "ExternalArtifact"),
 ];
 
+/// Objects per page of a list. etcd takes 1.5 MiB at most for each, and kube holds a page twice while it reads it: 60 MiB, of the 256
+/// that the pod has, whatever tenants create.
+const PAGE: u32 = 20;
+
 /// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue did not take. `flux`
 /// is told of our Events; however slow it is, no hint waits for it.
 pub async fn forward<E: fmt::Display>(
@@ -51,13 +57,13 @@ pub async fn forward<E: fmt::Display>(
     send: impl AsyncFn(&[Hint]) -> Result<Vec<usize>, E>,
     flux: Option<&Flux>,
 ) -> Infallible {
-    let outbox = Outbox::default();
+    let (outbox, lists) = (Outbox::default(), Mutex::default());
     let watches = KINDS.map(|(group, version, kind)| {
-        hint(client.clone(), cluster, ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), &outbox)
+        hint(client.clone(), cluster, ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), &outbox, &lists)
     });
     let alerts = async {
         match flux {
-            Some(flux) => alerts::tell(client.clone(), flux).await,
+            Some(flux) => alerts::tell(client.clone(), flux, &lists).await,
             None => pending().await,
         }
     };
@@ -69,9 +75,9 @@ pub async fn forward<E: fmt::Display>(
 }
 
 /// Has hints sent for the objects of one kind.
-async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox) {
+async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox, lists: &Mutex<()>) {
     let mut tracker = Tracker::default();
-    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let api = Api::<Watched>::all_with(client, &resource);
     let changed = |event| {
         outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {
             cluster: cluster.into(),
@@ -81,23 +87,30 @@ async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Out
             name,
         }));
     };
-    watch(api, watcher::Config::default(), &resource.kind, changed).await;
+    watch(api, watcher::Config::default(), &resource.kind, lists, changed).await;
 }
 
 /// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
-/// kind that is not installed is one of them. As it goes on after every error, this has no end.
+/// kind that is not installed is one of them. As it goes on after every error, this has no end. `lists` is held while a kind is listed:
+/// with one page in memory at a time, more kinds of large objects take no more memory.
 async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
     api: Api<K>,
     config: watcher::Config,
     kind: &str,
+    lists: &Mutex<()>,
     mut changed: impl FnMut(Event<K>),
 ) {
     let mut backoff = DefaultBackoff::default();
-    let mut failing = false;
-    let mut events = pin!(watcher(api, config));
+    let (mut failing, mut listing) = (false, None);
+    let mut events = pin!(watcher(api, config.page_size(PAGE)));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
+                match event {
+                    Event::Init => listing = Some(lists.lock().await),
+                    Event::InitDone => drop(listing.take()),
+                    Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
+                }
                 // `Init` is only the intention to list: kube's own way to back off would begin anew with each.
                 if !matches!(event, Event::Init) {
                     backoff.reset();
@@ -108,6 +121,7 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
                 changed(event);
             }
             Err(error) => {
+                drop(listing.take());
                 if !mem::replace(&mut failing, true) {
                     tracing::warn!(kind, %error, "not watching until this passes");
                 }
@@ -118,3 +132,6 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

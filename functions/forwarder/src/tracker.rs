@@ -1,13 +1,11 @@
 use std::{
     collections::{HashMap, HashSet},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     mem,
 };
 
-use driftless_api::names;
-use driftless_contract::PREFIX;
-use kube::{core::DynamicObject, runtime::watcher::Event};
-use serde_json::Value;
+use kube::{Resource as _, runtime::watcher::Event};
+
+use crate::watched::Watched;
 
 /// A namespace and a name.
 type Place = (String, String);
@@ -22,16 +20,17 @@ pub(crate) struct Tracker {
 
 impl Tracker {
     /// The objects that deserve a look after this event. One that is gone does too: somebody may wait for it.
-    pub(crate) fn changed(&mut self, event: Event<DynamicObject>) -> Vec<Place> {
+    pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {
                 self.missing = self.hashes.keys().cloned().collect();
                 Vec::new()
             }
             Event::InitApply(object) | Event::Apply(object) => {
-                let (place, hash) = (place(&object), hash(&object));
+                let place = place(&object);
                 self.missing.remove(&place);
-                if self.hashes.insert(place.clone(), hash) == Some(hash) { Vec::new() } else { vec![place] }
+                let before = self.hashes.insert(place.clone(), object.hash);
+                if before == Some(object.hash) { Vec::new() } else { vec![place] }
             }
             Event::InitDone => {
                 let gone = mem::take(&mut self.missing);
@@ -47,34 +46,19 @@ impl Tracker {
     }
 }
 
-fn place(object: &DynamicObject) -> Place {
-    (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default())
-}
-
-/// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
-fn hash(object: &DynamicObject) -> u64 {
-    let metadata = &object.metadata;
-    let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
-    let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);
-    let requests: Vec<_> = metadata.annotations.iter().flatten().filter(|(name, _)| is_request(name)).collect();
-    let text = |path: &str| object.data.pointer(path).and_then(Value::as_str);
-    let artifact = (text("/status/artifact/revision"), text("/status/artifact/digest"));
-    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
-    let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
-    let complete = complete.and_then(|condition| condition["status"].as_str());
-    let mut hasher = DefaultHasher::new();
-    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), requests, artifact, complete).hash(&mut hasher);
-    hasher.finish()
+fn place(object: &Watched) -> Place {
+    let metadata = object.meta();
+    (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     /// `s`, with these fields instead.
-    fn object(name: &str, changes: Value) -> DynamicObject {
+    fn object(name: &str, changes: Value) -> Watched {
         let mut object = json!({ "metadata": { "namespace": "n", "name": name, "uid": name, "generation": 1 } });
         merge(&mut object, changes);
         serde_json::from_value(object).unwrap()
@@ -88,7 +72,7 @@ mod tests {
     }
 
     /// The names that are hinted.
-    fn changed(tracker: &mut Tracker, event: Event<DynamicObject>) -> Vec<String> {
+    fn changed(tracker: &mut Tracker, event: Event<Watched>) -> Vec<String> {
         let mut names: Vec<_> = tracker.changed(event).into_iter().map(|(_, name)| name).collect();
         names.sort();
         names

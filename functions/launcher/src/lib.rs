@@ -142,7 +142,11 @@ impl Stop {
 
 impl<E: Into<Error>> From<E> for Stop {
     fn from(error: E) -> Self {
-        Self::Fail(error.into())
+        match error.into() {
+            // The user can mend it: a Workspace, a Secret or a ServiceAccount that the run names.
+            Error::Kubernetes(error @ KubernetesError::Unreadable { .. }) => Self::invalid(error.to_string()),
+            error => Self::Fail(error),
+        }
     }
 }
 
@@ -164,6 +168,12 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 
 /// Books another look after one that failed, if the cause passes; else the error.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &LaunchHint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
+        // Only a change of the object ends this, and that is an event.
+        tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
+        metrics::count_one(Metric::UnreadableObjects, "launcher", &hint.update.cluster, &hint.update, now);
+        return Ok(());
+    }
     if !error.is_transient() {
         return Err(error);
     }

@@ -158,7 +158,8 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     match created {
-        Err(KubernetesError::Permanent { call, message }) => {
+        // Or there is one already that cannot be read, such as a Workspace of that name.
+        Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
             let note = format!("no run can start, the API server refuses its objects: {message}");
             tracing::warn!(call, note);
             ports.cluster.event(stack, EventType::Warning, "UpdateRefused", &note, None, now).await;

@@ -103,8 +103,15 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Books another look for a cause that passes, such as a cluster that cannot be reached; any other is the error.
+/// Requeues after a transient error, such as a cluster that cannot be reached. An object that this release cannot read fails no message,
+/// because a tenant wrote it. Any other error is returned.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if let Error::Kubernetes(driftless_kubernetes::Error::Unreadable { .. }) = error {
+        // Only a change of the object ends this, and that is an event.
+        tracing::warn!(object = %hint.object, %error, "nothing is done: an object cannot be read");
+        metrics::count_one(Metric::UnreadableObjects, "reconciler", &hint.object.cluster, &hint.object, now);
+        return Ok(());
+    }
     if !error.is_transient() {
         return Err(error);
     }
@@ -171,7 +178,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, 
     if let Some(revision) = &hint.revision {
         let source = match ports.cluster.get_dynamic(&hint.object).await {
             // A kind that is not served or may not be read: the Stack's own look says so.
-            Err(driftless_kubernetes::Error::Permanent { .. }) => None,
+            Err(driftless_kubernetes::Error::Permanent { .. } | driftless_kubernetes::Error::Unreadable { .. }) => None,
             source => source?,
         };
         let shown = source.as_ref().and_then(|object| Source::from_object(object).artifact).map(|artifact| artifact.revision);

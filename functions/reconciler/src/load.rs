@@ -75,7 +75,7 @@ async fn prerequisites<C: Cluster, O: Objects, Q: Queues>(
     let mut requires: BTreeMap<_, _> = [(stack.name.clone(), names(stack))].into();
     let mut found = Vec::new();
     for name in names(stack) {
-        let prerequisite = ports.cluster.get::<Stack>(&stack.namespace, &name).await?.map(|stack| CoreStack::from(&stack));
+        let prerequisite = required(ports, stack, &name).await?;
         if let Some(prerequisite) = &prerequisite {
             requires.entry(name).or_insert_with(|| names(prerequisite));
         }
@@ -93,12 +93,23 @@ async fn prerequisites<C: Cluster, O: Objects, Q: Queues>(
         if requires.contains_key(&name) {
             continue;
         }
-        let further = ports.cluster.get::<Stack>(&stack.namespace, &name).await?;
-        let further = further.map_or_else(Vec::new, |further| names(&CoreStack::from(&further)));
+        let further = required(ports, stack, &name).await?.map_or_else(Vec::new, |further| names(&further));
         ahead.extend(further.iter().cloned());
         requires.insert(name, further);
     }
     Ok((found, requires))
+}
+
+/// A Stack that another one requires. A Stack that cannot be read counts as missing, so that the other one says what it waits for.
+async fn required<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    stack: &CoreStack,
+    name: &str,
+) -> Result<Option<CoreStack>, Error> {
+    match ports.cluster.get::<Stack>(&stack.namespace, name).await {
+        Err(KubernetesError::Unreadable { .. }) => Ok(None),
+        found => Ok(found?.map(|found| CoreStack::from(&found))),
+    }
 }
 
 /// What is known of the Secrets and ConfigMaps that the last run read.
@@ -127,7 +138,10 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<RunState, Error> {
     let Some(name) = name else { return Ok(RunState::None) };
     let system_namespace = ports.settings.system_namespace;
-    let mut update = ports.cluster.get::<Update>(&stack.namespace, name).await?;
+    let mut update = match ports.cluster.get::<Update>(&stack.namespace, name).await {
+        Err(KubernetesError::Unreadable { .. }) => return Ok(RunState::Foreign),
+        update => update?,
+    };
     if update.is_none() && stack.deleting {
         update = ports.cluster.get(system_namespace, name).await?;
     }
@@ -177,15 +191,19 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<(SourceState, TreeState), Error> {
     let state = match reference {
-        SourceRef::Program { .. } => match ports.cluster.get::<Program>(&key.namespace, &key.name).await? {
-            Some(program) => SourceState::from(&program),
-            None => SourceState::NotFound,
+        SourceRef::Program { .. } => match ports.cluster.get::<Program>(&key.namespace, &key.name).await {
+            Ok(Some(program)) => SourceState::from(&program),
+            Ok(None) => SourceState::NotFound,
+            Err(KubernetesError::Unreadable { message, .. }) => SourceState::Unfit { why: message },
+            Err(error) => return Err(error.into()),
         },
         SourceRef::Flux { .. } => match ports.cluster.get_dynamic(key).await {
             Ok(Some(object)) => SourceState::from(&Source::from_object(&object)),
             Ok(None) => SourceState::NotFound,
-            // A kind that is not served, or that the installation does not let us read.
-            Err(KubernetesError::Permanent { message, .. }) => SourceState::Unfit { why: message },
+            // A kind that is not served, or that the installation does not let us read; or an object that this release cannot read.
+            Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
+                SourceState::Unfit { why: message }
+            }
             Err(error) => return Err(error.into()),
         },
         SourceRef::Git(git) => git_state(git, outcome(ports, key, &git.fingerprint).await?),

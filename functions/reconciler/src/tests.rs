@@ -527,3 +527,34 @@ fn a_push_is_fetched_for_the_stacks_of_our_namespaces_alone() {
         .collect();
     assert_eq!(asked, ["n"]);
 }
+
+#[test]
+fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
+    let world = World::new(0, Faults::NONE);
+    let unreadable = |api_version: &str, kind: &str, name: &str| {
+        let metadata = json!({ "namespace": "n", "name": name });
+        world.insert(json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": 7, "program": 7 }));
+        key(api_version, kind, name)
+    };
+    let said = |name: &str, spec: Value| {
+        put(&world, "Stack", "n", name, &json!({}), &driftless_api::merge(json!({ "stack": name }), &spec));
+        let stack = key("pulumi.com/v1", "Stack", name);
+        look(&world, stack.clone());
+        world.object(&stack).unwrap()["status"]["conditions"].to_string()
+    };
+    let program = json!({ "programRef": { "name": "deep" } });
+    unreadable("pulumi.com/v1", "Program", "deep");
+    let stalled = said("s", program.clone());
+    assert!(stalled.contains("SourceUnavailable") && stalled.contains("Program cannot be used: "), "{stalled}");
+
+    put(&world, "Program", "n", "p", &json!({}), &json!({}));
+    let stack = unreadable("pulumi.com/v1", "Stack", "unreadable");
+    let requires = json!({ "programRef": { "name": "p" }, "prerequisites": [{ "name": "unreadable" }] });
+    let waiting = said("requiring", requires);
+    assert!(waiting.contains("unreadable"), "{waiting}");
+    for object in [stack, unreadable("auto.pulumi.com/v1alpha1", "Update", "u")] {
+        let before = world.object(&object);
+        look(&world, object.clone());
+        assert_eq!(world.object(&object), before);
+    }
+}

@@ -136,6 +136,12 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 
 /// Books another look after one that failed, if the cause passes; else the error.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, error: Error, now: Timestamp) -> Result<(), Error> {
+    if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
+        // Only a change of the object ends this, and that is an event.
+        tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
+        metrics::count_one(Metric::UnreadableObjects, "recorder", &hint.update.cluster, &hint.update, now);
+        return Ok(());
+    }
     if !error.is_transient() {
         return Err(error);
     }
@@ -154,7 +160,14 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let key = &hint.update;
-    let update = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
+    let update = match ports.cluster.get::<Update>(&key.namespace, &key.name).await {
+        // Counts as gone. Otherwise its task could outlive every limit and keep its slot from other namespaces.
+        Err(error @ KubernetesError::Unreadable { .. }) => {
+            tracing::warn!(update = %key, %error, "its run is ended as if it were gone");
+            None
+        }
+        update => update?,
+    };
     let update = update.filter(|update| hint.uid.is_none() || update.uid() == hint.uid);
     let Some(uid) = hint.uid.clone().or_else(|| update.as_ref()?.uid()) else { return Ok(()) };
     let folder = keys::run(&key.cluster, &uid);

@@ -106,7 +106,11 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
 /// Whether the Update's outputs Secret exists, with the contents of `expected` if given. A Secret of an earlier Update, or one with a forged
 /// owner, can have the same name.
 async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
-    let found = cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await?;
+    let found = match cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await {
+        // The recorder would have written one that can be read.
+        Err(KubernetesError::Unreadable { .. }) => None,
+        found => found?,
+    };
     let is_ours = |found: &Secret| found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref());
     let is_same =
         |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);

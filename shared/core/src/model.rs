@@ -337,7 +337,7 @@ pub enum RunState {
     None,
     /// The Update is not there: it was never created, or somebody took it away.
     Missing,
-    /// There is an object of that name which is not this Stack's.
+    /// There is an object of that name which is not this Stack's, or cannot be read.
     Foreign,
     /// It is running, or waits and makes the Stack wait like this.
     Live(Run, Option<Readiness>),

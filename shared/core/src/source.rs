@@ -61,6 +61,7 @@ pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolve
         SourceState::NotFound => unavailable("could not resolve sourceRef"),
         SourceState::NoArtifact { why } if why.is_empty() => unavailable("Flux source has no artifact"),
         SourceState::NoArtifact { why } => unavailable(&format!("Flux source has no artifact: {why}")),
+        SourceState::Unfit { why } if program => unavailable(&format!("Program cannot be used: {why}")),
         SourceState::Unfit { why } => unavailable(&format!("Flux source cannot be used: {why}")),
     }
 }

@@ -14,9 +14,7 @@ pub(crate) fn failure(call: String, error: kube::Error) -> Error {
         kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
             Error::Transient { call, message: words(&error) }
         }
-        kube::Error::SerdeError(error) => {
-            Error::Permanent { call, message: format!("{:?} error in the answer", error.classify()) }
-        }
+        kube::Error::SerdeError(error) => Error::Unreadable { call, message: unreadable(&error) },
         error => Error::Permanent { call, message: words(&error) },
     }
 }
@@ -28,6 +26,19 @@ pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
             Error::Conflict { call, message: status.message }
         }
         error => failure(call, error),
+    }
+}
+
+/// The levels of nesting that `serde_json` reads.
+const MAX_DEPTH: u8 = 127;
+
+/// Why an answer cannot be read. The API server takes free JSON that is nested 10,000 levels deep.
+fn unreadable(error: &serde_json::Error) -> String {
+    // Nothing else tells this from a syntax error.
+    if error.to_string().starts_with("recursion limit exceeded") {
+        format!("it is nested more than {MAX_DEPTH} levels deep; simplify it")
+    } else {
+        format!("{:?} error in the answer", error.classify())
     }
 }
 
@@ -101,6 +112,7 @@ mod tests {
             Error::Conflict { .. } => "conflict",
             Error::Transient { .. } => "transient",
             Error::NamespaceTerminating { .. } => "terminating",
+            Error::Unreadable { .. } => "unreadable",
             Error::Permanent { .. } => "permanent",
         };
         for (code, reason, about, cause, expected) in [
@@ -138,5 +150,15 @@ mod tests {
             failure("get Secret a/b".into(), kube::Error::SerdeError(error)).to_string(),
             "get Secret a/b: Data error in the answer"
         );
+    }
+
+    #[test]
+    fn object_that_is_nested_too_deep_is_unreadable_and_says_so() {
+        let nested = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(serde_json::from_str::<serde_json::Value>(&nested(MAX_DEPTH.into())).is_ok());
+        let error = serde_json::from_str::<serde_json::Value>(&nested(usize::from(MAX_DEPTH) + 1)).unwrap_err();
+        let error = failure("get Program a/b".into(), kube::Error::SerdeError(error));
+        assert!(matches!(error, Error::Unreadable { .. }) && !error.is_transient());
+        assert_eq!(error.to_string(), "get Program a/b: it is nested more than 127 levels deep; simplify it");
     }
 }

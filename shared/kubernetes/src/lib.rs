@@ -54,6 +54,14 @@ pub enum Error {
         /// The API server's words.
         message: String,
     },
+    /// The API server has the object, and this release cannot read it: a tenant chose its content. Only a change of the object helps.
+    #[error("{call}: {message}")]
+    Unreadable {
+        /// The call.
+        call: String,
+        /// Why, without a value of the object.
+        message: String,
+    },
     /// It will not: denied, invalid, unknown kind.
     #[error("{call}: {message}")]
     Permanent {
@@ -126,7 +134,7 @@ pub fn metadata_patch<K: Object>(object: &K) -> serde_json::Value {
 pub trait Cluster {
     /// Where its API server is, for others than this client.
     fn endpoint(&self) -> Endpoint;
-    /// The object, if it is there.
+    /// The object, if it is there; [`Error::Unreadable`] for one that this release cannot read.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
     /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served, or may not be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;

@@ -31,6 +31,8 @@ fn targets(name: &'static str, level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))
         .with_target("lambda_runtime", level.min(LevelFilter::INFO))
+        // It warns of an answer that does not decode, with the whole answer, which may be a Secret.
+        .with_target("kube_client::client", level.min(LevelFilter::ERROR))
         .with_targets([("driftless", level), (name, level), (metrics::TARGET, LevelFilter::OFF)])
 }
 
@@ -46,6 +48,7 @@ mod tests {
         let enabled = |target, level: Level| targets.would_enable(target, &level.into_level().unwrap());
         assert!(enabled("reconciler::look", Level::TRACE) && enabled("driftless_aws::sdk", Level::TRACE));
         assert!(enabled("aws_smithy_runtime", Level::WARN) && !enabled("aws_smithy_runtime", Level::INFO));
+        assert!(enabled("kube_client::client", Level::ERROR) && !enabled("kube_client::client", Level::WARN));
         assert!(!enabled(metrics::TARGET, Level::ERROR));
         assert!(enabled("lambda_runtime::layers", Level::INFO) && !enabled("lambda_runtime::layers", Level::DEBUG));
     }

@@ -70,6 +70,8 @@ metrics! {
     TransientFailures: Count by ["cluster", "function"];
     /// Messages that have gone on as often as they may: what follows from them waits for the sweep.
     HopsExhausted: Count by ["cluster", "function"];
+    /// Messages about an object that this release cannot read: nothing is done for them.
+    UnreadableObjects: Count by ["cluster", "function"];
     /// Stacks that a sweep saw.
     Stacks: Count by ["cluster"];
     /// Updates without a task that a sweep saw.

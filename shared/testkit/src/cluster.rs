@@ -358,12 +358,13 @@ fn write<K: Object>(object: &K) -> Result<(ObjectKey, Value)> {
 }
 
 fn read<T: serde::de::DeserializeOwned>(object: &Value) -> Result<T> {
-    T::deserialize(object).map_err(malformed)
+    T::deserialize(object)
+        .map_err(|error| Error::Unreadable { call: "read an object".into(), message: format!("{:?} error", error.classify()) })
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as map_err gives it")]
 fn malformed(error: serde_json::Error) -> Error {
-    Error::Permanent { call: "read or write an object".into(), message: error.to_string() }
+    Error::Permanent { call: "write an object".into(), message: error.to_string() }
 }
 
 /// Our kinds have the status as a subresource; those of Kubernetes that we write have none.

@@ -244,5 +244,5 @@ fn forwarder(
         .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
         .env("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key)
         .env("AWS_SESSION_TOKEN", keys.session_token.unwrap_or_default());
-    supervisor.start(dirs, &cluster::process(name, "forwarder"), forwarder)
+    supervisor.start_always(dirs, &cluster::process(name, "forwarder"), forwarder)
 }

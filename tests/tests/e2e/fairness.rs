@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::Update;
+use driftless_api::{Program, Update};
 use driftless_tests::{
     scenario::{Namespace, RUN, Source, commit, condition, is_ready},
     world::{
@@ -16,8 +16,8 @@ use driftless_tests::{
     },
 };
 use kube::{
-    ResourceExt as _,
-    api::{DeleteParams, ListParams},
+    Api, ResourceExt as _,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams},
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     updates::{apply_update, gone, ours, updates, wait},
-    world::{alone, as_task, nothing_was_given_up, shared},
+    world::{alone, as_task, nothing_was_given_up, pid, shared},
 };
 
 /// A poll of a branch, a fetch and a run.
@@ -193,6 +193,53 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     for (name, ..) in &cases {
         gone(&team, name).await?;
     }
+    Ok(())
+}
+
+/// Creates a Program that is nested so deep. kube reads no answer with one.
+async fn create_nested_program(team: &Namespace<'_>, name: &str, levels: usize) -> Result<()> {
+    let deep = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+    let metadata = format!(r#"{{ "name": "{name}", "namespace": "{}" }}"#, team.name);
+    let program = format!(r#"{{ "variables": {{ "deep": {deep} }} }}"#);
+    let object =
+        format!(r#"{{ "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": {metadata}, "program": {program} }}"#);
+    let request = http::Request::post(format!("/apis/pulumi.com/v1/namespaces/{}/programs", team.name));
+    let request = request.header("content-type", "application/json").body(object.into_bytes())?;
+    team.world.client.request_text(request).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn deeply_nested_program_is_told_of_and_hides_no_change_of_others() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("nested").await?;
+    create_nested_program(&team, "deep", 200).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.apply_stack_as("deep", "deep", "{}", Source::Program("deep"), "").await?;
+    team.unavailable("deep", "Program cannot be used: it is nested more than 127 levels deep; simplify it").await?;
+    team.ready_after("app", 1).await?;
+
+    // A new forwarder lists them all, and only it tells of the change.
+    world.control.pause_schedule(true).await?;
+    let before = pid(&world, "forwarder")?;
+    rustix::process::kill_process(before, rustix::process::Signal::TERM)?;
+    ready::until("another forwarder runs", ready::START, async || {
+        ensure!(pid(&world, "forwarder")? != before, "it is the same");
+        Ok(())
+    })
+    .await?;
+    team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
+    team.ready_after("app", 2).await?;
+    create_nested_program(&team, "deeper", 1000).await?;
+    team.apply_program("app", &team.program("app.txt", "three", "")?).await?;
+    team.ready_after("app", 3).await?;
+    nothing_was_given_up(&world).await?;
+    team.clear().await?;
+    let kind = ApiResource::erase::<Program>(&());
+    let programs: Api<DynamicObject> = Api::namespaced_with(world.client.clone(), &team.name, &kind);
+    programs.delete("deep", &DeleteParams::default()).await?;
+    programs.delete("deeper", &DeleteParams::default()).await?;
     Ok(())
 }
 

@@ -14,14 +14,15 @@ use driftless_contract::EVENT_REPORTER;
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, Client, runtime::watcher};
 use seen::Seen;
+use tokio::sync::Mutex;
 
 use crate::watch;
 
 /// Tells until it is dropped.
-pub(crate) async fn tell(client: Client, flux: &Flux) -> Infallible {
+pub(crate) async fn tell(client: Client, flux: &Flux, lists: &Mutex<()>) -> Infallible {
     let (mut seen, delivery) = (Seen::default(), Delivery::default());
     let ours = watcher::Config::default().fields(&format!("reportingController={EVENT_REPORTER},regarding.kind=Stack"));
-    let watching = watch(Api::<Event>::all(client), ours, "Event", |change| {
+    let watching = watch(Api::<Event>::all(client), ours, "Event", lists, |change| {
         if let Some(event) = seen.unseen(change) {
             delivery.put(event::flux(&event));
         }

@@ -267,3 +267,20 @@ fn a_run_is_told_how_many_resources_the_last_one_left() {
     looked(&world, &hint("u"));
     assert_eq!(spec(&world).resources, Some(6));
 }
+
+#[test]
+fn update_waits_for_a_workspace_that_cannot_be_read() {
+    let world = quiet();
+    workspace(&world, &json!(7));
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    let (reason, message) = waits(&world, "u");
+    assert_eq!(reason, "SpecInvalid", "{message}");
+    insert(&world, &key("Update", "n", "unreadable"), &json!({ "spec": 7 }));
+    let workspace = LaunchHint { update: key("Workspace", "n", "w"), ..hint("u") };
+    for hint in [hint("unreadable"), workspace] {
+        let before = world.cluster();
+        looked(&world, &hint);
+        assert_eq!(world.cluster(), before);
+    }
+}

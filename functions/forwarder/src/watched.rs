@@ -1,0 +1,154 @@
+//! What the forwarder reads of an object. A tenant chooses how large an object is and how deep it is nested, so everything else is
+//! skipped: `serde_json` skips without recursion, and fails only on deep nesting that it has to read.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
+
+use driftless_api::names;
+use driftless_contract::PREFIX;
+use kube::{
+    Resource,
+    core::{ApiResource, DynamicResourceScope, ObjectMeta},
+};
+use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+/// An object of a kind that is known only at run time: its place, and the hash of what matters about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    /// The namespace, the name and the resource version.
+    metadata: ObjectMeta,
+    pub(crate) hash: u64,
+}
+
+impl Resource for Watched {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[derive(Deserialize)]
+struct Parts {
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "readable")]
+    status: Status,
+}
+
+/// Not kube's `ObjectMeta`: that reads `managedFields`, which are nested as deep as the object.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    deletion_timestamp: Option<IgnoredAny>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    artifact: Option<Artifact>,
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Deserialize)]
+struct Artifact {
+    revision: Option<String>,
+    digest: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: Option<String>,
+}
+
+/// A status that has another form, such as that of another controller's kind, counts as absent: it keeps no other object from being read.
+fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
+    let status = Box::<RawValue>::deserialize(deserializer)?;
+    Ok(serde_json::from_str(status.get()).unwrap_or_default())
+}
+
+impl<'de> Deserialize<'de> for Watched {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parts = Parts::deserialize(deserializer)?;
+        let hash = hash(&parts);
+        let Metadata { namespace, name, resource_version, .. } = parts.metadata;
+        Ok(Self { metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() }, hash })
+    }
+}
+
+/// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
+fn hash(Parts { metadata, status }: &Parts) -> u64 {
+    let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
+    let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);
+    let requests: Vec<_> = metadata.annotations.iter().flatten().filter(|(name, _)| is_request(name)).collect();
+    let artifact = status.artifact.as_ref().map(|artifact| (&artifact.revision, &artifact.digest));
+    let complete = status.conditions.iter().flatten().find(|condition| condition.type_ == "Complete");
+    let complete = complete.map(|condition| &condition.status);
+    let mut hasher = DefaultHasher::new();
+    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), requests, artifact, complete).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_nested_a_thousand_levels_deep_is_skipped() {
+        let deep = format!("{}1{}", "{\"a\":[".repeat(500), "]}".repeat(500));
+        let metadata = |more: &str| format!(r#""metadata": {{ "namespace": "n", "name": "s", "generation": 7 {more} }}"#);
+        let artifact = r#""artifact": { "revision": "r" }"#;
+        let plain = format!(r#"{{ {}, "status": {{ {artifact} }} }}"#, metadata(""));
+        let managed = metadata(&format!(r#", "managedFields": [{{ "fieldsV1": {deep} }}]"#));
+        let nested =
+            format!(r#"{{ "program": {deep}, {managed}, "status": {{ "outputs": {deep}, {artifact} }}, "spec": {deep} }}"#);
+        let read = |text: &str| serde_json::from_str::<Watched>(text).unwrap();
+        assert_eq!(read(&nested).hash, read(&plain).hash);
+        assert_eq!(read(&nested).metadata.name.as_deref(), Some("s"));
+    }
+
+    #[test]
+    fn status_of_another_form_counts_as_absent() {
+        let hash = |status: serde_json::Value| {
+            let object = json!({ "metadata": { "name": "s" }, "status": status });
+            serde_json::from_value::<Watched>(object).unwrap().hash
+        };
+        for status in [json!(7), json!({ "artifact": "none" }), json!({ "conditions": { "Complete": true } })] {
+            assert_eq!(hash(status.clone()), hash(json!(null)), "{status}");
+        }
+        assert_ne!(hash(json!({ "artifact": { "revision": "r" } })), hash(json!(null)));
+    }
+}
