@@ -85,28 +85,42 @@ impl Error {
     }
 }
 
-/// The runs that a message may be about: the Updates to look at. A live task that no run owns is stopped here.
+/// What a message makes due for a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// The run's end is recorded. A run that goes on has its progress shown.
+    Outcome,
+    /// The run's progress is shown. That calls nothing that tenants share and is not requeued, because a task writes progress as often as it
+    /// likes. The next progress shows what this one missed, and the sweep finds a run whose task ended.
+    Progress,
+}
+
+/// The runs that a message may be about: the Updates to look at, and what is due for them. A live task that no run owns is stopped here.
 pub async fn runs<O: Objects, T: Tasks>(
     objects: &O,
     tasks: &T,
     settings: &Settings,
     message: RunMessage,
     now: Timestamp,
-) -> Result<Vec<RunHint>, Error> {
-    let folder = |arn: &str| keys::task(&settings.task_role_id, keys::task_id(arn));
-    let (folders, live): (Vec<String>, _) = match message {
-        RunMessage::Hint(hint) => return Ok(vec![hint]),
+) -> Result<Vec<(RunHint, Due)>, Error> {
+    let folder = |arn: &str| (keys::task(&settings.task_role_id, keys::task_id(arn)), Due::Outcome);
+    let reported = |key: &String| {
+        let due = if key.ends_with("/progress") { Due::Progress } else { Due::Outcome };
+        Some((keys::task_of_report(key)?.to_owned(), due))
+    };
+    let (folders, live): (Vec<_>, _) = match message {
+        RunMessage::Hint(hint) => return Ok(vec![(hint, Due::Outcome)]),
         RunMessage::Test => return Ok(Vec::new()),
-        RunMessage::Objects(keys) => (keys.iter().filter_map(|key| keys::task_of_report(key)).map(str::to_owned).collect(), None),
+        RunMessage::Objects(keys) => (keys.iter().filter_map(reported).collect(), None),
         RunMessage::Task { arn } => (vec![folder(&arn)], None),
         RunMessage::Live { arn } => (vec![folder(&arn)], Some(arn)),
     };
     let mut hints = Vec::new();
-    for folder in folders {
+    for (folder, due) in folders {
         // Absent if the task was never given a run, or if all is recorded.
         if let Some(document) = objects.get(&format!("{folder}in/run")).await? {
             let TaskRun { run, .. } = from_json("task's run", &document)?;
-            hints.push(RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 });
+            hints.push((RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 }, due));
         }
     }
     if let Some(arn) = live.filter(|_| hints.is_empty()) {
@@ -118,24 +132,29 @@ pub async fn runs<O: Objects, T: Tasks>(
 /// After a cause that passes it is looked again after this long.
 const PASSING_SECONDS: u16 = 15;
 
-/// Looks at the run of an Update. For a cause that passes another look is booked; an error is one that does not.
+/// Does what is due for the run of an Update. For a cause that passes, the outcome is requeued; an error is one that does not.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &RunHint,
+    due: Due,
     now: Timestamp,
 ) -> Result<(), Error> {
     if hint.hops >= MAX_HOPS {
         metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, now);
     }
-    match look(ports, settings, hint, now).await {
-        Err(error) => failed(ports.queues, hint, error, now).await,
+    let done = match due {
+        Due::Outcome => look(ports, settings, hint, now).await,
+        Due::Progress => progress(ports, settings, hint, now).await,
+    };
+    match done {
+        Err(error) => failed(ports.queues, hint, due, error, now).await,
         Ok(()) => Ok(()),
     }
 }
 
-/// Books another look after one that failed, if the cause passes; else the error.
-pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, error: Error, now: Timestamp) -> Result<(), Error> {
+/// Requeues an outcome after a cause that passes; else the error.
+pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
         // Only a change of the object ends this, and that is an event.
         tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
@@ -145,12 +164,32 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, error: Error, now: Ti
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(update = %hint.update, %error, "looking again later");
+    tracing::warn!(update = %hint.update, ?due, %error, "not done; an outcome is requeued");
     metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
-    match RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()) {
+    let next = match due {
+        Due::Outcome => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
+        Due::Progress => None,
+    };
+    match next {
         Some(next) => Ok(queues.run(&next, PASSING_SECONDS).await?),
         None => Ok(()),
     }
+}
+
+/// Shows the progress of a run that a task owns.
+async fn progress<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let update = ports.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
+    let Some(update) = update.filter(|update| update.uid() == hint.uid) else { return Ok(()) };
+    let folder = keys::run(&hint.update.cluster, hint.uid.as_deref().unwrap_or_default());
+    let Some(document) = ports.objects.get(&format!("{folder}owner")).await? else { return Ok(()) };
+    let Owner { task: Some(arn), at, .. } = from_json("owner", &document)? else { return Ok(()) };
+    let task = keys::task(&settings.task_role_id, keys::task_id(&arn));
+    status::show_progress(ports, update, &task, at, now).await
 }
 
 async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(

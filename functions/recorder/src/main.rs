@@ -31,13 +31,13 @@ async fn main() -> Result<(), Error> {
     );
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     let record = async |message: RunMessage| -> Result<(), recorder::Error> {
-        for hint in runs(&objects, &tasks, &settings, message, now()).await? {
+        for (hint, due) in runs(&objects, &tasks, &settings, message, now()).await? {
             match clusters.get(&hint.update.cluster, now()).await {
                 Ok(cluster) => {
                     let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, tasks: &tasks };
-                    Box::pin(handle(&ports, &settings, &hint, now())).await?;
+                    Box::pin(handle(&ports, &settings, &hint, due, now())).await?;
                 }
-                Err(error) => failed(&queues, &hint, error.into(), now()).await?,
+                Err(error) => failed(&queues, &hint, due, error.into(), now()).await?,
             }
         }
         Ok(())

@@ -269,8 +269,9 @@ impl Cluster for Client {
             || Error::Permanent { call: call(), message: format!("{FEW} objects are larger than {PAGE_BYTES} bytes") };
         let text = text.ok_or_else(too_large)?;
         // No object's fault: the items are read one by one below.
-        let no_list = |error: serde_json::Error| {
-            Error::Permanent { call: call(), message: format!("{:?} error in the answer", error.classify()) }
+        let no_list = |error: serde_json::Error| Error::Permanent {
+            call: call(),
+            message: format!("{:?} error in the answer", error.classify()),
         };
         let List { metadata, items } = serde_json::from_slice(&text).map_err(no_list)?;
         Ok(Page {

@@ -458,9 +458,9 @@ impl Machine {
                 };
                 self.begin(wire.who.clone(), Some(message), async move {
                     let recorded = async {
-                        for hint in recorder::runs(&wire, &wire, &settings, about, now).await? {
+                        for (hint, due) in recorder::runs(&wire, &wire, &settings, about, now).await? {
                             let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                            recorder::handle(&ports, &settings, &hint, now).await?;
+                            recorder::handle(&ports, &settings, &hint, due, now).await?;
                         }
                         Ok(())
                     };

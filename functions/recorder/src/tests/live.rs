@@ -145,3 +145,45 @@ fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
     assert_eq!(attended(), []);
     assert!(is_stopping(&world));
 }
+
+#[test]
+fn progress_calls_no_ecs_and_is_not_requeued() {
+    let (world, arn) = live(RunLimits::default());
+    let (folder, calm) = (keys::task(ROLE, keys::task_id(&arn)), world.calm());
+    let mut object = update(&world);
+    object["status"] = json!({ "driftless": { "task": arn } });
+    world.insert(object);
+    let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
+    put(&world, &format!("{folder}in/run"), &to_json(&TaskRun { version: VERSION, run }));
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let at = world.now();
+    let progress =
+        Progress { version: VERSION, at, phase: Phase::Run, planned: 20, started: 9, done: 3, failed: 0, current: None };
+    put(&world, &format!("{folder}out/progress"), &to_json(&progress));
+    // Every call through this handle is throttled.
+    world.set_faults(Faults { transient: 1000, ..Faults::NONE });
+    let requeued = || world.sent().iter().filter(|message| matches!(message, Message::Run(RunMessage::Hint(_)))).count();
+    let recorded = |message: RunMessage, cluster: &World| {
+        let ports = Ports { cluster, objects: &calm, queues: &calm, tasks: &world };
+        let found = calm.drive(runs(&calm, &calm, &settings, message, at)).unwrap().unwrap();
+        let [(hint, due)] = &found[..] else { panic!("{found:?}") };
+        let (done, lines) = emf::written(|| calm.drive(handle(&ports, &settings, hint, *due, at)).unwrap());
+        done.unwrap();
+        (requeued(), lines.len())
+    };
+    let wrote = || RunMessage::Objects(vec![format!("{folder}out/progress")]);
+    assert_eq!(recorded(wrote(), &calm), (0, 0));
+    assert_eq!(ours(&world)["summary"], "3/20");
+    assert_eq!(recorded(wrote(), &world), (0, 1), "a transient error of the API server is counted and not requeued");
+    // ECS alone can say how a run without a result ended.
+    assert_eq!(recorded(RunMessage::Task { arn: arn.clone() }, &calm), (1, 1));
+    assert_eq!(recorded(RunMessage::Live { arn: arn.clone() }, &calm), (2, 1));
+    // A result that is there as well has its own message.
+    world.set_faults(Faults::NONE);
+    put(&world, &format!("{folder}out/result"), &to_json(&succeeded(&world)));
+    assert_eq!(recorded(wrote(), &calm), (2, 0));
+    let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
+    assert!(!world.objects().contains_key(&outcome));
+    recorded(RunMessage::Objects(vec![format!("{folder}out/result")]), &calm);
+    assert!(world.objects().contains_key(&outcome));
+}

@@ -99,7 +99,7 @@ fn handled(world: &World) -> Option<Result<(), Error>> {
     let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
     let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    world.drive(handle(&ports, &settings, &hint, world.now()))
+    world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now()))
 }
 
 /// What of these metrics is in a line, in this order.
@@ -172,7 +172,7 @@ fn a_failure_that_passes_and_a_message_that_went_too_far_are_counted() {
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
-        let (done, lines) = emf::written(|| world.drive(handle(&ports, &settings, &hint, world.now())).unwrap());
+        let (done, lines) = emf::written(|| world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).unwrap());
         done.unwrap();
         let names: Vec<_> = lines.iter().map(|line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"].clone()).collect();
         assert_eq!(names, expected);
@@ -369,7 +369,7 @@ fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
             let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
-            let crashed = world.drive(handle(&ports, &settings, &hint, world.now())).is_none();
+            let crashed = world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none();
             if crashed {
                 look(&world);
             }
@@ -538,7 +538,7 @@ fn crash_before_write(world: &World) {
         let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
-        assert!(world.drive(handle(&ports, &settings, &hint, world.now())).is_none(), "it never tidied up");
+        assert!(world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none(), "it never tidied up");
         assert_eq!(world.cluster(), before);
         if !world.objects().keys().any(|key| key.starts_with(TASK)) {
             return;
@@ -553,7 +553,7 @@ fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
     for (error, again) in [(passes, true), (stays, false)] {
         let world = world(&of_stack(), &json!({}));
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-        assert_eq!(world.drive(failed(&world, &hint, error.into(), world.now())).unwrap().is_ok(), again);
+        assert_eq!(world.drive(failed(&world, &hint, Due::Outcome, error.into(), world.now())).unwrap().is_ok(), again);
         assert_eq!(world.sent().iter().any(|message| matches!(message, Message::Run(_))), again);
     }
 }
