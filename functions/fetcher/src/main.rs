@@ -40,7 +40,7 @@ async fn main() -> Result<(), Error> {
             known_hosts: git_files::known_hosts(env::optional("GIT_KNOWN_HOSTS_OBJECT"), open).await?,
             ca_certificates: git_files::ca_certificates(env::optional("GIT_CA_CERTIFICATES_OBJECT"), open).await?,
             max_pack_bytes: env::parsed("MAX_ARCHIVE_BYTES")?,
-            silent: git::SilentServers::default(),
+            servers: git::Servers::default(),
         },
     };
     let direct = match env::required("ARTIFACT_TRANSPORT")?.as_str() {

@@ -34,7 +34,7 @@ pub(crate) fn settings() -> Settings {
             known_hosts: String::new(),
             ca_certificates: String::new(),
             max_pack_bytes: 1 << 20,
-            silent: git::SilentServers::default(),
+            servers: git::Servers::default(),
         },
     }
 }

@@ -51,7 +51,7 @@ pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
 pub use schedule::Schedule;
 pub use shape::*;
-pub use source::{fetch_again, is_answered, rest};
+pub use source::{SLOW_FETCH, fetch_again, is_answered, rest};
 pub use status::{
     CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus, reason,
 };

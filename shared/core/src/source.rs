@@ -12,7 +12,7 @@ const MAX_FETCH_RETRY_SECONDS: i64 = 600;
 const FRESH_SECONDS: i64 = 30;
 
 /// The duration from which a fetch counts as slow.
-const SLOW: SignedDuration = SignedDuration::from_secs(10);
+pub const SLOW_FETCH: SignedDuration = SignedDuration::from_secs(10);
 /// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses at most a tenth of one fetcher.
 const REST_FACTOR: i32 = 9;
 /// The longest rest, to which slow fetches that keep failing double it: a server that only stalls uses a fortieth of one fetcher.
@@ -23,7 +23,7 @@ const SKEW: SignedDuration = SignedDuration::from_secs(2);
 /// The time after a fetch in which the source is not fetched again. `failures` counts fetches that failed in a row, this one included.
 #[must_use]
 pub fn rest(took: SignedDuration, failures: u32) -> SignedDuration {
-    if took < SLOW {
+    if took < SLOW_FETCH {
         return SignedDuration::ZERO;
     }
     took.saturating_mul(REST_FACTOR).saturating_mul(2_i32.saturating_pow(failures.saturating_sub(1))).min(MAX_REST)

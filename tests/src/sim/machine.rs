@@ -418,7 +418,7 @@ impl Machine {
                         known_hosts: String::new(),
                         ca_certificates: String::new(),
                         max_pack_bytes: 1 << 20,
-                        silent: fetcher::git::SilentServers::default(),
+                        servers: fetcher::git::Servers::default(),
                     },
                 };
                 self.begin(wire.who.clone(), Some(message), async move {

@@ -44,29 +44,36 @@ const DRIPS: Duration = Duration::from_secs(45);
 const BEGINNING: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ncontent-length: 1000\r\n\r\n";
 
-/// A git server that begins an answer at most. Ends with the test's runtime.
+/// A git server that ends no answer. Ends with the test's runtime.
 struct Slow {
     url: String,
-    /// The connections that are open now, and the most that ever were.
+    /// The connections that are open now, the most that ever were, and all that were accepted.
     open: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
+    all: Arc<AtomicUsize>,
 }
 
 impl Slow {
-    async fn new(beginning: &'static str) -> Result<Self> {
+    /// The server sends the beginning of an answer, then a byte a second for this time, and then closes the connection. Without the time
+    /// it waits for the client to do that.
+    async fn new(beginning: &'static str, drips: Option<Duration>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
-        let slow = Self { url, open: Arc::default(), most: Arc::default() };
-        let (open, most) = (Arc::clone(&slow.open), Arc::clone(&slow.most));
+        let slow = Self { url, open: Arc::default(), most: Arc::default(), all: Arc::default() };
+        let (open, most, all) = (Arc::clone(&slow.open), Arc::clone(&slow.most), Arc::clone(&slow.all));
         tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
                 most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                all.fetch_add(1, Ordering::SeqCst);
                 let open = Arc::clone(&open);
                 tokio::spawn(async move {
                     // A client takes no answer to a request that it has not sent.
                     let _ = connection.read(&mut [0; 1024]).await;
                     let _ = connection.write_all(beginning.as_bytes()).await;
-                    until_closed(connection).await;
+                    match drips {
+                        Some(time) => drip(connection, time).await,
+                        None => until_closed(connection).await,
+                    }
                     open.fetch_sub(1, Ordering::SeqCst);
                 });
             }
@@ -78,6 +85,12 @@ impl Slow {
 async fn until_closed(mut connection: TcpStream) {
     let mut buffer = [0; 1024];
     while connection.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
+}
+
+/// Ends early if the client closes the connection.
+async fn drip(mut connection: TcpStream, time: Duration) {
+    let (mut beat, end) = (tokio::time::interval(Duration::from_secs(1)), Instant::now() + time);
+    while beat.tick().await < end && connection.write_all(b"0").await.is_ok() {}
 }
 
 async fn apply(team: &Namespace<'_>, name: &str, url: &str) -> Result<()> {
@@ -111,7 +124,7 @@ async fn slow_git_server_of_one_namespace_delays_no_push_of_another() -> Result<
     let (world, _alone) = alone().await?;
     let (team, slow) = (world.namespace("healthy").await?, world.namespace("slow-git").await?);
     let repository = following(&team).await?;
-    let server = Slow::new(BEGINNING).await?;
+    let server = Slow::new(BEGINNING, None).await?;
     for number in 0..6 {
         apply(&slow, &format!("slow-{number}"), &format!("{}/{number}.git", server.url)).await?;
     }
@@ -137,7 +150,7 @@ async fn silent_git_server_of_many_namespaces_delays_no_push_of_another() -> Res
     let team = world.namespace("beside-silence").await?;
     let repository = following(&team).await?;
 
-    let server = Slow::new("").await?;
+    let server = Slow::new("", None).await?;
     let mut others = Vec::new();
     for number in 0..=INSTANCES {
         let other = world.namespace(&format!("silent-git-{number}")).await?;
@@ -161,6 +174,44 @@ async fn silent_git_server_of_many_namespaces_delays_no_push_of_another() -> Res
         }
         other.clear().await?;
     }
+    team.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn dripping_git_server_of_many_namespaces_delays_no_push_of_another() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("beside-drips").await?;
+    let repository = following(&team).await?;
+
+    let server = Slow::new(BEGINNING, Some(DRIPS)).await?;
+    let (mut others, apps) = (Vec::new(), ["one", "two", "three"]);
+    for number in 0..=INSTANCES {
+        let other = world.namespace(&format!("dripping-git-{number}")).await?;
+        for app in apps {
+            apply(&other, app, &format!("{}/{number}/{app}.git", server.url)).await?;
+        }
+        others.push(other);
+    }
+    ready::until("every fetcher has had an answer of the dripping server", RUN, async || {
+        let all = server.all.load(Ordering::SeqCst);
+        ensure!(all >= 2 * INSTANCES, "{all} connections");
+        Ok(())
+    })
+    .await?;
+
+    let took = push_is_run(&team, &repository).await?;
+    ensure!(took < USUAL, "the push was run after {took:?}");
+    let mut limited = 0;
+    for other in &others {
+        for app in apps {
+            let stack = other.unavailable(app, "git server").await?;
+            let (_, _, message) = condition(&stack).context("a condition")?;
+            limited += usize::from(message.contains("took longer than 10s, the limit after a slow fetch from its git server"));
+        }
+        other.clear().await?;
+    }
+    ensure!(limited >= others.len() * apps.len() - INSTANCES, "{limited} fetches were limited");
     team.clear().await?;
     nothing_was_given_up(&world).await
 }

@@ -1,6 +1,6 @@
 use driftless_source::Refusal;
 
-use super::{bounds::ANSWER_TIME, silent};
+use super::{TIME, bounds::ANSWER_TIME, servers};
 use crate::limit_remedy;
 
 /// How the fields are called by which somebody names a repository.
@@ -120,7 +120,7 @@ pub enum GitError {
         "the git server sent more than {limit} bytes for one commit; raise the installation's limit, or use a smaller repository"
     )]
     TooLarge { limit: u64 },
-    #[error("fetching took longer than {seconds} seconds")]
+    #[error("{}", self.words(&Fields::STACK))]
     TooSlow { seconds: u64 },
     #[error("{}", self.words(&Fields::STACK))]
     Silent,
@@ -187,8 +187,15 @@ impl GitError {
             Self::Silent => format!(
                 "git server did not answer within {}s; none of its repositories is fetched for {}m; check the server and the port in {url}",
                 ANSWER_TIME.as_secs(),
-                silent::REST.as_mins()
+                servers::REST.as_mins()
             ),
+            Self::TooSlow { seconds } => {
+                let why = if *seconds < TIME.as_secs() { ", the limit after a slow fetch from its git server" } else { "" };
+                format!(
+                    "fetch took longer than {seconds}s{why}; repository is not fetched; check the git server of {url}, or use a smaller \
+                     repository"
+                )
+            }
             Self::OfName(error) => error.words(at),
             _ => self.to_string(),
         }

@@ -11,8 +11,8 @@ mod github;
 mod http;
 mod net;
 mod remote;
+mod servers;
 mod session;
-mod silent;
 mod ssh;
 mod tree;
 
@@ -30,6 +30,7 @@ use gix_transport::{
     client::blocking_io::{Transport, file, http::Transport as HttpTransport},
 };
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use self::{
     bounds::Bounds,
@@ -41,7 +42,7 @@ use self::{
 };
 pub use self::{
     error::{Fields, GitError},
-    silent::SilentServers,
+    servers::Servers,
 };
 use crate::{
     Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
@@ -67,7 +68,7 @@ pub struct Settings {
     /// The most bytes that a server may send in one fetch.
     pub max_pack_bytes: u64,
     /// What this instance of the function remembers of servers.
-    pub silent: SilentServers,
+    pub servers: Servers,
 }
 
 /// Why there is no answer of git's.
@@ -174,13 +175,14 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
             return Ok(stored.clone());
         }
         let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
-        let bounds = Bounds::new(git.max_pack_bytes, TIME);
         let server = place.server();
+        let time = server.as_ref().map_or(TIME, |server| git.servers.time(server, self.now));
+        let (bounds, began) = (Bounds::new(git.max_pack_bytes, time), Instant::now());
         let found = self.found(place, credentials, wanted, known, &bounds).await;
+        if let Some(server) = server {
+            git.servers.remember(server, matches!(found, Err(GitError::Silent)), began.elapsed(), self.now);
+        }
         let found = found.map_err(|error| {
-            if let (GitError::Silent, Some(server)) = (&error, server) {
-                git.silent.remember(server, self.now);
-            }
             if !bounds.is_hidden() {
                 return error;
             }
@@ -266,7 +268,7 @@ async fn transport(
                 return Err(GitError::Url("it has no host"));
             };
             let addresses = net::addresses_for_tenant(host, port, settings, bounds).await?;
-            settings.silent.check(&(host.to_owned(), port), now)?;
+            settings.servers.check(&(host.to_owned(), port), now)?;
             let client = net::client(addresses, &settings.ca_certificates)?;
             let web = Web::new(client, bounds.clone(), login);
             let url = gix_url::parse(url.as_str()).map_err(|_| GitError::Url("it is not a URL"))?;
@@ -283,7 +285,7 @@ async fn transport(
             };
             key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);
             let addresses = net::addresses_for_tenant(&host, port, settings, bounds).await?;
-            settings.silent.check(&(host.clone(), port), now)?;
+            settings.servers.check(&(host.clone(), port), now)?;
             ssh::connect(&Server { user, host, port, path, addresses }, &key, bounds).await
         }
         Place::Local(path) => match file::connect(path, Protocol::V2, false) {

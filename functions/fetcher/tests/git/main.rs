@@ -63,7 +63,7 @@ impl Site {
                 known_hosts: String::new(),
                 ca_certificates: String::new(),
                 max_pack_bytes: 1 << 20,
-                silent: git::SilentServers::default(),
+                servers: git::Servers::default(),
             },
         };
         let site = Self { world: World::new(0, Faults::NONE), settings, folder };

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use axum::{
@@ -42,6 +43,8 @@ pub struct Web {
     pub accepts: Vec<String>,
     /// The beginnings of paths that are elsewhere now.
     pub moved: Vec<(String, String)>,
+    /// A repository whose packs come late, and how late.
+    pub slow: Option<(String, Duration)>,
     /// It speaks only the first version of the protocol.
     pub old: bool,
     pub asked: Mutex<Vec<String>>,
@@ -138,6 +141,9 @@ async fn answer(State(web): State<Arc<Web>>, request: Request) -> Response {
         // As a server might that shows people what they sent.
         let sent = parts.headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
         return (StatusCode::UNAUTHORIZED, format!("wrong: {sent:?} {}", basic(&parts.headers))).into_response();
+    }
+    if let Some((_, late)) = web.slow.as_ref().filter(|(slow, _)| kind == "fetch" && path.starts_with(slow)) {
+        tokio::time::sleep(*late).await;
     }
     let header = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default();
     let mut git = Command::new("git")

@@ -1,6 +1,9 @@
 //! Over http and https: credentials, certificates and redirects.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use jiff::SignedDuration;
 
@@ -278,4 +281,23 @@ async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
     }
     let (_, healthy) = site.web(&[]).await;
     site.fetched(json!({ "projectRepo": healthy, "branch": "main" })).await;
+}
+
+#[tokio::test]
+async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() {
+    let site = Site::new();
+    run(site.root(), &["clone", "--quiet", "--bare", "shop.git", "large.git"]);
+    let slow = Some(("/large.git".to_owned(), Duration::from_secs(11)));
+    let (_, address) = Web { root: site.root().into(), slow, ..Web::default() }.serve().await;
+    let spec = |path: &str| json!({ "projectRepo": format!("http://{address}/{path}"), "branch": "main" });
+    site.fetched(spec("large.git")).await;
+    site.fetched(spec("shop.git")).await;
+    let (message, terminal) = site.refused(spec("large.git")).await;
+    let words = "fetch took longer than 10s, the limit after a slow fetch from its git server; repository is not fetched; check the git \
+                 server of spec.projectRepo, or use a smaller repository";
+    assert_eq!((&*message, terminal), (words, false));
+    // Twice as long as the slow fetch took: it began 11 s later for this world, whose clock stood still.
+    site.world.advance(SignedDuration::from_secs(40));
+    site.fetched(spec("shop.git")).await;
+    site.fetched(spec("large.git")).await;
 }
