@@ -10,22 +10,31 @@ const PAGES: [(&str, &str, usize); 2] = [
     ("docs/operations.md", include_str!("../../docs/operations.md"), 18),
 ];
 
-/// The rows of a page's tables whose last column is headed `test`, each with the number of columns that it must have.
-fn rows(page: &'static str) -> Vec<(usize, Vec<&'static str>)> {
-    let (mut rows, mut columns) = (Vec::new(), None);
+/// The tables of a page, each as its rows of cells, the header first.
+fn tables(page: &'static str) -> Vec<Vec<Vec<&'static str>>> {
+    let (mut tables, mut is_inside) = (Vec::<Vec<_>>::new(), false);
     for line in page.lines() {
-        let Some(row) = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |")) else {
-            columns = None;
-            continue;
-        };
-        let cells: Vec<_> = row.split(" | ").map(str::trim).collect();
-        if cells.last() == Some(&"test") {
-            columns = Some(cells.len());
-        } else if let Some(columns) = columns.filter(|_| !cells.iter().all(|cell| *cell == "---")) {
-            rows.push((columns, cells));
+        let row = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |"));
+        let cells = row.map(|row| row.split(" | ").map(str::trim).collect::<Vec<_>>());
+        if row.is_some() && !is_inside {
+            tables.push(Vec::new());
+        }
+        is_inside = row.is_some();
+        if let (Some(cells), Some(table)) = (cells, tables.last_mut()) {
+            table.push(cells);
         }
     }
-    rows
+    tables
+}
+
+/// The rows of a page's tables whose last column is headed `test`, each with the number of columns that it must have.
+fn rows(page: &'static str) -> Vec<(usize, Vec<&'static str>)> {
+    let with_tests = tables(page).into_iter().filter(|table| table[0].last() == Some(&"test"));
+    let rows = with_tests.flat_map(|table| {
+        let columns = table[0].len();
+        table.into_iter().skip(1).map(move |row| (columns, row))
+    });
+    rows.filter(|(_, row)| row.iter().any(|cell| *cell != "---")).collect()
 }
 
 /// Returns the tests that a cell names, each as `` `path::function` ``.
@@ -46,6 +55,15 @@ fn has_test(text: &str, function: &str) -> bool {
         }
     }
     false
+}
+
+#[test]
+fn every_table_of_the_security_page_has_tests() {
+    let tables = tables(PAGES[0].1);
+    assert!(tables.len() > 5, "{} tables", tables.len());
+    for table in tables {
+        assert_eq!(table[0].last(), Some(&"test"), "{:?} of {} has no column test at its end", table[0], PAGES[0].0);
+    }
 }
 
 #[test]
