@@ -5,6 +5,7 @@
 mod bound;
 mod count;
 mod give_back;
+mod log;
 mod outputs;
 mod status;
 mod stop;
@@ -189,7 +190,7 @@ async fn progress<C: Cluster, O: Objects, Q, T>(
     let Some(document) = ports.objects.get(&format!("{folder}owner")).await? else { return Ok(()) };
     let Owner { task: Some(arn), at, .. } = from_json("owner", &document)? else { return Ok(()) };
     let task = keys::task(&settings.task_role_id, keys::task_id(&arn));
-    status::show_progress(ports, update, &task, at, now).await
+    status::show_progress(ports, settings, update, &task, at, now).await
 }
 
 async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
@@ -240,7 +241,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             outcome
         } else {
             return match update.zip(task) {
-                Some((update, task)) => status::show_progress(ports, update, &task, owner.at, now).await,
+                Some((update, task)) => status::show_progress(ports, settings, update, &task, owner.at, now).await,
                 None => Ok(()),
             };
         }
@@ -491,6 +492,11 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         tidy(ports, task).await?;
     }
     let Some(mut update) = update else { return Ok(()) };
+    // After the claim is free: nothing waits for a log.
+    let log = match task {
+        Some(task) => log::finish(ports, settings, &update, task, now).await?,
+        None => None,
+    };
     let failure = match &outcome.verdict {
         Verdict::Succeeded {} => None,
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
@@ -499,7 +505,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there. A status that is complete may be
     // anybody's word: what it says of the run is put right.
     let told = update.is_complete();
-    if update.set_complete(failure, now, |status| status::fill(status, outcome, secret)) {
+    if update.set_complete(failure, now, |status| status::fill(status, outcome, secret, log)) {
         update = ports.cluster.replace_status(&update).await?;
         if !told {
             tell::tell(ports, settings, &update, outcome, now).await;
@@ -516,7 +522,8 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(())
 }
 
-/// Deletes what the task was given and what it left, secrets first. `in/run` is last: until then a message about the task finds its run.
+/// Deletes what the task was given and what it left, secrets first. The log stays in the folder until that expires: a copy of it may still be
+/// under way. `in/run` is last: until then a message about the task finds its run.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<(), Error> {
     for name in ["in/spec", "in/identity", "out/result", "in/pack", "in/manifest", "out/lock", "out/progress", "in/run"] {
         ports.objects.delete(&format!("{task}{name}")).await?;

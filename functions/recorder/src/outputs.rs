@@ -20,6 +20,10 @@ const MASK: &str = "[secret]";
 /// long, and etcd takes an object of 1.5 MiB.
 const MAX_SHOWN: usize = 256 << 10;
 
+/// The remedy where what a run leaves behind may not be stored in its namespace.
+pub(crate) const BIND: &str =
+    "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
+
 /// What stands for an output that no Secret holds.
 const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one smaller, or export it otherwise]";
 
@@ -86,7 +90,6 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     }
     let result = from_json::<RunResult>("result", &document)?.fitting();
     let secret = secret(update, &result.outputs.unwrap_or_default());
-    let bind = "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
     let created = match ports.cluster.create(&secret).await {
         Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update, Some(&secret)).await,
         created => created.map(|_| true),
@@ -94,7 +97,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     let why = match created {
         Ok(true) => return Ok(Some(secret.name_any())),
         Ok(false) => format!("the Secret {} is there and is not this Update's; delete it and run again", secret.name_any()),
-        Err(KubernetesError::Permanent { message, .. }) => format!("the outputs Secret could not be created: {message}; {bind}"),
+        Err(KubernetesError::Permanent { message, .. }) => format!("the outputs Secret could not be created: {message}; {BIND}"),
         // It goes, and nobody is left to read them.
         Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -7,7 +7,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Error, Ports, told};
+use crate::{Error, Ports, Settings, log, told};
 
 /// What ran in the task may have written its progress: a step is not longer than this, in bytes.
 const MAX_STEP: usize = 1024;
@@ -15,9 +15,11 @@ const MAX_STEP: usize = 1024;
 /// What pulumi did to resources and how that is written in short. What it left as it was is not told.
 const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
 
-/// Shows how far a run is that goes on. It is a view: one that cannot be read, or is overtaken, is left to the next look.
+/// Shows how far a run is that goes on, and what it has logged. It is a view: one that cannot be read, or is overtaken, is left to the
+/// next look.
 pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
     mut update: Update,
     task: &str,
     owned: Timestamp,
@@ -41,7 +43,13 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
         started: progress.started.into(),
         time: Some(whole(progress.at.clamp(owned, now.max(owned)))),
     };
-    if update.is_complete() || !update.set_progress(shown) {
+    if update.is_complete() {
+        return Ok(());
+    }
+    // The end of the run tells why there is none.
+    let log = log::copy(ports, settings, &update, task, log::SOME).await;
+    let log = log.inspect_err(|error| tracing::info!(task, %error, "the log of a run is not copied")).ok().flatten();
+    if !update.set_progress(shown, log) {
         return Ok(());
     }
     match ports.cluster.replace_status(&update).await {
@@ -51,7 +59,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
 }
 
 /// Fills in what the Update's status says of an outcome. The same outcome makes the same of it.
-pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>) {
+pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>, log: Option<String>) {
     status.start_time = outcome.started_at.map(whole);
     status.end_time = Some(whole(outcome.ended_at));
     status.permalink.clone_from(&outcome.permalink);
@@ -66,6 +74,7 @@ pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<
     let ours = status.driftless.get_or_insert_default();
     ours.changes = changes.collect();
     ours.duration = outcome.started_at.map(|started| words(outcome.ended_at.duration_since(started)));
+    ours.log_config_map = log;
     ours.summary = summary(outcome);
 }
 

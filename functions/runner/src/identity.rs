@@ -16,8 +16,8 @@ use serde_json::json;
 
 use crate::{
     files,
+    log::Log,
     mask::Mask,
-    pulumi::say,
     s3::{Folder, StoreError},
 };
 
@@ -84,16 +84,16 @@ impl ProgramIdentity {
     }
 
     /// Rewrites the files whenever the launcher has written new tokens.
-    pub(crate) async fn keep(&self, folder: &Folder, mask: &Mask, now: fn() -> Timestamp) -> Infallible {
+    pub(crate) async fn keep(&self, folder: &Folder, mask: &Mask, log: &Log, now: fn() -> Timestamp) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let renewed = async { self.renew(&folder.get("in/identity").await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
                 let next = LOOK_EVERY.as_secs();
-                say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
+                log.say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
             }
             if let Some(words) = self.expired(now()) {
-                say(&words);
+                log.say(&words);
             }
         }
     }

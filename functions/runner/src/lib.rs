@@ -15,6 +15,7 @@ mod files;
 mod hydrate;
 mod identity;
 mod lock;
+mod log;
 mod mask;
 mod pulumi;
 mod s3;
@@ -38,6 +39,7 @@ use driftless_contract::{
 };
 use failure::Failure;
 use jiff::Timestamp;
+use log::Log;
 pub use s3::{BucketEndpoint, StoreError};
 use serde::{Deserialize, de::DeserializeOwned};
 use session::{Gauge, Session, Steps, Told};
@@ -135,6 +137,8 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         operating: Notify::new(),
         began: Cell::new((settings.now)()),
     };
+    let log = Log::default();
+    let put_log = async |name: String, text: String| folder.put(&name, text, true).await;
     let mut told = Told::default();
     let steps = async {
         let spec: RunSpec = spec.map_err(Failure::unknown)?;
@@ -147,15 +151,18 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         } else {
             None
         };
-        let session = Session::new(settings, &scratch, &spec, identity, &folder, &gauge).map_err(Failure::unknown)?;
+        let session = Session::new(settings, &scratch, &spec, identity, &folder, &gauge, &log).map_err(Failure::unknown)?;
         session.run(&mut told, &mut stop).await
     };
     let ended = tokio::select! {
         ended = steps => ended,
-        never = report(&folder, &gauge, settings.now) => match never {},
+        never = report(&folder, &gauge, &log, settings.now) => match never {},
+        never = log.keep(&put_log) => match never {},
     };
+    let result = to_json(&result(ended, told, &gauge, &log, (settings.now)()));
+    // Before the result, which has the recorder copy the log for the last time.
+    log.finish(&put_log).await;
     // A stop does not keep the result from being stored.
-    let result = to_json(&result(ended, told, &gauge, (settings.now)()));
     let put = || folder.put("out/result", result.clone(), true);
     let back_off = ExponentialBuilder::default().without_max_times().with_total_delay(Some(RESULT_WITHIN));
     Ok(put.retry(back_off).when(StoreError::passes).await?)
@@ -177,7 +184,7 @@ async fn begin(settings: &Settings) -> Result<(s3::Folder, Result<RunSpec, Inval
             let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason: reason.into(), message }, now, now);
             // What keeps the spec from being read may keep the result from being written: the log has it in any case.
             if let Err(unwritten) = folder.put("out/result", to_json(&result), true).await {
-                pulumi::say(&format!("driftless: cannot write the result: {unwritten}"));
+                log::print(&format!("driftless: cannot write the result: {unwritten}"));
             }
             Err(error.into())
         }
@@ -227,7 +234,7 @@ async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
     identity.map_err(|error| Failure::unknown(unread(&error)))
 }
 
-async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> Infallible {
+async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Timestamp) -> Infallible {
     let mut beat = tokio::time::interval(PROGRESS_EVERY);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -239,16 +246,16 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, now: fn() -> Timestamp) -> I
         let progress =
             Progress { version: VERSION, at: now(), phase: gauge.phase.get(), planned, started, done, failed, current };
         if let Err(error) = folder.put("out/progress", to_json(&progress), false).await {
-            pulumi::say(&format!("driftless: cannot write the progress: {error}"));
+            log.say(&format!("driftless: cannot write the progress: {error}"));
         }
     }
 }
 
-fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, now: Timestamp) -> RunResult {
+fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now: Timestamp) -> RunResult {
     let verdict = match ended {
         Ok(()) => Verdict::Succeeded {},
         Err(Failure { reason, message }) => {
-            pulumi::say(&format!("driftless: failed: {message}"));
+            log.say(&format!("driftless: failed: {message}"));
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };

@@ -4,7 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     ffi::OsString,
-    io::{self, Write},
+    io,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -23,6 +23,7 @@ use tokio::{
 use crate::{
     arguments::Call,
     events::MAX_MESSAGE_BYTES,
+    log::Log,
     mask::Mask,
     stop::{Stop, lapsed, stopped},
 };
@@ -37,13 +38,14 @@ const MAX_ANSWER_BYTES: u64 = 64 << 20;
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// Runs pulumi in one project.
-pub(crate) struct Pulumi {
+pub(crate) struct Pulumi<'a> {
     /// This very program; see [`Pulumi::hold`].
     pub runner: PathBuf,
     pub environment: BTreeMap<OsString, OsString>,
     pub dir: PathBuf,
     /// What a call starts with; not one whose answer is asked for: there it would show more than a run does.
-    pub log: Vec<String>,
+    pub log_flags: Vec<String>,
+    pub log: &'a Log,
     pub mask: Mask,
     pub stop: watch::Receiver<Option<Stop>>,
     /// The last sign of life: a call that begins, or a line of what pulumi says.
@@ -63,15 +65,15 @@ pub(crate) struct Ended {
     pub permalink: Option<String>,
 }
 
-impl Pulumi {
+impl Pulumi<'_> {
     /// Runs a call to its end. When the run is to stop, pulumi is interrupted, and waited for: it saves its state.
     pub(crate) async fn run(&self, call: &Call) -> io::Result<Ended> {
-        self.finish(self.command("pulumi", &self.log, call).spawn()?, &call.input).await
+        self.finish(self.command("pulumi", &self.log_flags, call).spawn()?, &call.input).await
     }
 
     /// Starts the process that will be pulumi and holds it: its process id is known, nothing has begun. [`Pulumi::release`] goes on.
     pub(crate) fn hold(&self, call: &Call) -> io::Result<Child> {
-        let before: Vec<&str> = ["hold", "pulumi"].into_iter().chain(self.log.iter().map(String::as_str)).collect();
+        let before: Vec<&str> = ["hold", "pulumi"].into_iter().chain(self.log_flags.iter().map(String::as_str)).collect();
         self.command(&self.runner, &before, call).spawn()
     }
 
@@ -166,7 +168,7 @@ impl Pulumi {
     }
 
     fn force(&self, words: &str) {
-        say(&format!("driftless: {words}"));
+        self.log.say(&format!("driftless: {words}"));
         self.forced.borrow_mut().extend(["; ", words]);
     }
 
@@ -191,7 +193,7 @@ impl Pulumi {
                 } else {
                     self.mask.apply(text.trim_end())
                 };
-                say(&masked);
+                self.log.say(&masked);
                 // The log goes on while nothing happens: it tells of the renewal of leases, too.
                 if !is_log(&masked) {
                     self.heard.set(Instant::now());
@@ -261,11 +263,6 @@ fn plain(text: &str) -> String {
     })
 }
 
-/// Writes a line to our standard output, which is the run's log. That nobody reads it stops nothing.
-pub(crate) fn say(line: &str) {
-    let _: io::Result<()> = writeln!(io::stdout(), "{line}");
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::time::sleep;
@@ -307,12 +304,13 @@ mod tests {
     }
 
     /// It runs shell scripts in place of pulumi.
-    fn pulumi(stop: &watch::Sender<Option<Stop>>) -> Pulumi {
+    fn pulumi<'a>(log: &'a Log, stop: &watch::Sender<Option<Stop>>) -> Pulumi<'a> {
         Pulumi {
             runner: "/nowhere".into(),
             environment: BTreeMap::from([("PATH".into(), std::env::var_os("PATH").unwrap())]),
             dir: "/".into(),
-            log: vec![],
+            log_flags: vec![],
+            log,
             mask: Mask::default(),
             stop: stop.subscribe(),
             heard: Cell::new(Instant::now()),
@@ -326,7 +324,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_secret_does_not_pass_in_whatever_pieces_it_comes() {
-        let pulumi = pulumi(&watch::channel(None).0);
+        let log = Log::default();
+        let pulumi = pulumi(&log, &watch::channel(None).0);
         pulumi.mask.add_text("canary-value");
         let (mut write, read) = tokio::io::duplex(7);
         let said = RefCell::default();
@@ -334,12 +333,21 @@ mod tests {
             write.write_all(b"the token is canary-value!\nno newline: canary-value").await.unwrap();
         };
         tokio::join!(writing, pulumi.show(Some(read), &said));
-        assert_eq!(said.into_inner().tail(), "the token is [secret]!\nno newline: [secret]");
+        let masked = "the token is [secret]!\nno newline: [secret]";
+        assert_eq!(said.into_inner().tail(), masked);
+        let stored = RefCell::default();
+        log.finish(&async |_, text| {
+            stored.replace(text);
+            Ok(())
+        })
+        .await;
+        assert_eq!(stored.into_inner(), format!("{masked}\n"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pulumis_log_is_neither_its_last_words_nor_a_sign_of_life() {
-        let pulumi = pulumi(&watch::channel(None).0);
+        let log = Log::default();
+        let pulumi = pulumi(&log, &watch::channel(None).0);
         let (began, said) = (Instant::now(), RefCell::default());
         let heard_of = async |line: &str| {
             sleep(Duration::from_secs(1)).await;
@@ -356,7 +364,8 @@ mod tests {
     /// Runs a script, with a stop once it is ready to be interrupted: when it says so.
     async fn stopped_run(script: &str, stop: Stop) -> (Ended, String) {
         let (tell, _) = watch::channel(None);
-        let pulumi = pulumi(&tell);
+        let log = Log::default();
+        let pulumi = pulumi(&log, &tell);
         let call = Call { arguments: vec!["-c".into(), script.into()], input: String::new() };
         let child = pulumi.command("sh", &[] as &[&str], &call).spawn().unwrap();
         let began = pulumi.heard.get();
@@ -400,7 +409,8 @@ mod tests {
         let script = folder.join("pulumi");
         std::fs::write(&script, "#!/bin/sh\nsleep $1\necho '{}'\n").unwrap();
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let mut pulumi = pulumi(&tell);
+        let log = Log::default();
+        let mut pulumi = pulumi(&log, &tell);
         pulumi.environment.insert("PATH".into(), format!("{}:/usr/bin:/bin", folder.display()).into());
         let ask = async |seconds: &str| pulumi.ask(&Call { arguments: vec![seconds.into()], input: String::new() }).await;
         let (success, answer, _) = ask("0.05").await.unwrap();

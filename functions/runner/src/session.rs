@@ -33,8 +33,9 @@ use crate::{
     hydrate::{HydrateError, hydrate},
     identity::ProgramIdentity,
     lock,
+    log::Log,
     mask::Mask,
-    pulumi::{Ended, Pulumi, say},
+    pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
     stop::{self, Stop, stopped},
 };
@@ -97,7 +98,8 @@ pub(crate) struct Session<'a> {
     /// Each attempt adds its number.
     event_logs: PathBuf,
     identity: Option<ProgramIdentity>,
-    pulumi: Pulumi,
+    log: &'a Log,
+    pulumi: Pulumi<'a>,
     stop: watch::Sender<Option<Stop>>,
     vmstat: PathBuf,
     /// See [`oom_kills`]: when the run began.
@@ -112,6 +114,7 @@ impl<'a> Session<'a> {
         identity: Option<Identity>,
         folder: &'a Folder,
         gauge: &'a Gauge,
+        log: &'a Log,
     ) -> io::Result<Self> {
         let (source, workspace) = (settings.share.join("source"), settings.share.join("workspace"));
         let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
@@ -122,7 +125,7 @@ impl<'a> Session<'a> {
             RunSource::Tree { dir, .. } => source.join(dir),
             RunSource::Project(_) => workspace.clone(),
         };
-        let (mask, log) = (Mask::of(spec, &secrets), arguments::log(spec));
+        let (mask, log_flags) = (Mask::of(spec, &secrets), arguments::log(spec));
         if let Some(identity) = &identity {
             identity.hide(&mask);
         }
@@ -131,6 +134,7 @@ impl<'a> Session<'a> {
             runner: settings.runner.clone(),
             environment: variables,
             dir,
+            log_flags,
             log,
             mask,
             stop: stop.subscribe(),
@@ -139,7 +143,7 @@ impl<'a> Session<'a> {
         };
         let (now, vmstat) = (settings.now, settings.vmstat.clone());
         let (event_logs, oom_kills) = (scratch.join("events"), oom_kills(&vmstat));
-        Ok(Self { spec, folder, gauge, now, source, workspace, event_logs, identity, pulumi, stop, vmstat, oom_kills })
+        Ok(Self { spec, folder, gauge, now, source, workspace, event_logs, identity, log, pulumi, stop, vmstat, oom_kills })
     }
 
     /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
@@ -159,7 +163,7 @@ impl<'a> Session<'a> {
     /// Has the run stop when that is due; the steps end by themselves then.
     async fn watch(&self, asked: &mut watch::Receiver<bool>) -> Infallible {
         let stop = stop::due(asked, self.spec.limits, &self.pulumi.heard, || self.doing()).await;
-        say(&format!("driftless: {}", stop.why.message));
+        self.log.say(&format!("driftless: {}", stop.why.message));
         self.stop.send_replace(Some(stop.clone()));
         stop::asked(asked).await;
         // A limit is patient, ECS is not.
@@ -169,7 +173,7 @@ impl<'a> Session<'a> {
 
     async fn keep_identity(&self) -> Infallible {
         match &self.identity {
-            Some(identity) => identity.keep(self.folder, &self.pulumi.mask, self.now).await,
+            Some(identity) => identity.keep(self.folder, &self.pulumi.mask, self.log, self.now).await,
             None => pending().await,
         }
     }
@@ -311,7 +315,7 @@ impl<'a> Session<'a> {
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
-        say("driftless: every lock of the stack is of a dead run; removing the locks");
+        self.log.say("driftless: every lock of the stack is of a dead run; removing the locks");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
         let (second, events) = self.attempt(told, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)
@@ -347,7 +351,7 @@ impl<'a> Session<'a> {
             Ok(pending) => pending.iter().map(|operation| self.pulumi.mask.apply(operation)).collect(),
             Err(error) => {
                 // The operation itself says what is wrong with the state.
-                say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
+                self.log.say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
                 Vec::new()
             }
         }
@@ -383,7 +387,9 @@ impl<'a> Session<'a> {
             && let Some(lock) = lock
         {
             let left = self.announce(&Lock { not_after: Some((self.now)()), ..lock }).await;
-            left.unwrap_or_else(|error| say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}")));
+            left.unwrap_or_else(|error| {
+                self.log.say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}"))
+            });
         }
         let errors = events.errors();
         if !errors.is_empty() {
@@ -414,7 +420,7 @@ impl<'a> Session<'a> {
     fn observe(&self, events: &mut Events, event_log: &Path) {
         let seen = events.seen;
         if let Err(error) = events.read(event_log, &self.pulumi.mask) {
-            say(&format!("driftless: cannot read pulumi's events: {error}"));
+            self.log.say(&format!("driftless: cannot read pulumi's events: {error}"));
         }
         if events.seen > seen {
             self.pulumi.heard.set(Instant::now());

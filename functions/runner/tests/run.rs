@@ -6,14 +6,14 @@
 use std::{fs, path::Path};
 
 use driftless_contract::{
-    ClusterAccess, Drift, DriftedResource, EXIT_REFUSED, Env, File, Identity, Lock, Operation, Phase, Progress, RunLimits,
-    VERSION, Verdict, WebIdentity, to_json,
+    ClusterAccess, Config, ConfigValue, Drift, DriftedResource, EXIT_REFUSED, Env, File, Identity, Lock, Operation, Phase,
+    Progress, RunLimits, VERSION, Verdict, WebIdentity, to_json,
 };
 use futures::future::join_all;
 use jiff::Timestamp;
 use runner::Error;
 
-use self::aws::{Aws, REFUSED, TASK, UNAVAILABLE, now};
+use self::aws::{Aws, REFUSED, Served, TASK, UNAVAILABLE, now};
 
 mod aws;
 
@@ -54,6 +54,32 @@ async fn outputs_without_a_secret_are_those_of_the_events() {
         assert_eq!(aws.calls().iter().filter(|call| *call == "stack output").count(), asked, "{name}");
         assert_eq!(aws.result().outputs.unwrap()["n"].value, expected, "{name}");
     }
+}
+
+#[tokio::test]
+async fn log_in_the_folder_is_what_was_printed_with_secrets_masked() {
+    let aws = Aws::new("log");
+    fs::write(aws.dir.join("says"), "the token is canary-value!\nno newline").unwrap();
+    aws.launch(|spec| {
+        let value = ConfigValue::String("canary-value".into());
+        spec.config.push(Config { key: "token".into(), path: false, value, secret: true });
+    });
+    aws.run().await.unwrap();
+    let Served { objects, requests } = &*aws.served.lock().unwrap();
+    let log = String::from_utf8_lossy(&objects[&format!("{TASK}out/log/0001")]);
+    assert_eq!(log, "the token is [secret]!\nno newline\n");
+    let last = &requests[requests.len() - 2..];
+    assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "whoever sees the result finds all of the log");
+}
+
+#[tokio::test]
+async fn run_whose_log_is_not_taken_succeeds() {
+    let aws = Aws::new("no-log");
+    fs::write(aws.dir.join("says"), "a line").unwrap();
+    aws.launch(|_| {});
+    aws.put("out/log/0001", UNAVAILABLE.into());
+    aws.run().await.unwrap();
+    assert_eq!(aws.result().verdict, Verdict::Succeeded {});
 }
 
 #[tokio::test]

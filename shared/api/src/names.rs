@@ -82,7 +82,7 @@ pub const STACK_NAME: &str = "pulumi.com/stack-name";
 /// Label of an Update that is not in its Stack's namespace: that namespace.
 pub const STACK_NAMESPACE: &str = "driftless.dev/stack-namespace";
 
-/// Label of an outputs Secret, with the value [`AUTO_COMPONENT_UPDATE`].
+/// Label of an outputs Secret and of the `ConfigMap` with a log, with the value [`AUTO_COMPONENT_UPDATE`].
 pub const AUTO_COMPONENT: &str = "auto.pulumi.com/component";
 
 /// The value of [`AUTO_COMPONENT`].
@@ -93,3 +93,6 @@ pub const UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
 /// What follows an Update's name in the name of its outputs Secret.
 pub const OUTPUTS_SUFFIX: &str = "-stack-outputs";
+
+/// What follows an Update's name in the name of the `ConfigMap` with its log.
+pub const LOG_SUFFIX: &str = "-log";

@@ -179,6 +179,8 @@ pub struct DriftlessUpdateStatus {
     pub duration: Option<String>,
     /// Where its whole log is.
     pub log: Option<String>,
+    /// The ConfigMap with its log: the last 512 KiB, in parts whose keys are in order.
+    pub log_config_map: Option<String>,
     /// How far it is, while it runs.
     pub progress: Option<UpdateProgress>,
     /// What it changed, or how far it is, in a few characters: `+3 ~1 -2`, `12/40`.

@@ -112,6 +112,25 @@ pub fn task_of_report(key: &str) -> Option<&str> {
     (folder.starts_with("tasks/") && folder.matches('/').count() == 2).then_some(folder)
 }
 
+/// A task's log has no more chunks than this, numbered from 1. Enough for a run of a day.
+pub const MAX_LOG_CHUNKS: u16 = 400;
+
+/// The maximum size of a chunk of a task's log, in bytes.
+pub const MAX_LOG_CHUNK_BYTES: usize = 64 << 10;
+
+/// The number of a chunk of a log as it is written in names, so that the order of the names is that of the chunks: `0001`.
+#[must_use]
+pub fn log_number(number: u16) -> String {
+    format!("{number:04}")
+}
+
+/// The name of a chunk of a task's log in the task's folder. Each is written once, in order and without gaps, as UTF-8: whole lines of
+/// what the runner printed, secrets masked. The first that is absent ends the log as it is now.
+#[must_use]
+pub fn log_chunk(number: u16) -> String {
+    format!("out/log/{}", log_number(number))
+}
+
 /// The locks that dead runs left in their backend, by claim.
 #[must_use]
 pub fn lock(cluster: &str, claim: &str) -> String {
@@ -153,7 +172,9 @@ mod tests {
         for report in ["result", "progress"] {
             assert_eq!(task_of_report(&format!("tasks/AROA1:abc/out/{report}")), Some("tasks/AROA1:abc/"));
         }
-        assert_eq!(task_of_report("tasks/AROA1:abc/out/lock"), None);
+        for other in ["out/lock", &log_chunk(1)] {
+            assert_eq!(task_of_report(&format!("tasks/AROA1:abc/{other}")), None);
+        }
         assert_eq!(task_of_report("tasks/AROA1:abc/out/x/out/result"), None);
         assert_eq!(task_of_report("runs/c/u/out/result"), None);
     }
@@ -177,6 +198,14 @@ mod tests {
         let (written, keys) = (Timestamp::UNIX_EPOCH, [format!("{folder}manifest"), format!("{folder}pack")]);
         let stored = stored_trees(keys.iter().map(|key| (key.as_str(), written)));
         assert_eq!(stored, [(folder.as_str(), StoredTree { manifest: Some(written), pack: Some(written) })].into());
+    }
+
+    /// The policies of the bucket and of the task role name chunks by four characters.
+    #[test]
+    fn names_of_log_chunks_sort_as_their_numbers_and_have_four_characters() {
+        let names: Vec<_> = (1..=MAX_LOG_CHUNKS).map(log_chunk).collect();
+        assert!(names.is_sorted() && names[0] == "out/log/0001" && names[399] == "out/log/0400");
+        assert!(names.iter().all(|name| name.len() == "out/log/????".len()));
     }
 
     #[test]

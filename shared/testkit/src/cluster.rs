@@ -50,6 +50,11 @@ impl World {
         }
     }
 
+    /// From now on, RBAC allows nothing on objects of this kind.
+    pub fn forbid(&self, kind: &str) {
+        self.state().forbidden.insert(kind.into());
+    }
+
     /// An object, if it is there.
     #[must_use]
     pub fn object(&self, key: &ObjectKey) -> Option<Value> {
@@ -72,7 +77,13 @@ impl World {
     async fn kubernetes<T>(&self, verb: &str, key: &ObjectKey, effect: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let call = || format!("{verb} {} {}/{}", key.kind, key.namespace, key.name);
         let lost = || Err(Error::Transient { call: call(), message: "a fault of the simulation".into() });
-        self.call(effect).await.unwrap_or_else(lost)
+        let allowed = |state: &mut State| {
+            if state.forbidden.contains(&key.kind) {
+                return Err(Error::Permanent { call: call(), message: format!("{} is forbidden", key.kind) });
+            }
+            effect(state)
+        };
+        self.call(allowed).await.unwrap_or_else(lost)
     }
 }
 

@@ -80,6 +80,8 @@ struct State {
     cluster: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,
     terminating: BTreeSet<String>,
+    /// Kinds whose objects nobody may read or write.
+    forbidden: BTreeSet<String>,
     events: Vec<String>,
 }
 
@@ -104,6 +106,7 @@ impl World {
             cluster: BTreeMap::new(),
             written: VecDeque::new(),
             terminating: BTreeSet::new(),
+            forbidden: BTreeSet::new(),
             events: Vec::new(),
         };
         Self { state: Rc::new(RefCell::new(state)), calm: false }

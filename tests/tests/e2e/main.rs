@@ -20,6 +20,7 @@ mod hostile;
 mod identity;
 mod interruption;
 mod languages;
+mod logs;
 mod main_path;
 mod metrics;
 mod migration;

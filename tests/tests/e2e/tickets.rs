@@ -55,11 +55,12 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
     for key in [format!("{mine}/in/spec"), format!("{other}/out/result"), "runs/world/x/owner".into(), "trees/world/x".into()] {
         assert_eq!(put(key.clone()).await, "AccessDenied", "writing {key}");
     }
-    for name in ["x", "log", "a/result", "result/x", "result"] {
+    for name in ["x", "log", "log/0001", "a/result", "result/x", "result"] {
         assert_eq!(put(format!("{mine}/out/{name}")).await, "AccessDenied", "writing out/{name}");
     }
     for (result, write) in [("allowed", "the first"), ("PreconditionFailed", "the second")] {
         assert_eq!(put_if(format!("{mine}/out/result"), Some("*")).await, result, "{write}");
+        assert_eq!(put_if(format!("{mine}/out/log/0001"), Some("*")).await, result, "{write} part of a log");
     }
     let parts = task.create_multipart_upload().bucket(bucket).key(format!("{mine}/out/progress")).send().await;
     assert_eq!(parts.err().and_then(|error| error.code().map(str::to_owned)).as_deref(), Some("AccessDenied"));
@@ -68,7 +69,7 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
     for folder in [&mine, &other] {
         administrator.delete_object().bucket(bucket).key(format!("{folder}/in/spec")).send().await?;
     }
-    for name in ["progress", "result"] {
+    for name in ["progress", "result", "log/0001"] {
         administrator.delete_object().bucket(bucket).key(format!("{mine}/out/{name}")).send().await?;
     }
     Ok(())

@@ -68,7 +68,7 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
         "TaskRole",
         "s3:PutObject",
         "*",
-        "tickets.rs: another task's folder, other keys than its own three, a result without a condition.",
+        "tickets.rs: another task's folder, other keys than its own, a result and a part of a log without a condition.",
     ),
     ("*", "s3:GetObject", "sealed/*", "compat/mod.rs: only the launcher reads sealed inputs."),
     ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: each function reads its own kubeconfig alone."),

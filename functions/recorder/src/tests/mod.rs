@@ -2,6 +2,7 @@
 
 mod ends;
 mod live;
+mod log;
 
 use driftless_api::names;
 use driftless_aws::Started;

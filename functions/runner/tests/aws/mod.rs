@@ -39,6 +39,7 @@ if [ "$call" = "$(cat "$DIR/hang")" ]; then
   touch "$DIR/hangs"
   while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
+[ "$call" != up ] || cat "$DIR/says"
 [ "$call" != "stack output" ] || case "$*" in
   *--show-secrets*) cat "$DIR/outputs" ;;
   *) cat "$DIR/masked" 2> /dev/null || cat "$DIR/outputs" ;;
@@ -83,7 +84,7 @@ impl Aws {
         let script = dir.join("bin/pulumi");
         fs::write(&script, PULUMI).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        for file in ["hang", "dies", "starves", "events"] {
+        for file in ["hang", "dies", "starves", "events", "says"] {
             fs::write(dir.join(file), "").unwrap();
         }
         fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
@@ -280,7 +281,11 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
             (403, format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code></Error>").into_bytes())
         }
         // As the policy of the task's role and S3 have it.
-        ("PUT", _) if key.ends_with("/out/result") && headers.get("if-none-match") != Some(&"*") => (403, vec![]),
+        ("PUT", _)
+            if (key.ends_with("/out/result") || key.contains("/out/log/")) && headers.get("if-none-match") != Some(&"*") =>
+        {
+            (403, vec![])
+        }
         ("PUT", Some(_)) if headers.contains_key("if-none-match") => (412, vec![]),
         ("PUT", _) => {
             objects.insert(key.into(), body);

@@ -418,14 +418,16 @@ impl Update {
         )
     }
 
-    /// Says how far it is. `false` if it says so already, or is not running.
-    pub fn set_progress(&mut self, progress: UpdateProgress) -> bool {
+    /// Says how far it is, and which ConfigMap has its log, if that is known. `false` if it says so already, or is not running.
+    pub fn set_progress(&mut self, progress: UpdateProgress, log: Option<String>) -> bool {
         let Some(ours) = self.status.as_mut().and_then(|status| status.driftless.as_mut()) else { return false };
-        if ours.task.is_none() || ours.progress.as_ref() == Some(&progress) {
+        let log = log.or_else(|| ours.log_config_map.clone());
+        if ours.task.is_none() || (ours.progress.as_ref(), &ours.log_config_map) == (Some(&progress), &log) {
             return false;
         }
         ours.summary = Some(format!("{}/{}", progress.done, progress.planned));
         ours.progress = Some(progress);
+        ours.log_config_map = log;
         true
     }
 

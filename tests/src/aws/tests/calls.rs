@@ -40,16 +40,24 @@ async fn a_task_reads_its_own_folder_and_is_refused_anothers() {
     let found = administrator.get_object().bucket(bucket).key(format!("{own}/out/result")).send().await.unwrap();
     assert_eq!(found.body.collect().await.unwrap().into_bytes(), large);
     assert_eq!(put(format!("{own}/out/result"), Vec::new()).await.unwrap_err(), "PreconditionFailed");
+    put(format!("{own}/out/log/0001"), b"line".to_vec()).await.unwrap();
+    assert_eq!(put(format!("{own}/out/log/0001"), Vec::new()).await.unwrap_err(), "PreconditionFailed");
+    assert_eq!(put(format!("{other}/out/log/0001"), Vec::new()).await.unwrap_err(), "AccessDenied");
+    assert_eq!(get(format!("{own}/out/log/0001")).await.unwrap_err(), "AccessDenied", "the recorder alone reads it");
     for name in ["log", "x", "a/result", "progress/result"] {
         assert_eq!(put(format!("{own}/out/{name}"), Vec::new()).await.unwrap_err(), "AccessDenied", "{name}");
     }
     assert_eq!(put(format!("{own}/in/spec"), Vec::new()).await.unwrap_err(), "AccessDenied");
     assert_eq!(put(format!("{other}/out/result"), Vec::new()).await.unwrap_err(), "AccessDenied");
 
-    for name in ["progress", "lock", "result"] {
+    for name in ["progress", "lock", "result", "log/0001"] {
         let plain = task.put_object().bucket(bucket).key(format!("{own}/out/{name}")).send().await;
         let code = plain.err().and_then(|error| error.code().map(str::to_owned));
-        assert_eq!(code.as_deref(), (name == "result").then_some("AccessDenied"), "{name} without a condition");
+        assert_eq!(
+            code.as_deref(),
+            ["result", "log/0001"].contains(&name).then_some("AccessDenied"),
+            "{name} without a condition"
+        );
     }
     let parts = task.create_multipart_upload().bucket(bucket).key(format!("{own}/out/progress")).send().await.unwrap_err();
     assert_eq!(parts.code(), Some("AccessDenied"));

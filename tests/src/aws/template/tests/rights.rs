@@ -43,10 +43,15 @@ fn a_task_writes_progress_lock_and_one_result_and_nothing_else() {
     }
     assert!(may_put("t1/out/result", true));
     assert!(!may_put("t1/out/result", false), "a result without a condition could replace one");
+    assert!(may_put("t1/out/log/0001", true));
+    assert!(!may_put("t1/out/log/0001", false), "a part of the log without a condition could replace one");
+    for key in ["t1/out/log", "t1/out/log/", "t1/out/log/001", "t1/out/log/00001", "t2/out/log/0001"] {
+        assert!(!may_put(key, false) && !may_put(key, true), "{key}");
+    }
     for key in ["t1/out/x", "t1/out/a/result", "t1/out/result/x", "t1/out/progress/", "t1/out/", "t1/in/spec", "t2/out/result"] {
         assert!(!may_put(key, false) && !may_put(key, true), "{key}");
     }
-    for name in ["progress", "lock", "result"] {
+    for name in ["progress", "lock", "result", "log/0001"] {
         let part = put(&template, &format!("tasks/{id}:t1/out/{name}"), true).with("s3:ObjectCreationOperation", "false");
         assert!(!may(&part), "a part of an upload of {name}");
         // What a task writes can be read: it is neither archived nor under a key of its own.
@@ -66,7 +71,8 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
     let template = read(TEMPLATE).unwrap();
     let task = &template.roles["TaskRole"].id;
     let result = format!("tasks/{task}:t1/out/result");
-    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", result.as_str(), keys::INPUTS_KEY] {
+    let log = format!("tasks/{task}:t1/{}", keys::log_chunk(1));
+    for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, keys::INPUTS_KEY] {
         assert!(anyone_may(&template, &put(&template, key, true)), "{key}");
         assert!(!anyone_may(&template, &put(&template, key, false)), "{key}");
     }
@@ -154,6 +160,7 @@ fn a_right_to_read_every_bucket_reads_no_run() {
         format!("tasks/{task}:t1/in/spec"),
         format!("tasks/{task}:t1/in/identity"),
         format!("tasks/{task}:t1/out/result"),
+        format!("tasks/{task}:t1/{}", keys::log_chunk(1)),
         "runs/kind/u/outcome".into(),
         "sealed/kind/n/u".into(),
         keys::INPUTS_KEY.into(),

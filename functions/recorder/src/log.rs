@@ -1,0 +1,201 @@
+//! The log of a run, for those who may read the Update's namespace and nothing of AWS: the chunks that the task wrote, in one ConfigMap.
+
+use std::collections::BTreeMap;
+
+use driftless_api::{Update, names};
+use driftless_aws::{Error as AwsError, Objects};
+use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk, log_number};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
+
+use crate::{Error, Ports, Settings, outputs};
+
+/// A ConfigMap has no more than this of a log, in bytes: it holds 1 MiB, and is written anew with each part that is added.
+const MAX_LOG: usize = 512 << 10;
+
+/// The key of the note that earlier parts are left out. It comes before those of all parts.
+const NOTE: &str = "0000";
+
+/// While a run goes on, this many parts are added at once.
+pub(crate) const SOME: u16 = 20;
+
+/// Another reconciliation of the same run may write the log at the same time.
+const TRIES: u32 = 3;
+
+/// Why a log is not in its ConfigMap.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotStored {
+    /// It will not be, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// Another try may succeed.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Copies what is left of a log when its run is recorded, and tells if there is no place for it. Returns the name of the ConfigMap, if the
+/// task wrote a log.
+pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    task: &str,
+    now: Timestamp,
+) -> Result<Option<String>, Error> {
+    match copy(ports, settings, update, task, MAX_LOG_CHUNKS).await {
+        Ok(name) => Ok(name),
+        Err(NotStored::Failed(error)) => Err(error),
+        Err(NotStored::Refused(why)) => {
+            if !update.is_complete() {
+                ports.cluster.event(update, EventType::Warning, "LogNotStored", &why, None, now).await;
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Copies up to `most` parts that the ConfigMap does not have yet. Returns its name, if there is one.
+pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    update: &Update,
+    task: &str,
+    most: u16,
+) -> Result<Option<String>, NotStored> {
+    let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
+    // The Update of a terminating namespace: tenants do not read the system's namespace, and no right to write there is worth it.
+    if namespace == settings.system_namespace {
+        return Ok(None);
+    }
+    let mut tries = TRIES;
+    loop {
+        tries -= 1;
+        let wrong = match add(ports, update, task, &namespace, &name, most).await {
+            Ok(is_there) => return Ok(is_there.then_some(name)),
+            Err(NotStored::Failed(Error::Kubernetes(KubernetesError::Conflict { .. }))) if tries > 0 => continue,
+            Err(NotStored::Failed(Error::Kubernetes(error))) => error,
+            Err(other) => return Err(other),
+        };
+        return match wrong {
+            // It goes, and nobody is left to read it.
+            KubernetesError::NamespaceTerminating { .. } => Ok(None),
+            KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
+                "the log could not be stored in ConfigMap {name}: {message}; {}; the whole log is at status.driftless.log",
+                outputs::BIND
+            ))),
+            wrong => Err(NotStored::Failed(wrong.into())),
+        };
+    }
+}
+
+/// Adds parts once. Returns whether there is a ConfigMap.
+async fn add<C: Cluster, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    update: &Update,
+    task: &str,
+    namespace: &str,
+    name: &str,
+    most: u16,
+) -> Result<bool, NotStored> {
+    let found = ports.cluster.get::<ConfigMap>(namespace, name).await.map_err(Error::from)?;
+    if let Some(found) = &found
+        && !found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())
+    {
+        let why = format!("the ConfigMap {name} is there and is not this Update's; delete it and run again");
+        return Err(NotStored::Refused(why));
+    }
+    let mut parts = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
+    let first = parts.next();
+    for number in (first..=MAX_LOG_CHUNKS).take(most.into()) {
+        let Some(part) = part(ports.objects, task, number).await? else { break };
+        parts.add(number, part);
+    }
+    if parts.next() == first {
+        return Ok(found.is_some());
+    }
+    let data = Some(parts.into_data());
+    match found {
+        Some(found) => ports.cluster.replace(&ConfigMap { data, binary_data: None, ..found }).await,
+        None => ports.cluster.create(&config_map(update, name, data)).await,
+    }
+    .map_err(Error::from)?;
+    Ok(true)
+}
+
+/// A part that the task wrote; `None` where the log ends. What ran in the task may have written it: it is text of bounded length, and
+/// does nothing to the terminal that shows it.
+async fn part<O: Objects>(objects: &O, task: &str, number: u16) -> Result<Option<String>, Error> {
+    let key = format!("{task}{}", log_chunk(number));
+    let content = match objects.get_range(&key, 0, MAX_LOG_CHUNK_BYTES as u64).await {
+        Err(AwsError::Permanent { call, message }) => {
+            tracing::warn!(call, message, "a part of the log of a task cannot be read");
+            return Ok(None);
+        }
+        content => content?,
+    };
+    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
+    Ok(content.map(|content| String::from_utf8_lossy(&content).chars().map(shown).collect()))
+}
+
+/// The parts of a log by their numbers, of bounded size together.
+struct Parts {
+    parts: BTreeMap<u16, String>,
+    /// Earlier parts are left out.
+    is_cut: bool,
+}
+
+impl Parts {
+    /// Those of a ConfigMap. Somebody may have changed it: other keys are left out.
+    fn of(data: BTreeMap<String, String>) -> Self {
+        let is_cut = data.contains_key(NOTE);
+        let number =
+            |key: &str| key.parse().ok().filter(|number| (1..=MAX_LOG_CHUNKS).contains(number) && log_number(*number) == key);
+        Self { parts: data.into_iter().filter_map(|(key, part)| Some((number(&key)?, part))).collect(), is_cut }
+    }
+
+    /// The number of the part after the last.
+    fn next(&self) -> u16 {
+        self.parts.last_key_value().map_or(1, |(number, _)| number + 1)
+    }
+
+    /// Adds a part; the earliest go if all are too large together.
+    fn add(&mut self, number: u16, part: String) {
+        self.parts.insert(number, part);
+        let mut total: usize = self.parts.values().map(String::len).sum();
+        while total > MAX_LOG
+            && let Some((_, first)) = self.parts.pop_first()
+        {
+            total -= first.len();
+            self.is_cut = true;
+        }
+    }
+
+    fn into_data(self) -> BTreeMap<String, String> {
+        let note = self.is_cut.then(|| {
+            let note = format!("[earlier lines are left out: only the last {} KiB are here; ", MAX_LOG >> 10);
+            (NOTE.to_owned(), note + "the whole log is at status.driftless.log of the Update]\n")
+        });
+        note.into_iter().chain(self.parts.into_iter().map(|(number, part)| (log_number(number), part))).collect()
+    }
+}
+
+/// The name of the ConfigMap with the log of an Update.
+fn name(update: &str) -> String {
+    format!("{update}{}", names::LOG_SUFFIX)
+}
+
+fn config_map(update: &Update, name: &str, data: Option<BTreeMap<String, String>>) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: update.namespace(),
+            labels: Some([(names::AUTO_COMPONENT.to_owned(), names::AUTO_COMPONENT_UPDATE.to_owned())].into()),
+            owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        data,
+        ..ConfigMap::default()
+    }
+}

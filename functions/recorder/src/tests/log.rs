@@ -1,0 +1,168 @@
+//! The log of a run in its ConfigMap.
+
+use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk};
+
+use super::*;
+
+fn running() -> World {
+    world(&of_stack(), &json!({ "driftless": { "task": "arn" } }))
+}
+
+/// Stores a part as the task does.
+fn log(world: &World, number: u16, text: impl Into<Vec<u8>>) {
+    world.drive(world.put(&format!("{TASK}{}", log_chunk(number)), text.into())).unwrap().unwrap();
+}
+
+fn config_map(world: &World) -> Option<Value> {
+    world.cluster().into_iter().find(|object| object["kind"] == "ConfigMap")
+}
+
+/// The data of the ConfigMap.
+fn shown(world: &World) -> Value {
+    config_map(world).map_or(Value::Null, |found| found["data"].clone())
+}
+
+fn not_stored(world: &World) -> Vec<String> {
+    world.events().into_iter().filter(|event| event.contains(" LogNotStored: ")).collect()
+}
+
+#[test]
+fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
+    let world = running();
+    log(&world, 1, "a\n");
+    progress(&world, 1);
+    look(&world);
+    let created = config_map(&world).unwrap();
+    assert_eq!(created["data"], json!({ "0001": "a\n" }));
+    let owner = &created["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Update"), &json!("uid")));
+    assert_eq!((&created["metadata"]["namespace"], &created["metadata"]["name"]), (&json!("n"), &json!("u-log")));
+    assert_eq!(ours(&world)["logConfigMap"], "u-log");
+    // A part that was copied is not read again.
+    log(&world, 1, "something else");
+    let _: Vec<_> = world.written();
+    look(&world);
+    assert!(world.written().is_empty(), "nothing changed");
+    log(&world, 2, "b\n");
+    progress(&world, 2);
+    look(&world);
+    assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n" }));
+    log(&world, 3, "c\n");
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n", "0003": "c\n" }));
+    assert_eq!((&ours(&world)["logConfigMap"], &ours(&world)["summary"]), (&json!("u-log"), &json!("no changes")));
+    let _: Vec<_> = world.written();
+    look(&world);
+    assert!(world.written().is_empty(), "all is told");
+    assert_eq!(not_stored(&world), Vec::<String>::new());
+}
+
+#[test]
+fn log_is_whole_after_a_crash_before_any_call() {
+    for calls in 0..60 {
+        let world = running();
+        log(&world, 1, "a\n");
+        log(&world, 2, "b\n");
+        report(&world, &succeeded(&world));
+        world.crash_before_call(calls);
+        let crashed = handled(&world).is_none();
+        if crashed {
+            look(&world);
+        }
+        assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n" }), "after a crash before call {calls}");
+        assert_eq!(ours(&world)["logConfigMap"], "u-log");
+        if !crashed {
+            return;
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn run_without_a_log_has_no_config_map() {
+    let world = running();
+    progress(&world, 1);
+    look(&world);
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (None, &Value::Null));
+}
+
+#[test]
+fn last_512_kib_of_a_log_are_kept() {
+    let world = running();
+    for number in 1..=MAX_LOG_CHUNKS {
+        log(&world, number, "x".repeat(MAX_LOG_CHUNK_BYTES));
+    }
+    progress(&world, 1);
+    look(&world);
+    let keys = |world: &World| shown(world).as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let last = |last: u16| (last - 7..=last).map(|number| format!("{number:04}"));
+    assert_eq!(keys(&world), ["0000".to_owned()].into_iter().chain(last(20)).collect::<Vec<_>>(), "some at once");
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(keys(&world), ["0000".to_owned()].into_iter().chain(last(MAX_LOG_CHUNKS)).collect::<Vec<_>>());
+    let note = shown(&world)["0000"].as_str().unwrap().to_owned();
+    assert!(note.starts_with("[earlier lines are left out: only the last 512 KiB are here; "), "{note}");
+}
+
+#[test]
+fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
+    let world = running();
+    log(&world, 1, *b"\x1b[2Jq\xff\r\0\xc2\x9b\n\tz");
+    log(&world, 2, [0; 1 << 20]);
+    log(&world, 3, "not given");
+    log(&world, 4, "after the gap");
+    world.archive(&format!("{TASK}{}", log_chunk(3)));
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");
+    let replaced = char::REPLACEMENT_CHARACTER.to_string();
+    let first = "?[2Jq????\n\tz".replace('?', &replaced);
+    assert_eq!(shown(&world), json!({ "0001": first, "0002": replaced.repeat(MAX_LOG_CHUNK_BYTES) }));
+}
+
+#[test]
+fn config_map_of_another_owner_is_left_as_it_is() {
+    for owners in
+        [json!([]), json!([{ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": "older" }])]
+    {
+        let world = running();
+        let metadata = json!({ "namespace": "n", "name": "u-log", "ownerReferences": owners });
+        world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { "0001": "theirs" } }));
+        let before = config_map(&world);
+        log(&world, 1, "a\n");
+        progress(&world, 1);
+        look(&world);
+        assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
+        report(&world, &succeeded(&world));
+        look(&world);
+        look(&world);
+        assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (before, &Value::Null));
+        let told =
+            "Update n/u Warning LogNotStored: the ConfigMap u-log is there and is not this Update's; delete it and run again";
+        assert_eq!(not_stored(&world), [told]);
+    }
+}
+
+#[test]
+fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
+    let world = running();
+    world.forbid("ConfigMap");
+    log(&world, 1, "a\n");
+    progress(&world, 1);
+    look(&world);
+    assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
+    report(&world, &succeeded(&world));
+    look(&world);
+    look(&world);
+    let status = update(&world)["status"].clone();
+    assert_eq!(
+        (&status["conditions"][1]["reason"], &status["driftless"]["logConfigMap"]),
+        (&json!("UpdateSucceeded"), &Value::Null)
+    );
+    let told = not_stored(&world);
+    assert_eq!(told.len(), 1);
+    assert!(told[0].contains("; bind the ClusterRole driftless:run-outputs in this namespace "), "{told:?}");
+}
