@@ -9,66 +9,83 @@ use crate::{
     inputs::{Inputs, Kind},
 };
 
-/// The maximum size of all files of a run, in bytes. An object may be mounted more than once.
+/// The maximum size of all files of a run with their paths, in bytes. An object may be mounted more than once.
 const MAX_BYTES: usize = 4 << 20;
+/// The maximum number of files of a run: an empty one takes memory, too.
+const MAX_FILES: usize = 1000;
 
 /// Reads the files, or finds what is waited for. Tokens are not among them: they are renewed while the run lasts.
 pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[MountedFiles]) -> Result<Vec<File>, Stop> {
-    let (mut files, mut bytes) = (Vec::new(), 0);
+    let mut files = Files::default();
     for mount in mounted {
-        let (kind, object) = match &mount.source {
-            FileSource::Secret(object) => (Kind::Secret, object),
-            FileSource::ConfigMap(object) => (Kind::ConfigMap, object),
-            FileSource::Token { .. } => continue,
-        };
-        let before = files.len();
-        for (file, mode, content) in contents(inputs, kind, object).await? {
-            bytes += content.len();
-            if bytes > MAX_BYTES {
-                let limit = MAX_BYTES >> 20;
-                return Err(Stop::invalid(format!(
-                    "files are too large: a run has at most {limit} MiB of mounted files; {kind:?} {:?} at {:?} is beyond that; mount fewer or smaller objects",
-                    object.name, mount.path
-                )));
+        let before = files.all.len();
+        let mut waited_for = Vec::new();
+        for (mode, source) in &*mount.sources {
+            let (kind, object) = match source {
+                FileSource::Secret(object) => (Kind::Secret, object),
+                FileSource::ConfigMap(object) => (Kind::ConfigMap, object),
+                FileSource::Token { .. } => continue,
+            };
+            read_object(inputs, &mut files, mount, kind, object, *mode).await?;
+            if !object.optional {
+                waited_for.push(format!("{kind:?} {:?}", object.name));
             }
-            let place = mount.place(&file, mode);
-            files.extend(place.map(|(path, mode)| File { path, mode, content, secret: kind == Kind::Secret }));
         }
-        if let Some(sub_path) = mount.sub_path.as_ref().filter(|_| files.len() == before && !object.optional) {
-            return Err(Stop::wait(
-                "InputNotFound",
-                format!(
-                    "{kind:?} {:?} has no file {sub_path:?}, the subPath of {:?}; the run starts when it has",
-                    object.name, mount.path
-                ),
-            ));
+        let is_empty = files.all.len() == before && mount.tokens().next().is_none();
+        if let Some(sub_path) = mount.sub_path.as_ref().filter(|_| is_empty && !waited_for.is_empty()) {
+            let (has, objects) = (if waited_for.len() == 1 { "has" } else { "have" }, waited_for.join(" and "));
+            let message = format!(
+                "{objects} {has} no file {sub_path:?}, the subPath of {:?}; the run starts when there is one",
+                mount.path
+            );
+            return Err(Stop::wait("InputNotFound", message));
         }
     }
-    Ok(files)
+    Ok(files.all)
 }
 
 /// Whether a token is mounted at this path.
 pub(crate) fn is_token(mounted: &[MountedFiles], path: &str) -> bool {
-    mounted.iter().any(|mount| match &mount.source {
-        FileSource::Token { path: file, .. } => mount.place(file, None).is_some_and(|(place, _)| place == path),
-        _ => false,
-    })
+    mounted.iter().flat_map(MountedFiles::tokens).any(|(_, place, _)| place == path)
 }
 
-/// The files of an object, with their permissions if the Workspace states them.
-async fn contents<C: Cluster>(
+/// The files that were read.
+#[derive(Default)]
+struct Files {
+    all: Vec<File>,
+    bytes: usize,
+}
+
+/// Reads the keys of an object that are mounted, and no others.
+async fn read_object<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
+    files: &mut Files,
+    mount: &MountedFiles,
     kind: Kind,
     MountedObject { name, items, optional }: &MountedObject,
-) -> Result<Vec<(String, Option<u32>, Vec<u8>)>, Stop> {
-    if items.is_empty() {
-        let all = inputs.all_bytes(kind, name, *optional).await?;
-        return Ok(all.into_iter().map(|(key, content)| (key, None, content)).collect());
-    }
-    let mut files = Vec::new();
+    default_mode: u32,
+) -> Result<(), Stop> {
+    let every_key;
+    let items = if items.is_empty() {
+        let keys = inputs.keys(kind, name, *optional).await?;
+        every_key = keys.into_iter().map(|key| KeyToPath { path: key.clone(), key, mode: None }).collect();
+        &every_key
+    } else {
+        items
+    };
     for KeyToPath { key, path, mode } in items {
-        let content = inputs.bytes(kind, name, key, *optional).await?;
-        files.extend(content.map(|content| (path.clone(), *mode, content)));
+        let Some(path) = mount.place(path) else { continue };
+        let Some(content) = inputs.bytes(kind, name, key, *optional).await? else { continue };
+        files.bytes += path.len() + content.len();
+        if files.bytes > MAX_BYTES || files.all.len() == MAX_FILES {
+            let limit = MAX_BYTES >> 20;
+            return Err(Stop::invalid(format!(
+                "files are too many or too large: a run has at most {MAX_FILES} mounted files of {limit} MiB together; {kind:?} {name:?} at \
+                 {:?} is beyond that; mount fewer keys, or smaller ones",
+                mount.path
+            )));
+        }
+        files.all.push(File { path, mode: mode.unwrap_or(default_mode), content, secret: kind == Kind::Secret });
     }
-    Ok(files)
+    Ok(())
 }

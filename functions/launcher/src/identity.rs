@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use driftless_api::{FileSource, MountedFiles, WorkspaceSpec};
+use driftless_api::{MountedFiles, WorkspaceSpec};
 use driftless_contract::{ClusterAccess, Identity, ProjectedToken, VERSION, WebIdentity};
 use driftless_kubernetes::{Cluster, Endpoint, Error};
 use jiff::{SignedDuration, Timestamp};
@@ -52,8 +52,9 @@ pub(crate) async fn account<C: Cluster>(
     }
     let mut projected = BTreeMap::<_, Vec<_>>::new();
     for mount in mounted {
-        let FileSource::Token { audience, path } = &mount.source else { continue };
-        projected.entry(audience.clone()).or_default().extend(mount.place(path, None));
+        for (audience, path, mode) in mount.tokens() {
+            projected.entry(audience.clone()).or_default().push((path, mode));
+        }
     }
     Ok(Account { namespace: namespace.into(), name: name.into(), role, projected })
 }

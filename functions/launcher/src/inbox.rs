@@ -57,7 +57,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.objects.put(&format!("{inbox}identity"), to_json(identity).into_bytes()).await?;
     }
     let mut spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
-    spec.config.retain_mut(|config| with_token(config, identity.as_ref().ok()));
+    let left_out = put_tokens(&mut spec.config, identity.as_ref().ok());
     ports.objects.put(&format!("{inbox}spec"), to_json(&spec).into_bytes()).await?;
     if let Err(words) = identity {
         let note = format!(
@@ -66,17 +66,27 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         );
         ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, None, now).await;
     }
+    if !left_out.is_empty() {
+        let note = format!("configuration is left out for want of a token: {}; mount it there", left_out.join(", "));
+        ports.cluster.event(update, EventType::Warning, "ConfigLeftOut", &note, None, now).await;
+    }
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &inbox).await?)
 }
 
-/// Puts a token in its place. `false` for a configuration value that is one, of a run that has none.
-fn with_token(config: &mut Config, identity: Option<&Identity>) -> bool {
-    let ConfigValue::Token(path) = &config.value else { return true };
-    let found = identity.and_then(|identity| identity.projected.iter().find(|projected| projected.path == *path));
-    if let Some(found) = found {
-        config.value = ConfigValue::String(found.token.clone());
-    }
-    found.is_some()
+/// Puts tokens in the place of their paths. Leaves out configuration whose token the run does not have, as in a destroy with the sealed
+/// inputs of a run that mounted it, and returns the keys with the paths.
+fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<String> {
+    let mut left_out = Vec::new();
+    config.retain_mut(|config| {
+        let ConfigValue::Token(path) = &config.value else { return true };
+        let found = identity.and_then(|identity| identity.projected.iter().find(|projected| projected.path == *path));
+        match found {
+            Some(found) => config.value = ConfigValue::String(found.token.clone()),
+            None => left_out.push(format!("key {:?} needs one at {path:?}", config.key)),
+        }
+        found.is_some()
+    });
+    left_out
 }
 
 /// Deletes the secrets of a task's inbox if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether

@@ -49,20 +49,22 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         self.used
     }
 
-    /// All keys of an object, or what is waited for. An optional one that is not there is empty.
+    /// All keys of an object with their values, or what is waited for. An optional one that is not there is empty.
     pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
-        let data = self.all_bytes(kind, name, optional).await?;
-        data.into_iter().map(|(key, value)| text(kind, name, &key, &value).map(|value| (key, value))).collect()
+        let mut all = BTreeMap::new();
+        for key in self.keys(kind, name, optional).await? {
+            if let Some(value) = self.key(kind, name, &key, optional).await? {
+                all.insert(key, value);
+            }
+        }
+        Ok(all)
     }
 
-    /// The same of an object whose values need not be text.
-    pub(crate) async fn all_bytes(&mut self, kind: Kind, name: &str, optional: bool) -> Result<Data, Stop> {
-        match self.data(kind, name).await?.cloned() {
-            Some(data) => {
-                self.used.extend(data.iter().map(|(key, value)| ((kind, name.to_owned(), key.clone()), value.clone())));
-                Ok(data)
-            }
-            None if optional => Ok(Data::new()),
+    /// The names of all keys of an object, or what is waited for. The run has read none of their values by that.
+    pub(crate) async fn keys(&mut self, kind: Kind, name: &str, optional: bool) -> Result<Vec<String>, Stop> {
+        match self.data(kind, name).await? {
+            Some(data) => Ok(data.keys().cloned().collect()),
+            None if optional => Ok(Vec::new()),
             None => Err(missing(kind, name, None)),
         }
     }

@@ -421,7 +421,7 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
     )))
 }
 
-/// What else of a run a configuration value may come from: variables, files and what is mounted.
+/// Other sources of a configuration value: the variables and the files of the run, and the volumes, which have its tokens.
 type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
 
 async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
@@ -459,6 +459,9 @@ async fn config_value<C: Cluster>(
             let text = String::from_utf8(content.clone());
             (text.map_err(|_| invalid(&format!("the file {path:?} is not UTF-8 text")))?, format!("file {path:?}"))
         } else if files::is_token(mounted, path) {
+            if from.json.unwrap_or(false) {
+                return Err(invalid(&format!("valueFrom.json is true, and {path:?} is a token, which is no JSON; remove json")));
+            }
             return Ok(ConfigValue::Token(path.into()));
         } else if let Some((kind, name, key)) = object_of(path) {
             (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
@@ -516,6 +519,14 @@ mod tests {
         driftless_api::merge(json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } }), fields)
     }
 
+    /// A pod template with the token `/t/token`.
+    fn token() -> Value {
+        let source = json!({ "serviceAccountToken": { "path": "token" } });
+        let volumes = json!([{ "name": "v", "projected": { "sources": [source] } }]);
+        let containers = json!([{ "name": "pulumi", "volumeMounts": [{ "name": "v", "mountPath": "/t" }] }]);
+        json!({ "podTemplate": { "spec": { "volumes": volumes, "containers": containers } } })
+    }
+
     #[test]
     fn a_project_without_a_source_is_run_as_such() {
         let prepared = prepared(&project(&json!({ "pulumiLogLevel": 3, "image": "mine" }))).unwrap();
@@ -539,6 +550,10 @@ mod tests {
                 r#"config key "k": valueFrom.env is "MISSING", which the run's environment does not"#,
             ),
             (config(json!({ "path": "/x" })), r#"config key "k": valueFrom.path is "/x""#),
+            (
+                driftless_api::merge(config(json!({ "path": "/t/token", "json": true })), &token()),
+                r#"config key "k": valueFrom.json is true, and "/t/token" is a token"#,
+            ),
         ] {
             let (reason, message) = prepared(&workspace).err().unwrap();
             assert!(reason == "SpecInvalid" && message.contains(words), "{reason}: {message}");

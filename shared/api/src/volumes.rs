@@ -1,7 +1,7 @@
 //! The volumes of a pod template: what a task has of them. An `emptyDir` is a volume of the task; Secrets, `ConfigMap`s and tokens are
 //! files that the runner writes before pulumi starts.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use driftless_core::{Mount, RUNNER_VOLUME, SECRETS, SHARE};
 use serde::Deserialize;
@@ -14,39 +14,58 @@ use crate::{
 
 /// The name of the volume at [`SHARE`], which every container has here, as in PKO.
 const SHARE_NAME: &str = "share";
-/// What of the volumes of every task is taken.
+/// Names that are taken in the volumes that every task has.
 const TAKEN: [(&str, &[&str]); 2] =
     [(SHARE, &[".env", "source", "workspace"]), (SECRETS, &["eks.amazonaws.com", "kubernetes.io"])];
 /// Where no volume can be: they are the kernel's, the runner's, and that of which `/var/run` is a link in most images.
 const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
+/// EKS's mount path of the token for a role, and the annotation that a task has it by.
+const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
+const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
+/// The maximum number of mounts of a container: the launcher reads a volume once more for each of them.
+const MAX_MOUNTS: usize = 64;
 /// Each is one call for a token, now and whenever it is renewed.
 const MAX_TOKENS: usize = 8;
 /// Kubernetes' default.
 const DEFAULT_MODE: u32 = 0o644;
 
-/// Files that a run finds at a mount path.
+/// The files of a volume that a run finds at a mount path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedFiles {
-    /// The mount path: a directory, or the file itself where [`MountedFiles::sub_path`] is set.
+    /// The mount path: a directory, or the file itself where [`MountedFiles::sub_path`] names one.
     pub path: String,
-    /// The only file of the volume that is mounted.
+    /// The only file, or the only directory, of the volume that is mounted.
     pub sub_path: Option<String>,
-    /// The permissions of files that state none.
-    pub mode: u32,
-    /// Where the content is.
-    pub source: FileSource,
+    /// Where the content of the files is, with the permissions of those that state none. All mounts of a volume share it.
+    pub sources: Arc<[(u32, FileSource)]>,
 }
 
 impl MountedFiles {
-    /// The path and the permissions of a file of the volume; `None` if it is not mounted.
+    /// The path of a file of the volume; `None` if it is not mounted.
     #[must_use]
-    pub fn place(&self, file: &str, mode: Option<u32>) -> Option<(String, u32)> {
-        let path = match self.sub_path.as_deref() {
-            None => format!("{}/{file}", self.path),
-            Some(sub_path) if sub_path == file => self.path.clone(),
-            Some(_) => return None,
+    pub fn place(&self, file: &str) -> Option<String> {
+        let Some(sub_path) = &self.sub_path else { return Some(format!("{}/{file}", self.path)) };
+        let rest = file.strip_prefix(sub_path.as_str())?;
+        (rest.is_empty() || rest.starts_with('/')).then(|| format!("{}{rest}", self.path))
+    }
+
+    /// The paths of the volume's tokens at this mount, with the audience and the permissions of each.
+    pub fn tokens(&self) -> impl Iterator<Item = (&Option<String>, String, u32)> {
+        self.sources.iter().filter_map(|(mode, source)| match source {
+            FileSource::Token { audience, path } => Some((audience, self.place(path)?, *mode)),
+            FileSource::Secret(_) | FileSource::ConfigMap(_) => None,
+        })
+    }
+
+    /// Whether no file of the volume can ever be at this mount, whatever its objects hold.
+    fn is_always_empty(&self) -> bool {
+        let is_elsewhere = |source: &FileSource| match source {
+            FileSource::Secret(object) | FileSource::ConfigMap(object) => {
+                !object.items.is_empty() && object.items.iter().all(|item| self.place(&item.path).is_none())
+            }
+            FileSource::Token { path, .. } => self.place(path).is_none(),
         };
-        Some((path, mode.unwrap_or(self.mode)))
+        self.sources.iter().all(|(_, source)| is_elsewhere(source))
     }
 }
 
@@ -156,7 +175,7 @@ type Content = (u32, FileSource);
 /// The volumes of a pod template.
 pub(crate) struct Volumes<'a> {
     pod: &'a str,
-    volumes: Vec<(Volume, Vec<Content>)>,
+    volumes: Vec<(Volume, Arc<[Content]>)>,
 }
 
 /// A volume where a container sees it.
@@ -164,8 +183,8 @@ struct Place<'a> {
     /// Where the user wrote it.
     at: String,
     mount: VolumeMount,
-    /// None of an `emptyDir`.
-    files: &'a [Content],
+    /// Empty for an `emptyDir`.
+    files: &'a Arc<[Content]>,
 }
 
 impl<'a> Volumes<'a> {
@@ -182,20 +201,21 @@ impl<'a> Volumes<'a> {
     /// The mounts of the container `pulumi`, and the files that a run finds at them. `at` is where the user wrote the container.
     pub(crate) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
         let (mut own, mut mounted) = (Vec::new(), Vec::new());
-        for Place { mount: VolumeMount { name, mount_path: path, sub_path, .. }, files, .. } in self.places(at, mounts)? {
+        for Place { at, mount: VolumeMount { name, mount_path: path, sub_path, .. }, files } in self.places(at, mounts)? {
             // A file alone is written into the image's own directory.
             if !is_ours(&path) && sub_path.is_empty() {
                 own.push(Mount { volume: name, path: path.clone() });
             }
             let sub_path = Some(sub_path).filter(|sub_path| !sub_path.is_empty());
-            mounted.extend(files.iter().cloned().map(|(mode, source)| MountedFiles {
-                path: path.clone(),
-                sub_path: sub_path.clone(),
-                mode,
-                source,
-            }));
+            let files = MountedFiles { path, sub_path, sources: Arc::clone(files) };
+            if let Some(sub_path) = files.sub_path.as_ref().filter(|_| files.is_always_empty()) {
+                return Err(format!(
+                    "{at}.subPath is {sub_path:?}, where the volume has no file; write the path of one of its files"
+                ));
+            }
+            mounted.extend(Some(files).filter(|files| !files.sources.is_empty()));
         }
-        let tokens = mounted.iter().filter(|files| matches!(files.source, FileSource::Token { .. })).count();
+        let tokens = mounted.iter().flat_map(MountedFiles::tokens).count();
         if tokens > MAX_TOKENS {
             return Err(format!("{at}.volumeMounts has {tokens} tokens; a run has {MAX_TOKENS} of them at most: remove some"));
         }
@@ -216,11 +236,19 @@ impl<'a> Volumes<'a> {
 
     /// The mounts of a container but for that of the volume that it has anyway.
     fn places(&self, container_at: &str, mounts: &[Value]) -> Result<Vec<Place<'_>>, String> {
+        if mounts.len() > MAX_MOUNTS {
+            let remedy = "join volumes as sources of a projected one";
+            let number = mounts.len();
+            return Err(format!("{container_at}.volumeMounts has {number} entries, the maximum is {MAX_MOUNTS}; {remedy}"));
+        }
         let mut places: Vec<Place<'_>> = Vec::new();
         for mount in mounts {
             let at = format!("{container_at}.volumeMounts[{}]", mount["name"].as_str().unwrap_or_default());
+            let remedy = if is_set(&mount["subPathExpr"]) { "write the path in subPath" } else { "remove it" };
+            only_known(&at, mount, &["name", "mountPath", "subPath", "readOnly"], remedy)?;
             let mut mount: VolumeMount = typed(&at, merge(Value::Null, mount))?;
             mount.mount_path.truncate(mount.mount_path.trim_end_matches('/').len());
+            mount.sub_path.truncate(mount.sub_path.trim_end_matches('/').len());
             let VolumeMount { name, mount_path: path, sub_path, .. } = &mount;
             if name == SHARE_NAME {
                 if path == SHARE && sub_path.is_empty() {
@@ -232,6 +260,9 @@ impl<'a> Volumes<'a> {
                 return Err(format!("{at} names no volume of {}.volumes; add it there", self.pod));
             };
             check_path(&format!("{at}.mountPath"), path)?;
+            if !sub_path.is_empty() {
+                check_file(&format!("{at}.subPath"), sub_path)?;
+            }
             if files.is_empty() && (is_ours(path) || !sub_path.is_empty()) {
                 return Err(format!("{at}: an emptyDir has a path of its own, and no subPath; write another mountPath"));
             }
@@ -245,13 +276,22 @@ impl<'a> Volumes<'a> {
 }
 
 /// A volume and its files.
-fn read(pod: &str, volume: &Value) -> Result<(Volume, Vec<Content>), String> {
+fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
     let at = format!("{pod}.volumes[{}]", volume["name"].as_str().unwrap_or_default());
     let known = ["name", "secret", "configMap", "projected", "emptyDir"];
     let other = volume.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known.contains(&field.as_str()));
     if let Some((field, _)) = other {
         let remedy = "a task has volumes of the kinds secret, configMap, projected and emptyDir: use one of them";
         return Err(format!("{}; {remedy}", meaningless(&at, field)));
+    }
+    for (number, source) in list(&volume["projected"]["sources"]).iter().enumerate() {
+        let remedy = "a projected volume has sources of the kinds secret, configMap and serviceAccountToken: use one of them";
+        only_known(
+            &format!("{at}.projected.sources[{number}]"),
+            source,
+            &["secret", "configMap", "serviceAccountToken"],
+            remedy,
+        )?;
     }
     let volume: Volume = typed(&at, merge(Value::Null, volume))?;
     if !is_label(&volume.name) {
@@ -261,10 +301,19 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Vec<Content>), String> {
     if volume.name == SHARE_NAME && !files.is_empty() {
         return Err(format!("{at}: the volume {SHARE_NAME:?} is the one that all containers share; name yours otherwise"));
     }
-    Ok((volume, files))
+    Ok((volume, files.into()))
 }
 
-/// The files of a volume, with their permissions; none of an emptyDir.
+/// Refuses a map that has another field than these.
+fn only_known(at: &str, map: &Value, known: &[&str], remedy: &str) -> Result<(), String> {
+    let is_other = |(field, value): &(&String, &Value)| !value.is_null() && !known.contains(&field.as_str());
+    match map.as_object().into_iter().flatten().find(is_other) {
+        Some((field, _)) => Err(format!("{}; {remedy}", meaningless(at, field))),
+        None => Ok(()),
+    }
+}
+
+/// The files of a volume, with their permissions; empty for an `emptyDir`.
 fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
     let of_object = |at: &str, object: &Object| {
         if object.name.is_empty() {
@@ -312,6 +361,10 @@ fn check_path(at: &str, path: &str) -> Result<(), String> {
     let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
     if !is_path {
         return Err(format!("{at} is {path:?}; write an absolute path without .. and :"));
+    }
+    if path == IRSA || is_below(path, IRSA) {
+        let remedy = format!("set the annotation {IRSA_ROLE} of the ServiceAccount, and remove the mount");
+        return Err(format!("{at} is {path:?}, where a task has the token for its ServiceAccount's role; {remedy}"));
     }
     let is_over = |ours: &str| path == ours || is_below(ours, path);
     let is_in = |taken: &str| path == taken || is_below(path, taken);
@@ -385,22 +438,55 @@ mod tests {
             for path in ["/etc/db", "/var/run/secrets/db", "/share/db/"] {
                 let spec = workspace(&volume, &mount(path), &Value::Null);
                 let path = path.trim_end_matches('/');
-                let of = |(mode, source): &(u32, FileSource)| MountedFiles {
-                    path: path.into(),
-                    sub_path: None,
-                    mode: *mode,
-                    source: source.clone(),
-                };
-                assert_eq!(spec.mounted_files("spec"), Ok(expected.iter().map(of).collect()), "{volume}");
+                let files = MountedFiles { path: path.into(), sub_path: None, sources: expected.clone().into() };
+                assert_eq!(spec.mounted_files("spec"), Ok(vec![files]), "{volume}");
                 let own = (path == "/etc/db").then(|| Mount { volume: "v".into(), path: path.into() });
                 assert_eq!(spec.shape("spec", DefaultSize::default()).unwrap().mounts, Vec::from_iter(own), "{path}");
             }
-            let alone = json!([{ "name": "v", "mountPath": "/etc/db/f", "subPath": "f" }]);
+            let file = if volume["configMap"].is_null() { "f" } else { "d/f" };
+            let alone = json!([{ "name": "v", "mountPath": "/etc/db/f", "subPath": file }]);
             let spec = workspace(&volume, &alone, &Value::Null);
             assert_eq!(spec.shape("spec", DefaultSize::default()).unwrap().mounts, []);
             let files = spec.mounted_files("spec").unwrap();
-            assert_eq!(files[0].place("f", Some(0o600)), Some(("/etc/db/f".into(), 0o600)));
-            assert_eq!(files[0].place("g", None), None);
+            assert_eq!(files[0].place(file), Some("/etc/db/f".into()));
+            assert_eq!(files[0].place("g"), None);
+        }
+    }
+
+    #[test]
+    fn sub_path_is_a_file_or_a_directory_of_one_of_the_sources() {
+        let secret = json!({ "secret": { "name": "s", "items": [{ "key": "k", "path": "d/f" }] } });
+        let token = json!({ "serviceAccountToken": { "audience": "vault", "path": "t" } });
+        let volume = json!({ "name": "v", "projected": { "sources": [secret, token] } });
+        let mounted = |sub_path: &str| {
+            let mount = json!([{ "name": "v", "mountPath": "/m", "subPath": sub_path }]);
+            workspace(&volume, &mount, &Value::Null).mounted_files("spec").map(|mut files| files.remove(0))
+        };
+        for (sub_path, file, path) in [("d/f", "d/f", "/m"), ("d", "d/f", "/m/f"), ("d/", "d/f", "/m/f"), ("t", "t", "/m")] {
+            let mounted = mounted(sub_path).unwrap();
+            assert_eq!(mounted.place(file).as_deref(), Some(path), "{sub_path}");
+            assert_eq!(mounted.tokens().count(), usize::from(sub_path == "t"));
+            assert_eq!((mounted.place("df"), mounted.place("tt")), (None, None));
+        }
+        for (sub_path, words) in [
+            ("f", r#"volumeMounts[v].subPath is "f", where the volume has no file; write the path of one of its files"#),
+            ("../t", r#"volumeMounts[v].subPath is "../t"; write a path relative to the volume"#),
+        ] {
+            let error = mounted(sub_path).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn mounts_of_a_container_have_a_maximum() {
+        let mounts = |number| Value::from_iter((0..number).map(|n| json!({ "name": "v", "mountPath": format!("/m{n}") })));
+        let shape = |main: &Value, init: &Value| {
+            workspace(&json!({ "name": "v" }), main, init).shape("spec", DefaultSize::default()).map(drop)
+        };
+        assert_eq!(shape(&mounts(64), &mounts(64)), Ok(()));
+        for (main, init, container) in [(65, 1, "containers[pulumi]"), (1, 65, "initContainers[a]")] {
+            let error = shape(&mounts(main), &mounts(init)).unwrap_err();
+            assert!(error.contains(&format!("{container}.volumeMounts has 65 entries, the maximum is 64; join")), "{error}");
         }
     }
 
@@ -443,7 +529,13 @@ mod tests {
                 json!({ "name": "v", "projected": { "sources": [{ "downwardAPI": {} }] } }),
                 &none,
                 &none,
-                "volumes[v]: unknown field `downwardAPI`",
+                "volumes[v].projected.sources[0].downwardAPI has no meaning on Fargate; a projected volume has sources of the kinds",
+            ),
+            (
+                json!({ "name": "v", "projected": { "sources": [{ "clusterTrustBundle": { "path": "ca" } }] } }),
+                &none,
+                &none,
+                "sources[0].clusterTrustBundle has no meaning on Fargate; a projected volume has sources of the kinds",
             ),
             (json!({ "name": "V" }), &none, &none, r#"volumes[V]: the name is "V"; use up to 63"#),
             (
@@ -475,6 +567,12 @@ mod tests {
             (secret.clone(), &mount("/share"), &none, "where a task has files of its own"),
             (secret.clone(), &mount("/share/source/x"), &none, "where a task has files of its own"),
             (secret.clone(), &mount("/var/run/secrets/kubernetes.io/serviceaccount"), &none, "where a task has files of its own"),
+            (
+                secret.clone(),
+                &mount(IRSA),
+                &none,
+                "set the annotation eks.amazonaws.com/role-arn of the ServiceAccount, and remove the mount",
+            ),
             (secret.clone(), &mount("/driftless/x"), &none, "where a task has files of its own"),
             (empty.clone(), &mount("/share/x"), &none, "an emptyDir has a path of its own, and no subPath"),
             (
@@ -494,7 +592,13 @@ mod tests {
                 empty.clone(),
                 &json!([{ "name": "v", "mountPath": "/v", "subPathExpr": "$(X)" }]),
                 &none,
-                "unknown field `subPathExpr`",
+                "volumeMounts[v].subPathExpr has no meaning on Fargate; write the path in subPath",
+            ),
+            (
+                empty.clone(),
+                &json!([{ "name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer" }]),
+                &none,
+                "volumeMounts[v].mountPropagation has no meaning on Fargate; remove it",
             ),
             (
                 empty,

@@ -181,19 +181,50 @@ fn inputs_that_would_fill_the_function_are_invalid() {
     }
 }
 
-#[test]
-fn object_that_is_mounted_often_does_not_fill_the_function() {
+/// A world in which an Update mounts the ConfigMap `c` with this data.
+fn mounting(data: &Value, mounts: &[Value]) -> World {
     let world = quiet();
-    let data = json!({ "A": "x".repeat((1 << 20) - 1) });
     world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "namespace": "n", "name": "c" }, "data": data }));
-    let mounts: Vec<_> = (0..5).map(|number| json!({ "name": "v", "mountPath": format!("/m{number}") })).collect();
     let volumes = json!([{ "name": "v", "configMap": { "name": "c" } }]);
     let template = json!({ "spec": { "volumes": volumes, "containers": [{ "name": "pulumi", "volumeMounts": mounts }] } });
     let workspace = driftless_api::merge(project(), &json!({ "podTemplate": template }));
     by_hand(&world, "u", &json!({ "driftless": { "workspace": workspace } }));
     looked(&world, &hint("u"));
-    let (reason, message) = waits(&world, "u");
-    assert!(reason == "SpecInvalid" && message.contains("ConfigMap \"c\" at \"/m4\" is beyond that"), "{reason}: {message}");
+    world
+}
+
+#[test]
+fn object_that_is_mounted_often_does_not_fill_the_function() {
+    let mounts = |number| (0..number).map(|n| json!({ "name": "v", "mountPath": format!("/share/m{n}") })).collect::<Vec<_>>();
+    let empty: Value = (0..400).map(|n| (format!("k{n}"), json!(""))).collect::<serde_json::Map<_, _>>().into();
+    for (data, mounts, words) in [
+        (json!({ "A": "x".repeat((1 << 20) - 100) }), mounts(5), "ConfigMap \"c\" at \"/share/m4\" is beyond that"),
+        (
+            empty.clone(),
+            mounts(64),
+            "at most 1000 mounted files of 4 MiB together; ConfigMap \"c\" at \"/share/m2\" is beyond that",
+        ),
+        (empty, mounts(1000), "volumeMounts has 1000 entries, the maximum is 64"),
+    ] {
+        let (reason, message) = waits(&mounting(&data, &mounts), "u");
+        assert!(reason == "SpecInvalid" && message.contains(words), "{reason}: {message}");
+    }
+}
+
+#[test]
+fn key_that_is_not_mounted_is_neither_counted_nor_compared() {
+    let mount = |n| json!({ "name": "v", "mountPath": format!("/m{n}"), "subPath": "small" });
+    let mounts: Vec<_> = (0..5).map(mount).collect();
+    let given = ["x", "y"].map(|other| {
+        let world = mounting(&json!({ "small": "1", "big": other.repeat(1 << 20) }), &mounts);
+        let given = spec(&world);
+        assert_eq!(given.files.len(), 5);
+        given.inputs
+    });
+    assert!(given[0].is_some());
+    assert_eq!(given[0], given[1]);
+    let world = mounting(&json!({ "small": "2" }), &mounts);
+    assert_ne!(spec(&world).inputs, given[0]);
 }
 
 #[test]

@@ -172,10 +172,10 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     let config = [("ca", "/etc/ca/ca.crt"), ("token", "/var/run/secrets/vault/t")]
         .map(|(key, path)| json!({ "key": key, "valueFrom": { "path": path }, "secret": true }));
     let stacks = json!([{ "name": "dev", "config": config }]);
-    let ours = json!({ "seal": true, "workspace": { "podTemplate": template, "stacks": stacks } });
-    let of = |world: &World, operation: &str| {
+    let of = |world: &World, operation: &str, template: &Value| {
         of_stack(world, "n", operation, &json!({}));
         let update = world.object(&key("Update", "n", "u")).unwrap();
+        let ours = json!({ "seal": true, "workspace": { "podTemplate": template, "stacks": stacks } });
         world.insert(driftless_api::merge(update, &json!({ "spec": { "driftless": ours } })));
         looked(world, &hint("u"));
     };
@@ -183,7 +183,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
         world.insert(json!({ "apiVersion": "v1", "kind": kind, "metadata": { "namespace": "n", "name": name }, "data": data }));
     };
     let world = quiet();
-    of(&world, "up");
+    of(&world, "up", &template);
     assert!(waits(&world, "u").1.starts_with("Secret \"s\" is not there; the run starts when it is"));
     insert(&world, "Secret", "s", json!({ "A": "/w==", "B": "Yg==" }));
     insert(&world, "ConfigMap", "ca", json!({ "other": "x" }));
@@ -203,12 +203,18 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     assert!(values(given) == [ConfigValue::String("PEM".into()), ConfigValue::String(token.token.clone())]);
     let sealed = world.objects()[&keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() })].clone();
 
-    let world = quiet();
-    let key = keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() });
-    world.drive(world.put_sealed(&key, sealed)).unwrap().unwrap();
-    of(&world, "destroy");
-    assert_eq!(spec(&world).files, expected);
-    assert_eq!(values(spec(&world)).len(), 2);
+    for (template, config, events) in [(template, 2, 0), (json!({}), 1, 1)] {
+        let world = quiet();
+        let key = keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() });
+        world.drive(world.put_sealed(&key, sealed.clone())).unwrap().unwrap();
+        of(&world, "destroy", &template);
+        assert_eq!(spec(&world).files, expected);
+        assert_eq!(values(spec(&world)).len(), config);
+        let told = world.events();
+        assert_eq!(told.len(), events, "{told:?}");
+        let words = "for want of a token: key \"token\" needs one at \"/var/run/secrets/vault/t\"; mount it there";
+        assert!(told.iter().all(|event| event.contains("ConfigLeftOut") && event.ends_with(words)), "{told:?}");
+    }
 }
 
 #[test]

@@ -101,7 +101,10 @@ impl WorkspaceSpec {
             || self.env.iter().any(|env| env.value_from.is_some())
             || config.filter_map(|item| item.value_from.as_ref()).any(|from| from.path.is_some())
             // What cannot be read is refused before a run.
-            || self.mounted_files(TEMPLATE).is_ok_and(|files| files.iter().any(|files| !matches!(files.source, FileSource::Token { .. })))
+            || self.mounted_files(TEMPLATE).is_ok_and(|files| {
+                let mut sources = files.iter().flat_map(|files| files.sources.iter());
+                sources.any(|(_, source)| !matches!(source, FileSource::Token { .. }))
+            })
     }
 }
 
