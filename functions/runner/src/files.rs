@@ -1,14 +1,26 @@
 //! Files that a pod has at its mount paths.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions, Permissions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// The permissions of a volume's directories in a pod.
-pub(crate) const DIRECTORY_MODE: u32 = 0o755;
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Writes a file of a volume.
+///
+/// # Errors
+///
+/// They name the path and the remedy.
+pub(crate) fn mount(path: &str, content: &[u8], mode: u32) -> io::Result<()> {
+    write(Path::new(path), content, mode, DIRECTORY_MODE).map_err(|error| {
+        let remedy = "mount the volume at a directory of its own, or use an image whose user may write there";
+        io::Error::new(error.kind(), format!("{error}; {remedy}"))
+    })
+}
 
 /// Writes a file and the directories above it, which have `directory_mode`. A reader finds the old content or the new, whole.
 ///
@@ -17,16 +29,27 @@ pub(crate) const DIRECTORY_MODE: u32 = 0o755;
 /// They name the path.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32, directory_mode: u32) -> io::Result<()> {
     let written = || {
-        DirBuilder::new().mode(directory_mode).recursive(true).create(path.parent().unwrap_or(path))?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".new");
-        let new = path.with_file_name(name);
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(content)?;
-        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
-        fs::rename(new, path)
+        let directory = path.parent().unwrap_or(path);
+        DirBuilder::new().mode(directory_mode).recursive(true).create(directory)?;
+        let (new, mut file) = temporary(directory)?;
+        let filled = file.write_all(content).and_then(|()| file.set_permissions(Permissions::from_mode(mode & 0o777)));
+        let placed = filled.and_then(|()| fs::rename(&new, path));
+        // A renewal is tried again every 30 s, each time with another name.
+        placed.inspect_err(|_| drop(fs::remove_file(new)))
     };
     written().map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
+}
+
+/// Creates a file under a name that no file of the directory has: a volume may have a file of any name.
+fn temporary(directory: &Path) -> io::Result<(PathBuf, File)> {
+    let mut number = 0_u64;
+    loop {
+        let path = directory.join(format!(".driftless-{number}"));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            opened => return opened.map(|file| (path, file)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -45,6 +68,24 @@ mod tests {
         }
         let words = write(&path.join("c"), b"", 0o644, DIRECTORY_MODE).unwrap_err().to_string();
         assert!(words.starts_with(&format!("cannot write {}: ", path.join("c").display())), "{words}");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn file_of_any_name_is_kept_when_another_is_written() {
+        let dir = std::env::temp_dir().join(format!("driftless-kept-{}", std::process::id()));
+        let names = [".driftless-0", "a.new", ".driftless-1", "a", ".driftless-0"];
+        for name in names {
+            mount(dir.join(name).to_str().unwrap(), name.as_bytes(), 0o644).unwrap();
+        }
+        // A directory cannot be written over, and nothing is left of the attempt.
+        fs::create_dir(dir.join("d")).unwrap();
+        let words = mount(dir.join("d").to_str().unwrap(), b"", 0o644).unwrap_err().to_string();
+        assert!(words.ends_with("or use an image whose user may write there"), "{words}");
+        for name in names {
+            assert_eq!(fs::read_to_string(dir.join(name)).unwrap(), name);
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), names.len());
         fs::remove_dir_all(dir).unwrap();
     }
 }

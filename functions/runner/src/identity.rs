@@ -154,7 +154,7 @@ fn write(secrets: &Path, identity: &Identity) -> io::Result<()> {
         file(&secrets.join(AWS_TOKEN), &web.token)?;
     }
     for ProjectedToken { path, mode, token } in projected {
-        files::write(Path::new(path), token.as_bytes(), *mode, files::DIRECTORY_MODE)?;
+        files::mount(path, token.as_bytes(), *mode)?;
     }
     if service(&cluster.server).is_some() {
         return Ok(());

@@ -15,6 +15,11 @@ const MIN_BYTES: usize = 4;
 /// address that has the word in it.
 const MIN_BYTES_WITHIN_OUTPUT: usize = 8;
 
+/// The keys of a Kubernetes object, such as a kubeconfig, whose values are public.
+const PUBLIC_KEYS: [&str; 2] = ["apiVersion", "kind"];
+/// Values that every other file has.
+const PUBLIC_VALUES: [&str; 3] = ["true", "false", "null"];
+
 /// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
 /// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one. More may come while
 /// the run lasts.
@@ -112,14 +117,58 @@ fn add_value(forms: &mut Vec<String>, value: &Value) {
 }
 
 fn add_forms(forms: &mut Vec<String>, text: &str) {
-    for part in std::iter::once(text).chain(text.lines()) {
-        let part = part.trim();
-        let (json, go) = quoted(part);
+    for part in std::iter::once(text.trim().to_owned()).chain(parts(text)) {
+        let (json, go) = quoted(&part);
         let (json_json, go_json) = quoted(&json);
         let (json_go, _) = quoted(&go);
-        let all = [part.to_owned(), json, go, json_json, go_json, json_go];
+        let all = [part, json, go, json_json, go_json, json_go];
         forms.extend(all.into_iter().filter(|form| !form.is_empty()));
     }
+}
+
+/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values. Every PEM file has the
+/// same boundaries, and every kubeconfig the same keys: as secrets they would hide the outputs that have them.
+fn parts(text: &str) -> impl Iterator<Item = String> {
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_pem_boundary(line));
+    let separator = if matches!(serde_saphyr::from_str(text), Ok(Value::Object(_))) {
+        Some(':')
+    } else {
+        let is_assignment = |line: &str| line.starts_with(['#', ';', '[']) || pair(line, '=').is_some();
+        lines().all(is_assignment).then_some('=')
+    };
+    lines().filter_map(move |line| {
+        let Some((key, value)) = separator.and_then(|separator| pair(line, separator)) else { return Some(line.to_owned()) };
+        let value = unquoted(value);
+        if value.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(&&*value) && !PUBLIC_KEYS.contains(&key) {
+            return Some(value);
+        }
+        // It may be the end of a key in base64.
+        (separator == Some('=')).then(|| line.to_owned())
+    })
+}
+
+/// Whether a line begins or ends a PEM block, such as `-----BEGIN CERTIFICATE-----`.
+fn is_pem_boundary(line: &str) -> bool {
+    let label = line.strip_prefix("-----BEGIN ").or_else(|| line.strip_prefix("-----END "));
+    let is_label = |label: &str| label.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b' '));
+    label.and_then(|label| label.strip_suffix("-----")).is_some_and(is_label)
+}
+
+/// The key and the value of a line such as `key: value` in YAML or `KEY=value` in a file of variables.
+fn pair(line: &str, separator: char) -> Option<(&str, &str)> {
+    let (key, value) = line.trim_start_matches("- ").trim_start_matches("export ").split_once(separator)?;
+    let key = key.trim_end();
+    let is_first = |char: char| char.is_ascii_alphabetic() || char == '_';
+    let is_key = key.starts_with(is_first) && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+    // In YAML, `a:b` is a word.
+    let is_value = separator != ':' || value.is_empty() || value.starts_with(char::is_whitespace);
+    (is_key && is_value).then(|| (key, value.trim()))
+}
+
+/// A value without its quotes.
+fn unquoted(value: &str) -> String {
+    let within = |quote| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+    serde_json::from_str(value).unwrap_or_else(|_| within('\'').or_else(|| within('"')).unwrap_or(value).to_owned())
 }
 
 /// A string as JSON writes it, and as Go does, without the quotes around it.
@@ -166,6 +215,40 @@ mod tests {
         assert_eq!(mask.apply(r#"{"msg":"{\"p\":\"pa\\\"ss\\u003cword\"}"}"#), r#"{"msg":"{\"p\":\"[secret]\"}"}"#);
         assert_eq!(mask.apply(r"-----BEGIN KEY-----\nMIIcanary"), "[secret]");
         assert_eq!(mask.apply("token tok-canary, pin 123456"), "token [secret], pin [secret]");
+    }
+
+    #[test]
+    fn certificate_hides_its_body_and_no_other_certificate() {
+        let certificate = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\nMIIend==\n-----END CERTIFICATE-----\n");
+        let mask = mask(&[&certificate("MIIcanary")]);
+        assert_eq!(mask.apply(&certificate("MIIcanary")), "[secret]\n");
+        assert_eq!(mask.apply("MIIcanary\nMIIend=="), "[secret]\n[secret]");
+        let other = certificate("MIIother").replace("MIIend==", "MIIo==");
+        assert_eq!((mask.apply(&other), mask.is_told_by(&json!(other))), (other.clone(), false));
+    }
+
+    #[test]
+    fn kubeconfig_hides_its_values_and_no_other_yaml() {
+        let kubeconfig = "apiVersion: v1\nkind: Config\nclusters:\n- name: canary-cluster\n  cluster:\n    insecure-skip-tls-verify: true\n\
+                          users:\n- name: 'canary-user'\n  user:\n    token: \"pa\\\"ss-canary\"\n    key: |\n      MIIcanary\n      MIIend==\n";
+        let mask = mask(&[kubeconfig]);
+        assert_eq!(mask.apply(kubeconfig.trim()), "[secret]");
+        for secret in ["canary-cluster", "canary-user", "pa\"ss-canary", "pa\\\"ss-canary", "MIIcanary", "MIIend=="] {
+            assert_eq!(mask.apply(&format!("a {secret} b")), "a [secret] b");
+        }
+        let other = "apiVersion: v1\nkind: Config\nclusters:\n- name: b\n  cluster:\n    insecure-skip-tls-verify: true";
+        assert_eq!((mask.apply(other).as_str(), mask.is_told_by(&json!(other))), (other, false));
+    }
+
+    #[test]
+    fn file_of_variables_hides_their_values() {
+        let mask = mask(&[
+            "[default]\naws_secret_access_key = wJalr/canary\nexport TOKEN='tok-canary'\nPIN=12\n",
+            "K=abc\nTUlJ\nTUlJcanary==",
+        ]);
+        assert_eq!(mask.apply("wJalr/canary tok-canary"), "[secret] [secret]");
+        // Too short to be a value, and lines of a text that is no such file.
+        assert_eq!(mask.apply("PIN=12 K=abc TUlJcanary=="), "[secret] [secret] [secret]");
     }
 
     #[test]

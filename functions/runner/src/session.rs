@@ -233,11 +233,7 @@ impl<'a> Session<'a> {
 
     async fn fetch(&self) -> Result<(), Failure> {
         for File { path, mode, content, .. } in &self.spec.files {
-            files::write(Path::new(path), content, *mode, files::DIRECTORY_MODE).map_err(|error| {
-                Failure::unknown(format!(
-                    "{error}; mount the volume at a directory of its own, or use an image whose user may write there"
-                ))
-            })?;
+            files::mount(path, content, *mode).map_err(Failure::unknown)?;
         }
         match &self.spec.source {
             RunSource::Tree { dir, paths, manifest_sha256 } => {

@@ -216,7 +216,7 @@ fn file(path: &Path, content: &[u8], secret: bool) -> File {
 }
 
 #[tokio::test]
-async fn files_of_volumes_are_there_before_pulumi_or_the_run_names_the_one_that_cannot_be() {
+async fn files_of_volumes_are_there_before_pulumi_or_the_run_fails() {
     let aws = Aws::new("files");
     let (path, beyond) = (aws.dir.join("etc/pin"), aws.dir.join("etc/pin/beyond"));
     aws.launch(|spec| spec.files = vec![file(&path, b"\xff", true), file(&beyond, b"", false)]);
