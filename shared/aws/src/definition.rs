@@ -33,7 +33,9 @@ const STOP_TIMEOUT_SECONDS: i32 = 120;
 /// For how long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
 /// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
-const REVISION: &str = "4";
+const REVISION: &str = "5";
+/// The registry of an image that names none.
+const DOCKER_HUB: &str = "docker.io";
 
 /// Every part that shapes the definition is in its family's name: the same name is the same definition.
 pub(crate) fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
@@ -136,16 +138,22 @@ fn init_container(
 /// How the execution role logs in to the registry of an image; `None` for ECR and for registries that want no login.
 fn credentials(settings: &TaskSettings, image: &str) -> Option<RepositoryCredentials> {
     let host = registry(image);
-    settings.private_registries.iter().any(|private| private == host).then(|| {
-        // A secret of the task's own Region has a name for an ARN. The parameter is set, so that there is no error.
-        RepositoryCredentials::builder().credentials_parameter(format!("{}/{host}", settings.registry_secrets)).build().ok()
+    settings.private_registries.iter().any(|private| canonical(private) == host).then(|| {
+        // A secret of the task's own Region has a name for an ARN, and a name has no colon. The parameter is set, so that there is no error.
+        let name = format!("{}/{}", settings.registry_secrets, host.replace(':', "_"));
+        RepositoryCredentials::builder().credentials_parameter(name).build().ok()
     })?
 }
 
 /// The host of an image's registry, as container runtimes read it: the first part of a name that could be one, or Docker Hub.
 fn registry(image: &str) -> &str {
     let host = image.split_once('/').map(|(host, _)| host).filter(|host| host.contains(['.', ':']) || *host == "localhost");
-    host.unwrap_or("docker.io")
+    host.map_or(DOCKER_HUB, canonical)
+}
+
+/// The name of a registry that has several.
+fn canonical(host: &str) -> &str {
+    if matches!(host, "index.docker.io" | "registry-1.docker.io") { DOCKER_HUB } else { host }
 }
 
 fn variable(name: &str, value: &str) -> KeyValuePair {
@@ -192,7 +200,13 @@ mod tests {
         assert_eq!(of(&[]), [None, None, None]);
         let secret = |host: &str| Some(format!("driftless/registries/{host}"));
         assert_eq!(of(&["ghcr.io", "docker.io"]), [secret("docker.io"), secret("ghcr.io"), secret("docker.io")]);
+        assert_eq!(of(&["registry-1.docker.io"]), [secret("docker.io"), None, secret("docker.io")]);
+        let settings = TaskSettings { private_registries: vec!["registry:5000".into()], ..settings() };
+        let login = credentials(&settings, "registry:5000/pulumi").unwrap();
+        assert_eq!(login.credentials_parameter(), "driftless/registries/registry_5000");
         for (image, host) in [
+            ("index.docker.io/team/pulumi", "docker.io"),
+            ("registry-1.docker.io/team/pulumi", "docker.io"),
             ("pulumi", "docker.io"),
             ("team/pulumi:1", "docker.io"),
             ("localhost/pulumi", "localhost"),
@@ -247,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_is_mounted_where_each_container_wants_it_and_opened_to_every_user() {
+    fn volume_is_where_each_container_mounts_it_and_open_to_every_user() {
         let mounts = |path: &str| vec![Mount { volume: "cache".into(), path: path.into() }];
         let init = vec![InitContainer { mounts: mounts("/c"), ..init("a", None) }];
         let shape = TaskShape { mounts: mounts("/cache"), init, ..TaskShape::default() };

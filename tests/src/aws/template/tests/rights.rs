@@ -134,6 +134,24 @@ fn leftovers_of_tasks_expire_after_the_longest_run() {
 }
 
 #[test]
+fn sealed_inputs_of_a_stack_never_expire() {
+    let template = read(TEMPLATE).unwrap();
+    let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
+    let expires = |rule: &Value| !rule["ExpirationInDays"].is_null();
+    let is_sealed = |rule: &&Value| rule["Prefix"].as_str().is_none_or(|prefix| "sealed/".starts_with(prefix));
+    assert!(!rules.iter().filter(is_sealed).any(expires), "{rules:?}");
+}
+
+#[test]
+fn secrets_of_registries_are_no_kubeconfigs() {
+    let raw: Value = serde_saphyr::from_str(TEMPLATE).unwrap();
+    let parameter = |name: &str, field: &str| raw["Parameters"][name][field].as_str().unwrap().to_owned();
+    let pattern = parameter("RegistrySecrets", "AllowedPattern");
+    assert!(pattern.ends_with("registries$") && parameter("RegistrySecrets", "Default").ends_with("/registries"), "{pattern}");
+    assert!(!parameter("KubeconfigSecret", "Default").contains("registries"));
+}
+
+#[test]
 fn output_of_tasks_makes_no_metrics() {
     let template = read(TEMPLATE).unwrap();
     let properties = &template.resources["TaskMetrics"].properties;
