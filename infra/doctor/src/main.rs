@@ -110,8 +110,8 @@ fn scan(kubectl: &Kubectl) -> ExitCode {
         of(Verdict::Different)
     );
     println!(
-        "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way), and the \
-         layout of states (docs/migration.md)"
+        "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way); a backend \
+         file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states (docs/migration.md)"
     );
     if refused > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -1,5 +1,5 @@
-//! What becomes of the objects of the Pulumi Kubernetes Operator (PKO) under Driftless, by the code that decides it there. No value of a
-//! Secret, of a variable or of configuration is in what is said.
+//! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless as they are, and which need a change. The functions'
+//! own code decides. A report has no value of a Secret, a variable or a configuration key.
 
 use std::fmt;
 
@@ -17,6 +17,9 @@ const IDENTITIES: [(&str, &str); 2] = [
 ];
 /// The same by which a task gets one, too.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
+
+/// What a task has in place of `imagePullSecrets`.
+const LOGINS: &str = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
 
 /// What an object, or a part of it, is under Driftless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +52,7 @@ pub struct Note {
     pub verdict: Verdict,
     /// What is so, with the field.
     pub what: String,
-    /// What a person does. Empty where nothing is to be done, or the words before say it.
+    /// The remedy. Empty where there is nothing to do, or where `what` has the remedy.
     pub remedy: &'static str,
 }
 
@@ -144,7 +147,8 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
     notes.extend(invalid_spec(&core, true).map(|words| refused(words, "")));
     notes.extend(frequent_resync(&core.spec).map(|words| different(words, "")));
     if core.spec.destroy_on_finalize {
-        let what = "spec.destroyOnFinalize: a destroy does not need the source or the Secrets any more, which PKO's does";
+        let what =
+            "spec.destroyOnFinalize: from its first run on, a destroy needs neither the source nor the Secrets; PKO's needs both";
         notes.push(better(what));
     }
     if !core.spec.prerequisites.is_empty() {
@@ -187,7 +191,11 @@ fn of_update(update: &Update) -> Vec<Note> {
 /// What concerns the runs of a workspace, whatever its source is.
 fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, accounts: &[Value]) -> Vec<Note> {
     let mut notes = Vec::new();
-    let ignored = workspace.pod_only(at);
+    let (logins, ignored): (Vec<_>, Vec<_>) =
+        workspace.pod_only(at).into_iter().partition(|field| field.ends_with(".imagePullSecrets"));
+    for field in logins {
+        notes.push(different(format!("{field} mean nothing to a task"), LOGINS));
+    }
     if !ignored.is_empty() {
         let remedy = "nothing, unless the installation has PodFields=refuse";
         notes.push(different(format!("ignored, as a run is no pod: {}", ignored.join(", ")), remedy));
@@ -218,8 +226,7 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
         notes.push(different(format!("ServiceAccount {name:?}: {annotation} means nothing to a task"), remedy));
     }
     if account["imagePullSecrets"].as_array().is_some_and(|secrets| !secrets.is_empty()) {
-        let remedy = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
-        notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets mean nothing to a task"), remedy));
+        notes.push(different(format!("ServiceAccount {name:?}: imagePullSecrets mean nothing to a task"), LOGINS));
     }
     notes
 }
@@ -273,6 +280,11 @@ mod tests {
             (json!({ "prerequisites": [{ "name": "other" }] }), Verdict::Better, "prerequisites"),
             (git, Verdict::Different, "no .git"),
             (pod(&json!({ "tolerations": [{ "key": "a" }] })), Verdict::Different, "podTemplate.spec.tolerations"),
+            (
+                pod(&json!({ "imagePullSecrets": [{ "name": "login" }] })),
+                Verdict::Different,
+                "podTemplate.spec.imagePullSecrets mean nothing to a task\n               do: name the registry in PrivateRegistries",
+            ),
             (
                 json!({ "continueResyncOnCommitMatch": true, "resyncFrequencySeconds": 60 }),
                 Verdict::Different,

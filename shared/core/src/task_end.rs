@@ -102,7 +102,7 @@ impl TaskEnd {
             ("pulumi: exit code 137", KILLED),
             (
                 "cannotpull",
-                "check the Workspace's image, the pull limits of its registry, and that PrivateRegistries has a private one",
+                "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries",
             ),
             ("resourceinitializationerror", "check the way from the subnets to ECR, CloudWatch Logs and the image registries"),
             ("network interface", "check the free addresses of the subnets"),

@@ -8,6 +8,7 @@ use driftless_tests::{
     scenario::{Handle, RUN},
     world::{cluster, ready},
 };
+use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{
     Api,
     api::{DeleteParams, ListParams},
@@ -65,6 +66,11 @@ async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Resul
 async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-migrate").await?;
+    let accounts = Api::<ServiceAccount>::namespaced(world.client.clone(), &team.name);
+    ready::until("a controller makes the namespace's ServiceAccount", RUN, async || {
+        Ok(accounts.get("default").await.map(drop)?)
+    })
+    .await?;
     let stack = |name: &str, more: &str| {
         let head = format!("apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
         format!("{head}\nspec: {{ stack: dev, backend: 's3://state', programRef: {{ name: app }}{more} }}")

@@ -47,7 +47,7 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
     try_join_all(names.iter().map(|name| team.wait(name, "to fail to start twice", has_failed_twice))).await?;
     let refused = |stack: &Stack| {
         condition(stack).is_some_and(|(type_, reason, message)| {
-            let remedy = "check the Workspace's image, the pull limits of its registry, and that PrivateRegistries has a private one; not counted as a failed update";
+            let remedy = "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries; not counted as a failed update";
             type_ == "Reconciling" && reason == "PlatformFailure" && message.contains(PULL) && message.contains(remedy)
         })
     };
@@ -94,7 +94,7 @@ async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
 }
 
 #[tokio::test]
-async fn image_of_a_private_registry_is_pulled_with_the_login_of_the_installation() -> Result<()> {
+async fn image_of_a_private_registry_is_pulled_by_the_installation() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("registry").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
