@@ -478,8 +478,27 @@ mod tests {
     }
 
     #[test]
+    fn field_of_a_volume_that_no_task_has_names_its_remedy() {
+        let bundle = json!({ "name": "v", "projected": { "sources": [{ "clusterTrustBundle": { "path": "ca" } }] } });
+        let secret = json!({ "name": "v", "secret": { "secretName": "db" } });
+        let propagated = json!([{ "name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer" }]);
+        for (volume, mount, words) in [
+            (
+                &bundle,
+                mount("/v"),
+                "sources[0].clusterTrustBundle has no meaning on Fargate; a projected volume has sources of the kinds",
+            ),
+            (&secret, propagated, "volumeMounts[v].mountPropagation has no meaning on Fargate; remove it"),
+            (&secret, mount(IRSA), "set the annotation eks.amazonaws.com/role-arn of the ServiceAccount, and remove the mount"),
+        ] {
+            let error = workspace(volume, &mount, &Value::Null).mounted_files("spec").unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
     fn mounts_of_a_container_have_a_maximum() {
-        let mounts = |number| Value::from_iter((0..number).map(|n| json!({ "name": "v", "mountPath": format!("/m{n}") })));
+        let mounts = |number| (0..number).map(|n| json!({ "name": "v", "mountPath": format!("/m{n}") })).collect::<Value>();
         let shape = |main: &Value, init: &Value| {
             workspace(&json!({ "name": "v" }), main, init).shape("spec", DefaultSize::default()).map(drop)
         };
@@ -531,12 +550,6 @@ mod tests {
                 &none,
                 "volumes[v].projected.sources[0].downwardAPI has no meaning on Fargate; a projected volume has sources of the kinds",
             ),
-            (
-                json!({ "name": "v", "projected": { "sources": [{ "clusterTrustBundle": { "path": "ca" } }] } }),
-                &none,
-                &none,
-                "sources[0].clusterTrustBundle has no meaning on Fargate; a projected volume has sources of the kinds",
-            ),
             (json!({ "name": "V" }), &none, &none, r#"volumes[V]: the name is "V"; use up to 63"#),
             (
                 json!({ "name": "share", "secret": { "secretName": "db" } }),
@@ -567,12 +580,6 @@ mod tests {
             (secret.clone(), &mount("/share"), &none, "where a task has files of its own"),
             (secret.clone(), &mount("/share/source/x"), &none, "where a task has files of its own"),
             (secret.clone(), &mount("/var/run/secrets/kubernetes.io/serviceaccount"), &none, "where a task has files of its own"),
-            (
-                secret.clone(),
-                &mount(IRSA),
-                &none,
-                "set the annotation eks.amazonaws.com/role-arn of the ServiceAccount, and remove the mount",
-            ),
             (secret.clone(), &mount("/driftless/x"), &none, "where a task has files of its own"),
             (empty.clone(), &mount("/share/x"), &none, "an emptyDir has a path of its own, and no subPath"),
             (
@@ -593,12 +600,6 @@ mod tests {
                 &json!([{ "name": "v", "mountPath": "/v", "subPathExpr": "$(X)" }]),
                 &none,
                 "volumeMounts[v].subPathExpr has no meaning on Fargate; write the path in subPath",
-            ),
-            (
-                empty.clone(),
-                &json!([{ "name": "v", "mountPath": "/v", "mountPropagation": "HostToContainer" }]),
-                &none,
-                "volumeMounts[v].mountPropagation has no meaning on Fargate; remove it",
             ),
             (
                 empty,
