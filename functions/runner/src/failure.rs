@@ -34,6 +34,10 @@ impl Failure {
                           environment";
             let message = format!("{why}; {remedy}; pulumi's last words:\n{words}");
             return Self { reason: reason::LEGACY_STATE, message };
+        } else if words.contains("unknown flag: --json") {
+            let remedy = "use an image with pulumi 3.202.0 or newer";
+            let message = format!("this pulumi takes no JSON configuration; {remedy}; pulumi's last words:\n{words}");
+            return Self { reason: reason::UNKNOWN, message };
         } else if words.contains("invalid access token") {
             reason::INVALID_ACCESS_TOKEN
         } else {
@@ -102,6 +106,15 @@ mod tests {
         assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
         assert!(told.ends_with("\nerror: no stack named 'dev' found"), "{told}");
         assert_eq!(message("error: invalid access token"), "error: invalid access token");
+    }
+
+    #[test]
+    fn old_pulumi_without_json_configuration_names_the_remedy() {
+        let message = |words: &str| Failure::of_pulumi(words, None).message;
+        let told = message("error: unknown flag: --json");
+        assert!(told.starts_with("this pulumi takes no JSON configuration; use an image with pulumi 3.202.0 or newer"), "{told}");
+        assert!(told.ends_with("\nerror: unknown flag: --json"), "{told}");
+        assert_eq!(message("error: unknown flag: --other"), "error: unknown flag: --other");
     }
 
     #[test]

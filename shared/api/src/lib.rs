@@ -17,6 +17,7 @@ pub mod names;
 mod own_source;
 mod pod;
 mod program;
+mod pulumi_version;
 mod resources;
 mod shape;
 mod shared;

@@ -208,8 +208,8 @@ impl WorkspaceSpec {
     fn check_own(&self, at: &str) -> Result<(), String> {
         let sources = [("git", self.git.is_some()), ("flux", self.flux.is_some()), ("local", self.local.is_some())];
         if let Some((field, _)) = sources.into_iter().find(|(_, set)| *set) {
-            let remedy = "the source is the Stack's: set one of its spec.projectRepo, spec.fluxSource and spec.programRef";
-            return Err(format!("{} here; remove it, {remedy}", meaningless(at, field)));
+            let remedy = "remove it, and set one of spec.projectRepo, spec.fluxSource and spec.programRef of the Stack";
+            return Err(format!("{}; {remedy}", meaningless(at, field)));
         }
         if let Some(metadata) = self.pod_template.as_ref().and_then(|pod| pod.metadata.as_ref()) {
             let has = |key: &str| metadata.labels.contains_key(key) || metadata.annotations.contains_key(key);
@@ -523,7 +523,7 @@ mod tests {
                 "podTemplate.metadata, azure.workload.identity/use has no meaning on Fargate; remove it, and take credentials",
             ),
             (main(json!({ "lifecycle": { "preStop": {} } })), "podTemplate.spec.containers[pulumi].lifecycle has no meaning"),
-            (json!({ "git": {} }), "git has no meaning on Fargate here; remove it, the source is the Stack's"),
+            (json!({ "git": {} }), "git has no meaning on Fargate; remove it, and set one of spec.projectRepo"),
             (json!({ "flux": {} }), "flux has no meaning"),
             (json!({ "local": {} }), "local has no meaning"),
             (json!({ "imagePullPolicy": "Never" }), r#"imagePullPolicy is "Never", but Fargate always pulls"#),

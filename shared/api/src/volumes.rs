@@ -281,7 +281,14 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
     let known = ["name", "secret", "configMap", "projected", "emptyDir"];
     let other = volume.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known.contains(&field.as_str()));
     if let Some((field, _)) = other {
-        let remedy = "a task has volumes of the kinds secret, configMap, projected and emptyDir: use one of them";
+        let remedy = match field.as_str() {
+            // In PKO's own manifests it holds the state.
+            "persistentVolumeClaim" => {
+                "a task's disk ends with its run; remove the volume and its volumeMounts, and keep the state of Pulumi in an object store \
+                 (PULUMI_BACKEND_URL=s3://BUCKET)"
+            }
+            _ => "a task has volumes of the kinds secret, configMap, projected and emptyDir: use one of them",
+        };
         return Err(format!("{}; {remedy}", meaningless(&at, field)));
     }
     for (number, source) in list(&volume["projected"]["sources"]).iter().enumerate() {
@@ -542,7 +549,7 @@ mod tests {
                 json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }),
                 &none,
                 &none,
-                "volumes[v].persistentVolumeClaim has no meaning",
+                "volumes[v].persistentVolumeClaim has no meaning on Fargate; a task's disk ends with its run; remove the volume",
             ),
             (
                 json!({ "name": "v", "projected": { "sources": [{ "downwardAPI": {} }] } }),

@@ -173,6 +173,11 @@ impl Repository {
         git(&work, &["push", "--quiet", "origin", &format!("HEAD:refs/heads/{branch}")]).await?;
         git(&work, &["rev-parse", "HEAD"]).await
     }
+
+    /// Puts a submodule at `path`, which the next commit records.
+    pub async fn add_submodule(&self, path: &str, module: &Self) -> Result<()> {
+        git(&self.path.with_extension("work"), &["clone", "--quiet", &module.path.display().to_string(), path]).await.map(drop)
+    }
 }
 
 /// Runs git in `dir`, without this user's settings, and returns its output.

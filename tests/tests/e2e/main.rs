@@ -25,6 +25,7 @@ mod main_path;
 mod metrics;
 mod migration;
 mod notifications;
+mod pko;
 mod platform;
 mod programs;
 mod prove;

@@ -13,14 +13,14 @@ use crate::world::shared;
 /// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
 const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
 
-/// A new key of KMS.
-async fn key(world: &Handle) -> Result<String> {
+/// The ARN of a new key of KMS.
+pub async fn key(world: &Handle) -> Result<String> {
     let mut command = Command::new(Path::new(world.get("WORLD_TOOLS")?).join("aws"));
     for name in ADMINISTRATOR {
         command.env(name, world.get(name)?);
     }
     command.args(["--region", world.get("AWS_REGION")?, "--output", "text"]);
-    let output = command.args(["kms", "create-key", "--query", "KeyMetadata.KeyId"]).output().await?;
+    let output = command.args(["kms", "create-key", "--query", "KeyMetadata.Arn"]).output().await?;
     ensure!(output.status.success(), "aws kms: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
@@ -38,7 +38,7 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
     let team = world.namespace("secrets-provider").await?;
     let literal = |name| Ok(format!("    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}\n", world.get(name)?));
     let environment: String = ADMINISTRATOR.into_iter().map(literal).collect::<Result<_>>()?;
-    let provider = format!("awskms://{}?region={}", key(&world).await?, world.get("AWS_REGION")?);
+    let provider = format!("awskms:///{}?region={}", key(&world).await?, world.get("AWS_REGION")?);
     let more = format!("{environment}  secretsProvider: '{provider}'\n");
     let secret = ", secretContent: { 'fn::secret': hush }";
     for (run, content) in [(1, "one"), (2, "two")] {

@@ -37,7 +37,7 @@ pub async fn wait(team: &Namespace<'_>, name: &str, what: &str, wanted: impl Fn(
 }
 
 /// Status, reason and message of a condition of an Update.
-fn is(update: &Update, type_: &str) -> Option<(String, String, String)> {
+pub fn is(update: &Update, type_: &str) -> Option<(String, String, String)> {
     let conditions = &update.status.as_ref()?.conditions;
     let condition = conditions.iter().find(|condition| condition.type_ == type_)?;
     Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))

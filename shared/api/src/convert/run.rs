@@ -12,7 +12,7 @@ use crate::{
     ConfigItem, ConfigValueFrom, DriftlessUpdate, DriftlessUpdateStatus, DriftlessWorkspace, DriftlessWorkspaceStatus,
     EmbeddedMetadata, EnvFromSource, EnvVar, EnvVarSource, FileSource, KeySelector, ObjectReference, ObjectSelector, ProjectInfo,
     Stack, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, Workspace, WorkspaceSpec, WorkspaceStack,
-    duration, finalizer, merge, names,
+    duration, finalizer, merge, names, pulumi_version,
 };
 
 /// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
@@ -138,12 +138,16 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     } else if spec.project_info.is_some() {
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
     }
-    let refused = refused.or_else(|| spec.shape(TEMPLATE, DefaultSize::default()).err());
+    let config: Vec<_> = workspace.config.iter().map(config_item).collect();
+    let refused = refused.or_else(|| match spec.shape(TEMPLATE, DefaultSize::default()) {
+        Ok(shape) => pulumi_version::too_low(&template("image"), shape.image.as_deref(), &config),
+        Err(words) => Some(words),
+    });
     let mut spec = spec;
     spec.env_from.extend(workspace.env_from.iter().map(env_from));
     spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
     spec.stacks = vec![WorkspaceStack {
-        config: workspace.config.iter().map(config_item).collect(),
+        config,
         create: Some(workspace.create),
         environment: workspace.environment.clone(),
         name: workspace.stack.clone(),

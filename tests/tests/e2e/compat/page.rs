@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 17] = [
+const TESTS: [(&str, &str); 18] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -28,6 +28,7 @@ const TESTS: [(&str, &str); 17] = [
     ("interruption", include_str!("../interruption.rs")),
     ("main_path", include_str!("../main_path.rs")),
     ("migration", include_str!("../migration.rs")),
+    ("pko", include_str!("../pko.rs")),
     ("platform", include_str!("../platform.rs")),
     ("programs", include_str!("../programs.rs")),
     ("readiness", include_str!("../readiness.rs")),
