@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use anyhow::{Context as _, Error, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::{Stack, Workspace, names};
 use driftless_tests::{
     scenario::{Handle, Namespace, RUN, condition, is_ready, output},
@@ -97,6 +97,10 @@ async fn manifests_of_pko_are_ready_twice_or_say_why_not() -> Result<()> {
             Ok(told) => rows.extend(told),
             Err(error) => failed.push(format!("{error:?}")),
         }
+    }
+    for (team, _) in &teams {
+        // What a failure has left.
+        failed.extend(team.clear().await.err().map(|error| format!("{error:?}")));
     }
     ensure!(failed.is_empty(), "{} failed\n\n{}", failed.len(), failed.join("\n\n"));
     check_page(&rows)
@@ -321,11 +325,9 @@ impl Place<'_> {
     }
 
     fn reach_from_workspace(&self, workspace: &mut Value) {
-        let environment = workspace["spec"]["env"].as_array_mut().into_iter();
-        for environment in environment {
-            if !environment.iter().any(|variable| variable["name"] == "PULUMI_BACKEND_URL") {
-                environment.push(json!({ "name": "PULUMI_BACKEND_URL", "value": format!("file://{}", self.state) }));
-            }
+        let Some(environment) = workspace["spec"]["env"].as_array_mut() else { return };
+        if !environment.iter().any(|variable| variable["name"] == "PULUMI_BACKEND_URL") {
+            environment.push(json!({ "name": "PULUMI_BACKEND_URL", "value": format!("file://{}", self.state) }));
         }
     }
 
@@ -390,7 +392,7 @@ async fn words(world: &Handle) -> Result<BTreeMap<&'static str, String>> {
     let mut credentials = credentials(world)?;
     let mut credential = |name: &str| credentials.remove(name).with_context(|| name.to_owned());
     let world_is = |name: &str| world.get(name).map(ToOwned::to_owned);
-    Ok::<_, Error>(BTreeMap::from([
+    Ok(BTreeMap::from([
         ("$AWS_KEY", world_is("AWS_ACCESS_KEY_ID")?),
         ("$AWS_SECRET", world_is("AWS_SECRET_ACCESS_KEY")?),
         ("$BUCKET_COMMIT", bucket_commit),
