@@ -64,12 +64,16 @@ e2e: build ## Tests through the real processes.
 	@tests/tools/install helm
 	cargo test --package driftless-tests --locked --test processes --test cluster
 	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
-	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200
+	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
 	cargo test --package driftless-tests --locked --test privileges
+	$(LANGUAGES)
+
+# In a world of their own: they take long, and compile beside each other. The output of those that pass says which were skipped.
+LANGUAGES := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
 
 .PHONY: languages
 languages: build ## Programs in TypeScript, Python and Go through the real processes, where PATH has Pulumi's hosts for them.
-	cargo test --package driftless-tests --locked --test e2e -- languages::
+	$(LANGUAGES)
 
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000

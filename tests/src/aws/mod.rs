@@ -53,6 +53,8 @@ pub struct Settings {
     pub objects: BTreeMap<String, String>,
     /// The cluster that lets the functions in by their roles, where there is one.
     pub eks: Option<Eks>,
+    /// What the functions have in place of `/etc/hosts`, where API servers have names that no DNS knows.
+    pub etc_hosts: Option<PathBuf>,
     /// Stands for `/driftless/runner`.
     pub runner: PathBuf,
     /// The environment that a task's image would have: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
@@ -124,6 +126,7 @@ impl Aws {
             template,
             identities,
             aws_sdk_sqs::Client::new(&config),
+            settings.etc_hosts,
         )?);
         provision::create(&site, &config, &settings.secrets, &settings.objects)
             .await

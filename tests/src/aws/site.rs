@@ -5,7 +5,7 @@ use std::{
     fs::File,
     future::Future,
     io::Write as _,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -36,6 +36,8 @@ pub struct Site {
     pub identities: Identities,
     /// SQS, past the gate.
     pub sqs: aws_sdk_sqs::Client,
+    /// See [`super::Settings::etc_hosts`].
+    pub etc_hosts: Option<PathBuf>,
     /// [`CALLS_LOG`]: every call at the gate.
     pub calls: Journal,
     /// `logs/invocations.jsonl`: every invocation of a function.
@@ -58,11 +60,12 @@ impl Site {
         template: Template,
         identities: Identities,
         sqs: aws_sdk_sqs::Client,
+        etc_hosts: Option<PathBuf>,
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
         let (calls, invocations) = (journal(CALLS_LOG)?, journal("invocations.jsonl")?);
         let (holds, outages, tasks, alarms) = (Holds::default(), Outages::default(), Tasks::default(), Mutex::default());
-        Ok(Self { dirs, endpoint, moto, template, identities, sqs, calls, invocations, holds, outages, tasks, alarms })
+        Ok(Self { dirs, endpoint, moto, template, identities, sqs, etc_hosts, calls, invocations, holds, outages, tasks, alarms })
     }
 
     /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.

@@ -41,6 +41,9 @@ pub const NAME: &str = "world";
 /// The name of another cluster, which has no Flux, no controllers, and knows nothing of AWS.
 pub const SECOND: &str = "second";
 
+/// The host by which the functions know the API server of the cluster [`SECOND`]: one of EKS, in another Region than the installation.
+pub const SECOND_HOST: &str = "0A1B2C3D4E5F60718293A4B5C6D7E8F9.gr7.eu-west-1.eks.amazonaws.com";
+
 /// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
@@ -155,6 +158,16 @@ impl Cluster {
     pub fn entry(&self, user: Value) -> (&str, Value, Value) {
         let authority = BASE64_STANDARD.encode(&self.authority);
         (self.name, json!({ "server": self.url, "certificate-authority-data": authority }), user)
+    }
+
+    /// The same by the host [`SECOND_HOST`].
+    #[must_use]
+    pub fn eks_entry(&self, user: Value) -> (&str, Value, Value) {
+        let (name, mut cluster, user) = self.entry(user);
+        cluster["server"] = self.url.replace("127.0.0.1", SECOND_HOST).into();
+        // A name that its certificate has.
+        cluster["tls-server-name"] = "kubernetes".into();
+        (name, cluster, user)
     }
 
     /// The user that `aws eks update-kubeconfig` would write.

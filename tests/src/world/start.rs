@@ -95,11 +95,14 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     )?;
     let mut kubeconfigs = BTreeMap::new();
     for (function, user) in second.service_account_users(project).await? {
-        let entries = [cluster.entry(cluster.eks_user(aws::REGION)), second.entry(user)];
+        let entries = [cluster.entry(cluster.eks_user(aws::REGION)), second.eks_entry(user)];
         kubeconfigs.insert(format!("driftless/kubeconfig/{function}"), cluster::kubeconfig(&entries)?);
     }
+    let etc_hosts = dirs.root().join("hosts");
+    fs::write(&etc_hosts, format!("{}127.0.0.1 {}\n", fs::read_to_string("/etc/hosts")?, cluster::SECOND_HOST))?;
     let settings = Settings {
         eks: Some(Eks { cluster: cluster::NAME.into(), listener: authenticator }),
+        etc_hosts: Some(etc_hosts),
         ..settings(project, kubeconfigs, &private, &moto, image, limits)?
     };
     let aws = Aws::start(Arc::clone(dirs), settings).await?;
@@ -145,9 +148,10 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
 async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    // The second stands for the published one of that version. The third is that, where PATH has it.
-    let plugins = [("world", "0.1.0"), ("kubernetes", "4.23.0"), ("random", "4.18.0")];
-    let has = |plugin: &str| plugin != "random" || dirs.tools().join("pulumi-resource-random").exists();
+    // The second stands for the published one of that version. The others are published ones, where PATH has them.
+    let plugins = [("world", "0.1.0"), ("kubernetes", "4.23.0"), ("random", "4.18.0"), ("command", "1.2.1")];
+    let is_ours = |plugin: &str| ["world", "kubernetes"].contains(&plugin);
+    let has = |plugin: &str| is_ours(plugin) || dirs.tools().join(format!("pulumi-resource-{plugin}")).exists();
     for (plugin, version) in plugins.into_iter().filter(|(plugin, _)| has(plugin)) {
         let mut pulumi = command(dirs, dirs.tool("pulumi")?);
         pulumi
@@ -211,6 +215,7 @@ fn settings(
             .zip([private.known_hosts.clone(), authorities])
             .collect(),
         eks: None,
+        etc_hosts: None,
         runner: binary(project, "runner")?,
         image,
         moto: moto.endpoint.clone(),

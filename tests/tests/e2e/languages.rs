@@ -1,145 +1,152 @@
-//! Programs in general-purpose languages, with a provider that is published: dependencies from their registries in every run, and the
-//! same result in each.
+//! Programs in general-purpose languages, with providers that are published: dependencies come from their registries in every run, and
+//! each run has the same result.
 
-use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::{Stack, names};
+use driftless_api::{Stack, Update, names};
 use driftless_tests::{
     scenario::{FLUX, Handle, Namespace, Source, commit, is_ready, output},
-    world::ready,
+    world::{git::Repository, ready},
 };
 use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, process::Command, time::timeout};
+use tokio::{net::TcpStream, process::Command, sync::OnceCell, time::timeout};
 
-use crate::world::shared;
+use crate::{
+    programs,
+    updates::ours,
+    world::{Turn, second, shared},
+};
 
-/// A first run installs, and compiles, all that the program needs.
-const FIRST_RUN: Duration = Duration::from_mins(20);
-/// A registry that does not answer so soon is not reached from here.
+/// Compiling the SDK of a language takes minutes on a machine that does other things, too.
+const COMPILED_WITHIN: Duration = Duration::from_mins(20);
+/// A first run installs all that the program needs.
+const FIRST_RUN: Duration = Duration::from_mins(10);
+/// A registry that does not answer within this time is taken as unreachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
+/// The value of the programs' secret.
+const WORD: &str = "canary-word-4fd0";
 
-/// A program that makes one pet with a name of two words.
+/// A program of one resource.
 struct Program {
     language: &'static str,
     /// What has to be on PATH.
     programs: &'static [&'static str],
     /// Where the dependencies come from.
     registry: &'static str,
-    /// Path and content. The first has the number of words.
+    /// Path and content.
     files: &'static [(&'static str, &'static str)],
-    words: [&'static str; 2],
-    /// Variables that name a cache which an image would bring along, and the commands that fill it.
-    caches: &'static [&'static str],
-    fill: &'static [&'static [&'static str]],
 }
 
-const PROVIDER: &str = "pulumi-resource-random";
+const RANDOM: &str = "pulumi-resource-random";
 
 const TYPESCRIPT: Program = Program {
     language: "typescript",
-    programs: &["pulumi-language-nodejs", PROVIDER],
+    programs: &["pulumi-language-nodejs", RANDOM],
     registry: "registry.npmjs.org",
     files: &[
         ("index.ts", include_str!("languages/typescript/index.ts")),
         ("package.json", include_str!("languages/typescript/package.json")),
         ("Pulumi.yaml", include_str!("languages/typescript/Pulumi.yaml")),
     ],
-    words: ["length: 2", "length: 3"],
-    caches: &[],
-    fill: &[],
 };
 
 const PYTHON: Program = Program {
     language: "python",
-    programs: &["pulumi-language-python", "pulumi-language-python-exec", PROVIDER],
+    programs: &["pulumi-language-python", "pulumi-language-python-exec", RANDOM],
     registry: "pypi.org",
     files: &[
         ("__main__.py", include_str!("languages/python/__main__.py")),
         ("requirements.txt", include_str!("languages/python/requirements.txt")),
         ("Pulumi.yaml", include_str!("languages/python/Pulumi.yaml")),
     ],
-    words: ["length=2", "length=3"],
-    caches: &[],
-    fill: &[],
 };
 
 const GO: Program = Program {
     language: "go",
-    programs: &["pulumi-language-go", "go", PROVIDER],
+    programs: &["pulumi-language-go", "go", RANDOM],
     registry: "proxy.golang.org",
     files: &[
         ("main.go", include_str!("languages/go/main.go")),
         ("go.mod", include_str!("languages/go/go.mod")),
         ("Pulumi.yaml", include_str!("languages/go/Pulumi.yaml")),
     ],
-    words: ["pulumi.Int(2)", "pulumi.Int(3)"],
-    caches: &["GOCACHE", "GOPATH"],
-    // Compiling the SDK takes minutes, in which nothing is said, and a run of this world may be silent for 40 seconds.
-    fill: &[&["go", "mod", "tidy"], &["go", "build", "-o", "/dev/null", "."]],
+};
+
+/// A Python program whose resource runs commands.
+const COMMAND: Program = Program {
+    language: "command",
+    programs: &["pulumi-language-python", "pulumi-language-python-exec", "pulumi-resource-command"],
+    registry: "pypi.org",
+    files: &[
+        ("__main__.py", include_str!("languages/command/__main__.py")),
+        ("requirements.txt", include_str!("languages/command/requirements.txt")),
+        ("Pulumi.yaml", include_str!("languages/command/Pulumi.yaml")),
+    ],
 };
 
 #[tokio::test]
 async fn a_typescript_program_is_run_checked_and_destroyed() -> Result<()> {
-    lives(&TYPESCRIPT).await
+    lives(&TYPESCRIPT, ["length: 2", "length: 3"], []).await
 }
 
 #[tokio::test]
 async fn a_python_program_is_run_checked_and_destroyed() -> Result<()> {
-    lives(&PYTHON).await
+    lives(&PYTHON, ["length=2", "length=3"], []).await
 }
 
 #[tokio::test]
 async fn a_go_program_is_run_checked_and_destroyed() -> Result<()> {
-    lives(&GO).await
-}
-
-/// The first run, one without a change, an edit, a look for drift, and a destroy after the source is gone.
-async fn lives(program: &Program) -> Result<()> {
-    let (world, _turn) = shared().await?;
-    if let Some(missing) = missing(&world, program).await? {
-        println!("skipped: {missing}");
+    if GO.is_skipped().await {
         return Ok(());
     }
+    lives(&GO, ["pulumi.Int(2)", "pulumi.Int(3)"], go_variables().await?).await
+}
+
+/// The first run, one without a change, an edit, a drift check, and a destroy after the source is gone; with secrets that a key of KMS
+/// encrypts. The program makes a pet, whose name has as many words as it says.
+async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator<Item = (&'static str, String)>) -> Result<()> {
+    if program.is_skipped().await {
+        return Ok(());
+    }
+    let (world, _turn) = world().await?;
     let team = world.namespace(program.language).await?;
     let repository = world.git.create(program.language).await?;
-    let commit_with = async |words: &str| {
-        let texts = program.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(program.words[0], words)));
-        let texts: Vec<_> = texts.collect();
-        let files: Vec<_> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-        repository.commit(words, &files).await
-    };
-    commit_with(program.words[0]).await?;
+    program.commit(&repository, words[0], words[0]).await?;
     team.apply_git_repository("app", &repository.url).await?;
     let source = || Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
-    let environment = environment(&team, program)?;
-    fill(&team, program, &environment).await?;
-    let lines: String = environment.iter().map(|(name, value)| literal(name, value)).collect();
-    let apply = async |more: &str| team.apply_stack("app", source(), &format!("{lines}  destroyOnFinalize: true\n{more}")).await;
-    apply("").await?;
-    ready::until("the first run", FIRST_RUN, async || {
-        let stack = team.stack("app").await?;
-        ensure!(is_ready(&stack), "{:#?}", stack.status);
-        Ok(())
-    })
-    .await?;
+    // A Region among the variables would hide whether the program sees the installation's.
+    let mut environment: String = variables.into_iter().map(|(name, value)| programs::literal(name, &value)).collect();
+    for name in programs::ADMINISTRATOR.into_iter().filter(|name| *name != "AWS_REGION") {
+        environment += &programs::literal(name, world.get(name)?);
+    }
+    let provider = programs::new_key_provider(&world).await?;
+    let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
+    let spec = format!("{environment}  secretsProvider: '{provider}'\n{secret}  destroyOnFinalize: true\n");
+    team.apply_stack("app", source(), &spec).await?;
+    first_run(&team).await?;
     let first = team.ready_after("app", 1).await?;
     let pet = |stack: &Stack| output(stack, "pet").and_then(Value::as_str).unwrap_or_default().to_owned();
     assert_eq!(pet(&first).split('-').count(), 2, "{}", pet(&first));
     let keepers = json!({ "directory": "/share/source/app", "kubeconfig": "", "region": "" });
     assert_eq!(output(&first, "keepers"), Some(&keepers));
+    assert_eq!(output(&first, "word"), Some(&json!("[secret]")));
+    let encrypted = encrypted(&team, &provider)?;
 
-    apply("  updateTemplate: { spec: { expectNoChanges: true } }\n").await?;
-    let second = team.ready_after("app", 2).await?;
+    let second = runs_without_a_change(&team, source(), &spec).await?;
     assert_eq!(pet(&second), pet(&first));
+    assert_eq!(self::encrypted(&team, &provider)?, encrypted, "the secrets have another key after the second run");
 
-    apply("").await?;
-    team.ready_after("app", 3).await?;
-    let id = commit_with(program.words[1]).await?;
+    let id = program.commit(&repository, words[0], words[1]).await?;
     team.reconcile_source("app", &id).await?;
     let revision = format!("main@sha1:{id}");
     let edited = team.wait("app", "to have run the edit", |stack| is_ready(stack) && commit(stack) == Some(&revision)).await?;
@@ -160,47 +167,148 @@ async fn lives(program: &Program) -> Result<()> {
     Ok(())
 }
 
-/// What keeps the program from being run here.
-async fn missing(world: &Handle, program: &Program) -> Result<Option<String>> {
-    let tools = Path::new(world.get("WORLD_TOOLS")?);
-    if let Some(absent) = program.programs.iter().find(|name| !tools.join(name).exists()) {
-        return Ok(Some(format!("{absent} is not on PATH; a Pulumi installation puts it there")));
+#[tokio::test]
+async fn a_program_sees_the_region_of_its_cluster_in_every_run() -> Result<()> {
+    if COMMAND.is_skipped().await {
+        return Ok(());
     }
-    let reached = timeout(REACHED_WITHIN, TcpStream::connect((program.registry, 443))).await;
-    Ok((!matches!(reached, Ok(Ok(_)))).then(|| format!("{} is not reached", program.registry)))
+    let (_world, _turn) = world().await?;
+    let second = second().await?;
+    let team = second.namespace("abroad").await?;
+    // With a role, as EKS sets the Region of a pod whose ServiceAccount has one.
+    let role = "eks.amazonaws.com/role-arn: 'arn:aws:iam::123456789012:role/deployer'";
+    team.apply(&format!(
+        "{{ apiVersion: v1, kind: ServiceAccount, metadata: {{ name: default, namespace: NAMESPACE, annotations: {{ {role} }} }} }}"
+    ))
+    .await?;
+    let repository = second.git.create("abroad").await?;
+    COMMAND.commit(&repository, "marker", "marker").await?;
+    let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
+    let marker = team.file("marker")?;
+    fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
+    let spec = format!("  config: {{ 'app:marker': '{marker}' }}\n  destroyOnFinalize: true\n");
+    team.apply_stack("app", source(), &spec).await?;
+    first_run(&team).await?;
+    let first = team.ready_after("app", 1).await?;
+    let environment = json!({ "KUBECONFIG": "", "MARKER": marker, "REGION": "eu-west-1", "SOURCE": "/share/source/app" });
+    assert_eq!(output(&first, "environment"), Some(&environment));
+    ensure!(fs::read_to_string(&marker)?.contains("name: app"), "the command did something else");
+
+    let second_run = runs_without_a_change(&team, source(), &spec).await?;
+    assert_eq!(output(&second_run, "environment"), Some(&environment));
+    team.clear().await?;
+    ensure!(!fs::exists(&marker)?, "the command of the destroy was not run");
+    Ok(())
 }
 
-/// What an image of the language would have set.
-fn environment(team: &Namespace<'_>, program: &Program) -> Result<BTreeMap<&'static str, String>> {
-    let mut variables = BTreeMap::new();
-    for cache in program.caches {
-        let path = team.file(cache)?;
-        fs::create_dir_all(&path)?;
-        variables.insert(*cache, path);
-    }
-    if !variables.is_empty() {
-        // The proxy serves modules, and not what the checksum database says of them.
-        variables.insert("GONOSUMDB", "*".into());
-    }
-    Ok(variables)
+/// Waits for the end of the first run.
+async fn first_run(team: &Namespace<'_>) -> Result<()> {
+    ready::until("the first run", FIRST_RUN, async || {
+        let stack = team.stack("app").await?;
+        ensure!(is_ready(&stack), "{:#?}", stack.status);
+        Ok(())
+    })
+    .await
 }
 
-/// An entry of `envRefs`.
-fn literal(name: &str, value: &str) -> String {
-    format!("    {name}: {{ type: Literal, literal: {{ value: '{value}' }} }}\n")
+/// Asks for a second run of the program as it is, which changes nothing.
+async fn runs_without_a_change(team: &Namespace<'_>, source: Source<'_>, spec: &str) -> Result<Stack> {
+    team.apply_stack("app", source, &format!("{spec}  updateTemplate: {{ spec: {{ message: again }} }}\n")).await?;
+    let stack = team.ready_after("app", 2).await?;
+    let changes: Vec<_> = team.updates("app").await?.iter().map(|update: &Update| ours(update).changes).collect();
+    let [first, second] = &changes[..] else { anyhow::bail!("{changes:?}") };
+    let resources = first.values().sum();
+    ensure!(*second == BTreeMap::from([("same".to_owned(), resources)]), "the runs changed {changes:?}");
+    Ok(stack)
 }
 
-async fn fill(team: &Namespace<'_>, program: &Program, environment: &BTreeMap<&'static str, String>) -> Result<()> {
-    let folder = team.file("fill")?;
-    fs::create_dir_all(&folder)?;
-    for (name, text) in program.files {
-        fs::write(Path::new(&folder).join(name), text)?;
+/// What encrypts the secrets of the state: the key of KMS, and nothing is in clear.
+fn encrypted(team: &Namespace<'_>, provider: &str) -> Result<Value> {
+    let secrets = programs::secrets_providers(team)?;
+    ensure!(secrets["type"] == "cloud" && secrets["state"]["url"] == provider, "{secrets}");
+    let state = state(team)?;
+    ensure!(state.contains("ciphertext") && !state.contains(WORD), "{state}");
+    Ok(secrets)
+}
+
+impl Program {
+    /// Whether it cannot be run here. Then it is told what is missing.
+    async fn is_skipped(&self) -> bool {
+        let absent = self.programs.iter().find(|name| !tools().join(name).exists());
+        let missing = match absent {
+            Some(absent) => format!("{absent} is not on PATH; a Pulumi installation puts it there"),
+            None if is_reached(self.registry).await => return false,
+            None => format!("{} is not reached", self.registry),
+        };
+        println!("skipped: {} program: {missing}", self.language);
+        true
     }
-    for command in program.fill {
-        let run = Command::new(command[0]).args(&command[1..]).envs(environment).current_dir(&folder).kill_on_drop(true).output();
-        let done = timeout(FIRST_RUN, run).await.with_context(|| format!("{command:?} takes too long"))??;
-        ensure!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+
+    /// Commits its files, in the directory `app`, with other words in the place of some.
+    async fn commit(&self, repository: &Repository, words: &str, edited: &str) -> Result<String> {
+        let files: Vec<_> = self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
+        let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        repository.commit(edited, &files).await
     }
+}
+
+async fn is_reached(registry: &str) -> bool {
+    matches!(timeout(REACHED_WITHIN, TcpStream::connect((registry, 443))).await, Ok(Ok(_)))
+}
+
+/// The folder of the programs that the world runs. It is known without a world.
+fn tools() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools")
+}
+
+/// What an image with Go would have set. Its cache outlives the clone, as that of the tools does.
+async fn go_variables() -> Result<[(&'static str, String); 4]> {
+    let cache = env::var("XDG_CACHE_HOME").or_else(|_| Ok::<_, env::VarError>(format!("{}/.cache", env::var("HOME")?)))?;
+    let printed = Command::new(tools().join("go")).args(["env", "GOMODCACHE"]).output().await?;
+    let modules = String::from_utf8(printed.stdout)?.trim().to_owned();
+    // The proxy serves modules, and not what the checksum database says of them.
+    Ok([
+        ("CGO_ENABLED", "0".into()),
+        ("GOCACHE", format!("{cache}/driftless/go-build")),
+        ("GOMODCACHE", modules),
+        ("GONOSUMDB", "*".into()),
+    ])
+}
+
+/// The world, in which a run may be silent for as long as npm and the compiler of Go are on a busy machine.
+async fn world() -> Result<(Handle, Turn)> {
+    let (world, turn) = shared().await?;
+    // Whoever opens the world resets its settings: all tests of this file have opened it when this ends.
+    compile_go().await?;
+    world.control.set("SILENCE_SECONDS", "300").await?;
+    Ok((world, turn))
+}
+
+/// Compiles the SDK for Go once, before any program runs: it takes minutes, and slows the programs beside it.
+async fn compile_go() -> Result<()> {
+    static COMPILED: OnceCell<()> = OnceCell::const_new();
+    COMPILED
+        .get_or_try_init(async || {
+            if !tools().join("go").exists() || !is_reached(GO.registry).await {
+                return Ok(());
+            }
+            let folder = tempfile::tempdir()?;
+            for (name, text) in GO.files {
+                fs::write(folder.path().join(name), text)?;
+            }
+            go(&["mod", "tidy"], folder.path()).await?;
+            go(&["build", "-o", "/dev/null", "."], folder.path()).await
+        })
+        .await?;
+    Ok(())
+}
+
+/// Runs go in a folder.
+async fn go(arguments: &[&str], folder: &Path) -> Result<()> {
+    let mut command = Command::new(tools().join("go"));
+    command.args(arguments).current_dir(folder).envs(go_variables().await?).kill_on_drop(true);
+    let done = timeout(COMPILED_WITHIN, command.output()).await.with_context(|| format!("go {arguments:?} takes too long"))??;
+    ensure!(done.status.success(), "go {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     Ok(())
 }
 

@@ -11,7 +11,12 @@ use tokio::process::Command;
 use crate::world::shared;
 
 /// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
-const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
+pub const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
+
+/// An entry of `envRefs`.
+pub fn literal(name: &str, value: &str) -> String {
+    format!("    {name}: {{ type: Literal, literal: {{ value: '{value}' }} }}\n")
+}
 
 /// The ARN of a new key of KMS.
 pub async fn key(world: &Handle) -> Result<String> {
@@ -25,21 +30,25 @@ pub async fn key(world: &Handle) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// What encrypts the secrets of the state of the Pulumi stack `dev` of the project `app`.
-fn secrets_provider(team: &Namespace<'_>) -> Result<Value> {
+/// A secrets provider that is a new key of KMS.
+pub async fn new_key_provider(world: &Handle) -> Result<String> {
+    Ok(format!("awskms:///{}?region={}", key(world).await?, world.get("AWS_REGION")?))
+}
+
+/// What encrypts the secrets of the state of the Pulumi stack `dev` of the project `app`: a type, and the state of that.
+pub fn secrets_providers(team: &Namespace<'_>) -> Result<Value> {
     let state = format!("{}/.pulumi/stacks/app/dev.json", team.state()?);
     let mut state: Value = serde_json::from_str(&fs::read_to_string(&state).with_context(|| state)?)?;
-    Ok(state["checkpoint"]["latest"]["secrets_providers"]["type"].take())
+    Ok(state["checkpoint"]["latest"]["secrets_providers"].take())
 }
 
 #[tokio::test]
 async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("secrets-provider").await?;
-    let literal = |name| Ok(format!("    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}\n", world.get(name)?));
-    let environment: String = ADMINISTRATOR.into_iter().map(literal).collect::<Result<_>>()?;
-    let provider = format!("awskms:///{}?region={}", key(&world).await?, world.get("AWS_REGION")?);
-    let more = format!("{environment}  secretsProvider: '{provider}'\n");
+    let environment = ADMINISTRATOR.into_iter().map(|name| Ok(literal(name, world.get(name)?)));
+    let environment: String = environment.collect::<Result<_>>()?;
+    let more = format!("{environment}  secretsProvider: '{}'\n", new_key_provider(&world).await?);
     let secret = ", secretContent: { 'fn::secret': hush }";
     for (run, content) in [(1, "one"), (2, "two")] {
         team.apply_program("app", &team.program("app.txt", content, secret)?).await?;
@@ -49,7 +58,7 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
         }
         let is_done = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));
         team.wait("app", "to be Ready with the content", is_done).await?;
-        assert_eq!(secrets_provider(&team)?, "cloud", "after run {run}");
+        assert_eq!(secrets_providers(&team)?["type"], "cloud", "after run {run}");
     }
     team.clear().await
 }

@@ -21,6 +21,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{
+    process::Command,
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{sleep, timeout},
@@ -98,7 +99,7 @@ impl Instance {
             }
         });
         let started = Instant::now();
-        let mut command = command(&site.dirs, bootstrap);
+        let mut command = bootstrap_command(site, bootstrap);
         command.env_clear().envs(environment).env("AWS_LAMBDA_RUNTIME_API", api);
         let mut process = Process::start(&site.dirs, name, command).map_err(broken)?;
         tokio::select! {
@@ -145,6 +146,15 @@ impl Instance {
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
         line.split_whitespace().next()?.parse().ok()
     }
+}
+
+/// The command of a function's process, in a mount namespace of its own where it has a file of hosts.
+fn bootstrap_command(site: &Site, bootstrap: &Path) -> Command {
+    let Some(hosts) = &site.etc_hosts else { return command(&site.dirs, bootstrap) };
+    let mut command = command(&site.dirs, "/usr/bin/unshare");
+    let mount = "/usr/bin/mount --bind \"$0\" /etc/hosts && exec \"$1\"";
+    command.args(["--mount", "--", "/bin/sh", "-c", mount]).arg(hosts).arg(bootstrap);
+    command
 }
 
 fn words(status: anyhow::Result<ExitStatus>) -> String {

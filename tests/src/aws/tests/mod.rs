@@ -66,6 +66,7 @@ impl TestWorld {
             secrets: secrets.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
             objects: BTreeMap::new(),
             eks: None,
+            etc_hosts: None,
             runner: project.join("runner"),
             image: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
             moto: moto.endpoint,

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pulumi/pulumi-random/sdk/v4/go/random"
 	"github.com/pulumi/pulumi/sdk/v3/go/pulumi"
+	"github.com/pulumi/pulumi/sdk/v3/go/pulumi/config"
 )
 
 func main() {
@@ -25,6 +26,7 @@ func main() {
 		}
 		ctx.Export("pet", resource.ID())
 		ctx.Export("keepers", resource.Keepers)
+		ctx.Export("word", config.RequireSecret(ctx, "app:word"))
 		return nil
 	})
 }

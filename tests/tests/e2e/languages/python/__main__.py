@@ -16,3 +16,4 @@ resource = pulumi_random.RandomPet(
 
 pulumi.export("pet", resource.id)
 pulumi.export("keepers", resource.keepers)
+pulumi.export("word", pulumi.Config().require_secret("word"))

@@ -1,3 +1,4 @@
+import * as pulumi from "@pulumi/pulumi";
 import * as random from "@pulumi/random";
 
 // A keeper that changes replaces the pet.
@@ -8,3 +9,4 @@ const resource = new random.RandomPet("pet", {
 
 export const pet = resource.id;
 export const keepers = resource.keepers;
+export const word = new pulumi.Config().requireSecret("word");
