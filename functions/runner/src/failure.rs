@@ -38,7 +38,7 @@ impl Failure {
             let remedy = "use an image with pulumi 3.202.0 or newer";
             let message = format!("this pulumi takes no JSON configuration; {remedy}; pulumi's last words:\n{words}");
             return Self { reason: reason::UNKNOWN, message };
-        } else if words.contains("invalid access token") {
+        } else if ["invalid access token", "No credentials provided or are invalid"].iter().any(|known| words.contains(known)) {
             reason::INVALID_ACCESS_TOKEN
         } else {
             reason::UNKNOWN
@@ -123,6 +123,9 @@ mod tests {
         assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
         assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
         assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
+        let refused = "error: could not log in to the state backend \"https://api.pulumi.com\": Unauthorized: No credentials provided \
+                       or are invalid.";
+        assert_eq!(reason(refused), "InvalidAccessToken");
         assert_eq!(reason("error: \n=====\nLegacy DIY state is deprecated, please upgrade your state"), "LegacyState");
         assert_eq!(reason("error: update failed"), "Unknown");
     }

@@ -12,6 +12,7 @@ pub mod journal;
 pub mod moto;
 pub mod network;
 pub mod process;
+pub mod pulumi_cloud;
 pub mod ready;
 pub mod registry;
 pub mod ssh;

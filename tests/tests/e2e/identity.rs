@@ -15,7 +15,7 @@ use crate::world::{aside, shared};
 const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
 
 /// A ServiceAccount that may make ConfigMaps.
-const MAY_MAKE: &str = "\
+pub const MAY_MAKE: &str = "\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata: { name: makes, namespace: NAMESPACE }

@@ -4,11 +4,14 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::Stack;
-use driftless_tests::scenario::{Handle, Namespace, Source, is_ready, output};
+use driftless_tests::{
+    scenario::{Handle, Namespace, Source, is_ready, output},
+    world::pulumi_cloud::{PulumiCloud, TOKEN, USER},
+};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::world::shared;
+use crate::{identity::MAY_MAKE, updates::ours, world::shared};
 
 /// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
 pub const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
@@ -61,4 +64,68 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
         assert_eq!(secrets_providers(&team)?["type"], "cloud", "after run {run}");
     }
     team.clear().await
+}
+
+#[tokio::test]
+async fn esc_environments_give_configuration_and_variables() -> Result<()> {
+    const HUSH: &str = "canary-esc-value-b7f2";
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("esc").await?;
+    team.apply(&MAY_MAKE.replace("deployer", "default")).await?;
+    let cloud = PulumiCloud::start().await?;
+    let both = |greeting: &str| {
+        let config = json!({ "app:greeting": greeting, "app:hush": { "fn::secret": HUSH } });
+        json!({ "pulumiConfig": config, "environmentVariables": { "AWS_REGION": "eu-central-1" } })
+    };
+    cloud.set_environment("app/shared", &both("of all"));
+    cloud.set_environment("app/dev", &json!({ "pulumiConfig": { "app:greeting": "hello" } }));
+    team.apply_secret("cloud", &[("accessToken", "pul-another")]).await?;
+    team.apply_program(
+        "app",
+        "configuration:\n  greeting: { type: String }\n  hush: { type: String }\n\
+         resources: { made: { type: 'world:index:Identity', properties: { configMap: made } } }\n\
+         outputs: { greeting: '${greeting}', hush: '${hush}', region: '${made.region}' }\n",
+    )
+    .await?;
+    let apply = async |message: &str| {
+        team.apply(&format!(
+            "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: app, namespace: NAMESPACE }}\nspec:\n  \
+             stack: {USER}/dev\n  backend: {}\n  accessTokenSecret: cloud\n  programRef: {{ name: app }}\n  \
+             environment: [app/shared, app/dev]\n  destroyOnFinalize: true\n  \
+             updateTemplate: {{ spec: {{ message: {message} }} }}\n",
+            cloud.url
+        ))
+        .await
+    };
+    apply("refused").await?;
+    let words = "No credentials provided or are invalid";
+    team.wait("app", "to have a token that is refused", |stack| {
+        let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+        last.and_then(|last| last.message.as_deref()).is_some_and(|message| message.contains(words))
+    })
+    .await?;
+    let refused = team.updates("app").await?.pop().context("an Update")?;
+    let conditions = refused.status.iter().flat_map(|status| &status.conditions);
+    ensure!(conditions.into_iter().any(|condition| condition.reason == "InvalidAccessToken"), "{:#?}", refused.status);
+    team.apply_secret("cloud", &[("accessToken", TOKEN)]).await?;
+    apply("first").await?;
+
+    let outputs = |greeting: &str| {
+        let outputs = json!({ "greeting": greeting, "hush": "[secret]", "region": "eu-central-1" });
+        move |stack: &Stack| is_ready(stack) && stack.status.as_ref().is_some_and(|status| json!(status.outputs) == outputs)
+    };
+    team.wait("app", "to have the values of ESC", outputs("hello")).await?;
+    apply("second").await?;
+    team.wait("app", "to be Ready after a second run", outputs("hello")).await?;
+    let second = ours(&team.updates("app").await?.pop().context("an Update")?);
+    ensure!(second.changes.keys().eq(["same"]), "{:?}", second.changes);
+    let state = json!(cloud.stacks()).to_string();
+    ensure!(state.contains("ciphertext") && !state.contains(HUSH), "{state}");
+
+    cloud.set_environment("app/dev", &json!({ "pulumiConfig": { "app:greeting": "good evening" } }));
+    apply("third").await?;
+    team.wait("app", "to have the new value", outputs("good evening")).await?;
+    team.clear().await?;
+    ensure!(cloud.stacks().is_empty(), "{:?}", cloud.stacks());
+    Ok(())
 }
