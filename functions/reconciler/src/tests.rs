@@ -550,8 +550,8 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
     put(&world, "Program", "n", "p", &json!({}), &json!({}));
     let stack = unreadable("pulumi.com/v1", "Stack", "unreadable");
     let requires = json!({ "programRef": { "name": "p" }, "prerequisites": [{ "name": "unreadable" }] });
-    let waiting = said("requiring", requires);
-    assert!(waiting.contains("unreadable"), "{waiting}");
+    let goes_on = said("requiring", requires);
+    assert!(goes_on.contains("fetching Program"), "{goes_on}");
     for object in [stack, unreadable("auto.pulumi.com/v1alpha1", "Update", "u")] {
         let before = world.object(&object);
         look(&world, object.clone());
