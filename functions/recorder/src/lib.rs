@@ -89,7 +89,7 @@ impl Error {
 /// What a message makes due for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The run's end is recorded. A run that goes on has its progress shown.
+    /// The run's end is recorded. Of a run that goes on nothing more is read.
     Outcome,
     /// The run's progress is shown. That calls nothing that tenants share and is not requeued, because a task writes progress as often as it
     /// likes. The next progress shows what this one missed, and the sweep finds a run whose task ended.
@@ -240,10 +240,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             outcome
         } else {
-            return match update.zip(task) {
-                Some((update, task)) => status::show_progress(ports, settings, update, &task, owner.at, now).await,
-                None => Ok(()),
-            };
+            return Ok(());
         }
     };
     // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.

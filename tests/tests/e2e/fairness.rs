@@ -89,6 +89,8 @@ async fn until_closed(mut connection: TcpStream) {
 
 /// Ends early if the client closes the connection.
 async fn drip(mut connection: TcpStream, time: Duration) {
+    // The length of a line that does not come to its end.
+    let _ = connection.write_all(b"0fff").await;
     let (mut beat, end) = (tokio::time::interval(Duration::from_secs(1)), Instant::now() + time);
     while beat.tick().await < end && connection.write_all(b"0").await.is_ok() {}
 }

@@ -95,12 +95,21 @@ fn look(world: &World) {
     handled(world).unwrap().unwrap();
 }
 
+/// Handles a message about the task's progress.
+fn show(world: &World) {
+    done(world, Due::Progress).unwrap().unwrap();
+}
+
 /// Handles a message about the run; `None` if the world ended it before its end.
 fn handled(world: &World) -> Option<Result<(), Error>> {
+    done(world, Due::Outcome)
+}
+
+fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
     let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
     let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now()))
+    world.drive(handle(&ports, &settings, &hint, due, world.now()))
 }
 
 /// What of these metrics is in a line, in this order.
@@ -254,21 +263,23 @@ fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
     let world = world(&of_stack(), &json!({ "driftless": { "task": "arn" } }));
     progress(&world, 3);
     look(&world);
+    assert_eq!(ours(&world)["progress"], Value::Null, "a queue that all runs share waits for no task's progress");
+    show(&world);
     let shown = json!({
         "current": "update urn:a", "done": 3, "failed": 1, "phase": "run", "planned": 20, "started": 9, "time": world.now().to_string(),
     });
     assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&shown, &json!("3/20")));
     let _: Vec<_> = world.written();
-    look(&world);
+    show(&world);
     assert!(world.written().is_empty(), "nothing changed");
     put(&world, &format!("{TASK}out/progress"), "what the program wrote");
-    look(&world);
+    show(&world);
     assert_eq!(ours(&world)["progress"], shown);
     report(&world, &succeeded(&world));
     look(&world);
     assert_eq!((&ours(&world)["progress"], &ours(&world)["summary"]), (&Value::Null, &json!("no changes")));
     progress(&world, 9);
-    look(&world);
+    show(&world);
     assert_eq!(ours(&world)["progress"], Value::Null, "it came after the end");
 }
 
