@@ -233,15 +233,13 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         // Before anything that the task wrote is read: no report keeps an overdue task alive.
         stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
         let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
-        if let Some(outcome) = concluded {
-            let (outcome, is_new) = record(ports, &folder, outcome).await?;
-            if is_new {
-                count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
-            }
-            outcome
-        } else {
-            return Ok(());
+        // Its task's progress shows how far a run is that goes on.
+        let Some(outcome) = concluded else { return Ok(()) };
+        let (outcome, is_new) = record(ports, &folder, outcome).await?;
+        if is_new {
+            count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
         }
+        outcome
     };
     // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = &owner.task {
