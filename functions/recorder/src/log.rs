@@ -106,16 +106,16 @@ async fn add<C: Cluster, O: Objects, Q, T>(
         let why = format!("the ConfigMap {name} is there and is not this Update's; delete it and run again");
         return Err(NotStored::Refused(why));
     }
-    let mut parts = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
-    let first = parts.next();
+    let mut stored = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
+    let first = stored.next();
     for number in (first..=MAX_LOG_CHUNKS).take(most.into()) {
         let Some(part) = part(ports.objects, task, number).await? else { break };
-        parts.add(number, part);
+        stored.add(number, part);
     }
-    if parts.next() == first {
+    if stored.next() == first {
         return Ok(found.is_some());
     }
-    let data = Some(parts.into_data());
+    let data = Some(stored.into_data());
     match found {
         Some(found) => ports.cluster.replace(&ConfigMap { data, binary_data: None, ..found }).await,
         None => ports.cluster.create(&config_map(update, name, data)).await,

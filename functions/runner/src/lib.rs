@@ -152,7 +152,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
             None
         };
         let session = Session::new(settings, &scratch, &spec, identity, &folder, &gauge, &log).map_err(Failure::unknown)?;
-        session.run(&mut told, &mut stop).await
+        Box::pin(session.run(&mut told, &mut stop)).await
     };
     let ended = tokio::select! {
         ended = steps => ended,

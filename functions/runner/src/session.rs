@@ -384,7 +384,7 @@ impl<'a> Session<'a> {
         {
             let left = self.announce(&Lock { not_after: Some((self.now)()), ..lock }).await;
             left.unwrap_or_else(|error| {
-                self.log.say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}"))
+                self.log.say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}"));
             });
         }
         let errors = events.errors();

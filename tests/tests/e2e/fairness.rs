@@ -415,8 +415,8 @@ async fn flood_of_progress_delays_no_run_of_another_namespace() -> Result<()> {
     };
     let run = async {
         ready::until("the recorder is held up", RUN, async || {
-            let held = world.control.status().await?.held;
-            ensure!(held.len() >= FLOODED, "{held:?}");
+            let calls = world.control.status().await?.held;
+            ensure!(calls.len() >= FLOODED, "{calls:?}");
             Ok(())
         })
         .await?;

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -261,18 +261,13 @@ fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools")
 }
 
-/// What an image with Go would have set. Its cache outlives the clone, as that of the tools does.
+/// What an image with Go would have set. Its caches outlive the clone, as those of the tools do.
 async fn go_variables() -> Result<[(&'static str, String); 4]> {
-    let cache = env::var("XDG_CACHE_HOME").or_else(|_| Ok::<_, env::VarError>(format!("{}/.cache", env::var("HOME")?)))?;
-    let printed = Command::new(tools().join("go")).args(["env", "GOMODCACHE"]).output().await?;
-    let modules = String::from_utf8(printed.stdout)?.trim().to_owned();
+    let printed = Command::new(tools().join("go")).args(["env", "GOCACHE", "GOMODCACHE"]).output().await?;
+    let printed = String::from_utf8(printed.stdout)?;
+    let (cache, modules) = printed.trim().split_once('\n').with_context(|| format!("go env: {printed:?}"))?;
     // The proxy serves modules, and not what the checksum database says of them.
-    Ok([
-        ("CGO_ENABLED", "0".into()),
-        ("GOCACHE", format!("{cache}/driftless/go-build")),
-        ("GOMODCACHE", modules),
-        ("GONOSUMDB", "*".into()),
-    ])
+    Ok([("CGO_ENABLED", "0".into()), ("GOCACHE", cache.into()), ("GOMODCACHE", modules.into()), ("GONOSUMDB", "*".into())])
 }
 
 /// The world, in which a run may be silent for as long as npm and the compiler of Go are on a busy machine.

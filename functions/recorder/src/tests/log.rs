@@ -31,7 +31,7 @@ fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
     let world = running();
     log(&world, 1, "a\n");
     progress(&world, 1);
-    look(&world);
+    show(&world);
     let created = config_map(&world).unwrap();
     assert_eq!(created["data"], json!({ "0001": "a\n" }));
     let owner = &created["metadata"]["ownerReferences"][0];
@@ -41,11 +41,11 @@ fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
     // A part that was copied is not read again.
     log(&world, 1, "something else");
     let _: Vec<_> = world.written();
-    look(&world);
+    show(&world);
     assert!(world.written().is_empty(), "nothing changed");
     log(&world, 2, "b\n");
     progress(&world, 2);
-    look(&world);
+    show(&world);
     assert_eq!(shown(&world), json!({ "0001": "a\n", "0002": "b\n" }));
     log(&world, 3, "c\n");
     report(&world, &succeeded(&world));
@@ -83,7 +83,7 @@ fn log_is_whole_after_a_crash_before_any_call() {
 fn run_without_a_log_has_no_config_map() {
     let world = running();
     progress(&world, 1);
-    look(&world);
+    show(&world);
     report(&world, &succeeded(&world));
     look(&world);
     assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (None, &Value::Null));
@@ -96,7 +96,7 @@ fn last_512_kib_of_a_log_are_kept() {
         log(&world, number, "x".repeat(MAX_LOG_CHUNK_BYTES));
     }
     progress(&world, 1);
-    look(&world);
+    show(&world);
     let keys = |world: &World| shown(world).as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let last = |last: u16| (last - 7..=last).map(|number| format!("{number:04}"));
     assert_eq!(keys(&world), ["0000".to_owned()].into_iter().chain(last(20)).collect::<Vec<_>>(), "some at once");
@@ -111,7 +111,7 @@ fn last_512_kib_of_a_log_are_kept() {
 fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
     let world = running();
     log(&world, 1, *b"\x1b[2Jq\xff\r\0\xc2\x9b\n\tz");
-    log(&world, 2, [0; 1 << 20]);
+    log(&world, 2, vec![0; 1 << 20]);
     log(&world, 3, "not given");
     log(&world, 4, "after the gap");
     world.archive(&format!("{TASK}{}", log_chunk(3)));
@@ -134,7 +134,7 @@ fn config_map_of_another_owner_is_left_as_it_is() {
         let before = config_map(&world);
         log(&world, 1, "a\n");
         progress(&world, 1);
-        look(&world);
+        show(&world);
         assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
         report(&world, &succeeded(&world));
         look(&world);
@@ -152,7 +152,7 @@ fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
     world.forbid("ConfigMap");
     log(&world, 1, "a\n");
     progress(&world, 1);
-    look(&world);
+    show(&world);
     assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
     report(&world, &succeeded(&world));
     look(&world);
