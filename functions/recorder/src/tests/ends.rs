@@ -41,7 +41,7 @@ fn silent_task_fails_the_run_or_the_platform() {
     let pull = "TaskFailedToStart; CannotPullContainerError: toomanyrequests";
     let oom = "EssentialContainerExited; pulumi: exit code 137, OutOfMemoryError: Container killed due to memory usage";
     for (code, out_of_memory, began, words, platform, expected) in [
-        (StopCode::FailedToStart, false, false, pull, true, "check the Workspace's image, the pull limits of its registry"),
+        (StopCode::FailedToStart, false, false, pull, true, "check the Workspace's image and the pull limits of its registry"),
         (StopCode::Exited, false, false, "pulumi: exit code 1", true, "see the task's log if it lasts"),
         (StopCode::Exited, false, true, "pulumi: exit code 137", true, "most often because the task ran out of memory"),
         (
