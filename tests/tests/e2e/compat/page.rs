@@ -16,7 +16,7 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 18] = [
+const TESTS: [(&str, &str); 19] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
@@ -24,8 +24,9 @@ const TESTS: [(&str, &str); 18] = [
     ("git", include_str!("../git.rs")),
     ("hostile", include_str!("../hostile.rs")),
     ("identity", include_str!("../identity.rs")),
-    ("languages", include_str!("../languages.rs")),
     ("interruption", include_str!("../interruption.rs")),
+    ("languages", include_str!("../languages.rs")),
+    ("logs", include_str!("../logs.rs")),
     ("main_path", include_str!("../main_path.rs")),
     ("migration", include_str!("../migration.rs")),
     ("pko", include_str!("../pko.rs")),
