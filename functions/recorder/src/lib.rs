@@ -133,6 +133,9 @@ pub async fn runs<O: Objects, T: Tasks>(
 /// After a cause that passes it is looked again after this long.
 const PASSING_SECONDS: u16 = 15;
 
+/// The result, the end of the task and its progress are messages of their own, and each may write the Update at the same time.
+const STATUS_TRIES: u32 = 3;
+
 /// Does what is due for the run of an Update. For a cause that passes, the outcome is requeued; an error is one that does not.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
@@ -499,11 +502,29 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     };
     // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there. A status that is complete may be
     // anybody's word: what it says of the run is put right.
-    let told = update.is_complete();
-    if update.set_complete(failure, now, |status| status::fill(status, outcome, secret, log)) {
-        update = ports.cluster.replace_status(&update).await?;
-        if !told {
-            tell::tell(ports, settings, &update, outcome, now).await;
+    let mut tries = STATUS_TRIES;
+    loop {
+        let told = update.is_complete();
+        if !update.set_complete(failure, now, |status| status::fill(status, outcome, secret.clone(), log.clone())) {
+            break;
+        }
+        tries -= 1;
+        match ports.cluster.replace_status(&update).await {
+            Ok(written) => {
+                update = written;
+                if !told {
+                    tell::tell(ports, settings, &update, outcome, now).await;
+                }
+                break;
+            }
+            // A requeue would leave the Update incomplete for 15 s after its Stack is Ready.
+            Err(KubernetesError::Conflict { .. }) if tries > 0 => {
+                let key = &outcome.run.update;
+                let found = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
+                let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(()) };
+                update = found;
+            }
+            Err(error) => return Err(error.into()),
         }
     }
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {

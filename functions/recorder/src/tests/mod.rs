@@ -582,3 +582,25 @@ fn run_of_an_update_that_cannot_be_read_is_recorded_and_given_back() {
     assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
     assert!(!objects.keys().any(|key| key.starts_with(TASK)), "{:?}", objects.keys());
 }
+
+#[test]
+fn update_that_changed_meanwhile_is_completed_at_once() {
+    let world = world(&of_stack(), &json!({}));
+    let running = update(&world);
+    report(&world, &succeeded(&world));
+    look(&world);
+    let outcome = world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone();
+    let outcome: Outcome = from_json("outcome", &outcome).unwrap();
+
+    world.insert(running.clone());
+    let stale: Update = serde_json::from_value(update(&world)).unwrap();
+    world.insert(driftless_api::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
+    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
+    let published = publish(&ports, &settings, &hint, Some(stale), &outcome, None, world.now());
+    world.drive(published).unwrap().unwrap();
+    let found = update(&world);
+    assert_eq!((&found["metadata"]["annotations"]["a"], &found["status"]["message"]), (&json!("b"), &json!(null)));
+    assert_eq!(found["status"]["conditions"][2]["status"], "True");
+}
