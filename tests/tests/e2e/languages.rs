@@ -15,7 +15,7 @@ use driftless_tests::{
     world::{git::Repository, ready},
 };
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use tokio::{net::TcpStream, process::Command, sync::OnceCell, time::timeout};
 
 use crate::{
     programs,
-    updates::ours,
+    updates::{ours, wait},
     world::{Turn, second, shared},
 };
 
@@ -215,7 +215,11 @@ async fn first_run(team: &Namespace<'_>) -> Result<()> {
 async fn runs_without_a_change(team: &Namespace<'_>, source: Source<'_>, spec: &str) -> Result<Stack> {
     team.apply_stack("app", source, &format!("{spec}  updateTemplate: {{ spec: {{ message: again }} }}\n")).await?;
     let stack = team.ready_after("app", 2).await?;
-    let changes: Vec<_> = team.updates("app").await?.iter().map(|update: &Update| ours(update).changes).collect();
+    let mut changes = Vec::new();
+    for update in team.updates("app").await? {
+        // The Stack can be Ready before its Update is complete.
+        changes.push(ours(&wait(team, &update.name_any(), "to be complete", Update::is_complete).await?).changes);
+    }
     let [first, second] = &changes[..] else { anyhow::bail!("{changes:?}") };
     let resources = first.values().sum();
     ensure!(*second == BTreeMap::from([("same".to_owned(), resources)]), "the runs changed {changes:?}");

@@ -3,15 +3,20 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::Stack;
+use driftless_api::{Stack, Update};
 use driftless_tests::{
     scenario::{Handle, Namespace, Source, is_ready, output},
     world::pulumi_cloud::{PulumiCloud, TOKEN, USER},
 };
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::{identity::MAY_MAKE, updates::ours, world::shared};
+use crate::{
+    identity::MAY_MAKE,
+    updates::{ours, wait},
+    world::shared,
+};
 
 /// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
 pub const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
@@ -117,7 +122,9 @@ async fn esc_environments_give_configuration_and_variables() -> Result<()> {
     team.wait("app", "to have the values of ESC", outputs("hello")).await?;
     apply("second").await?;
     team.wait("app", "to be Ready after a second run", outputs("hello")).await?;
-    let second = ours(&team.updates("app").await?.pop().context("an Update")?);
+    // The Stack can be Ready before its Update is complete.
+    let second = team.updates("app").await?.pop().context("an Update")?;
+    let second = ours(&wait(&team, &second.name_any(), "to be complete", Update::is_complete).await?);
     ensure!(second.changes.keys().eq(["same"]), "{:?}", second.changes);
     let state = json!(cloud.stacks()).to_string();
     ensure!(state.contains("ciphertext") && !state.contains(HUSH), "{state}");
