@@ -6,9 +6,9 @@ use std::sync::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use driftless_api::{Program, Update};
+use driftless_api::{Program, Stack, Update};
 use driftless_tests::{
-    scenario::{Namespace, RUN, Source, commit, condition, is_ready},
+    scenario::{Namespace, RUN, Source, commit, condition, is_ready, output},
     world::{
         git::Repository,
         ready,
@@ -19,6 +19,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams},
 };
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -289,11 +290,15 @@ async fn deeply_nested_program_is_told_of_and_hides_no_change_of_others() -> Res
         Ok(())
     })
     .await?;
+    let ran = async |content: &str| {
+        let has = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));
+        team.wait("app", "to have run the edit", has).await
+    };
     team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
-    team.ready_after("app", 2).await?;
+    ran("two").await?;
     create_nested_program(&team, "deeper", 1000).await?;
     team.apply_program("app", &team.program("app.txt", "three", "")?).await?;
-    team.ready_after("app", 3).await?;
+    ran("three").await?;
     nothing_was_given_up(&world).await?;
     team.clear().await?;
     let kind = ApiResource::erase::<Program>(&());
