@@ -96,12 +96,12 @@ const COMMAND: Program = Program {
 
 #[tokio::test]
 async fn a_typescript_program_is_run_checked_and_destroyed() -> Result<()> {
-    lives(&TYPESCRIPT, ["length: 2", "length: 3"], []).await
+    Box::pin(lives(&TYPESCRIPT, ["length: 2", "length: 3"], [])).await
 }
 
 #[tokio::test]
 async fn a_python_program_is_run_checked_and_destroyed() -> Result<()> {
-    lives(&PYTHON, ["length=2", "length=3"], []).await
+    Box::pin(lives(&PYTHON, ["length=2", "length=3"], [])).await
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_go_program_is_run_checked_and_destroyed() -> Result<()> {
     if GO.is_skipped().await {
         return Ok(());
     }
-    lives(&GO, ["pulumi.Int(2)", "pulumi.Int(3)"], go_variables().await?).await
+    Box::pin(lives(&GO, ["pulumi.Int(2)", "pulumi.Int(3)"], go_variables().await?)).await
 }
 
 /// The first run, one without a change, an edit, a drift check, and a destroy after the source is gone; with secrets that a key of KMS
