@@ -79,7 +79,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
             Err(other) => return Err(other),
         };
         return match wrong {
-            // It goes, and nobody is left to read it.
+            // The namespace goes, and its readers with it.
             KubernetesError::NamespaceTerminating { .. } => Ok(None),
             KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
                 "the log could not be stored in ConfigMap {name}: {message}; {}; the whole log is at status.driftless.log",

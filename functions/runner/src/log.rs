@@ -202,7 +202,7 @@ impl Kept {
     }
 }
 
-/// Writes a line to our standard output. That nobody reads it stops nothing.
+/// Writes a line to our standard output. A closed one stops nothing.
 pub(crate) fn print(line: &str) {
     let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
