@@ -9,11 +9,12 @@ use std::{
 
 use driftless_api::names;
 use driftless_contract::PREFIX;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{
     Resource,
     core::{ApiResource, DynamicResourceScope, ObjectMeta},
 };
-use serde::{Deserialize, Deserializer, de::IgnoredAny};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 /// An object of a kind that is known only at run time: its place, and the hash of what matters about it.
@@ -55,22 +56,39 @@ impl Resource for Watched {
 
 #[derive(Deserialize)]
 struct Parts {
-    metadata: Metadata,
+    #[serde(deserialize_with = "metadata")]
+    metadata: ObjectMeta,
     #[serde(default, deserialize_with = "readable")]
     status: Status,
 }
 
-/// Not kube's `ObjectMeta`: that reads `managedFields`, which are nested as deep as the object.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    namespace: Option<String>,
-    name: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-    deletion_timestamp: Option<IgnoredAny>,
-    annotations: Option<BTreeMap<String, String>>,
+/// Reads what the forwarder needs of an object's metadata: not `managedFields`, which are nested as deep as the object.
+pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        namespace: Option<String>,
+        name: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        creation_timestamp: Option<Time>,
+        deletion_timestamp: Option<Time>,
+        annotations: Option<BTreeMap<String, String>>,
+    }
+    let Metadata { namespace, name, uid, resource_version, generation, creation_timestamp, deletion_timestamp, annotations } =
+        Metadata::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        namespace,
+        name,
+        uid,
+        resource_version,
+        generation,
+        creation_timestamp,
+        deletion_timestamp,
+        annotations,
+        ..ObjectMeta::default()
+    })
 }
 
 #[derive(Default, Deserialize)]
@@ -102,7 +120,7 @@ impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = Parts::deserialize(deserializer)?;
         let hash = hash(&parts);
-        let Metadata { namespace, name, resource_version, .. } = parts.metadata;
+        let ObjectMeta { namespace, name, resource_version, .. } = parts.metadata;
         Ok(Self { metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() }, hash })
     }
 }

@@ -82,7 +82,8 @@ impl<'a> Look<'a> {
             RunState::None | RunState::Missing => drift.current = None,
             RunState::Foreign => {
                 let name = drift.current.take();
-                let why = format!("Update {:?} was not made for this Stack", name.as_deref().unwrap_or_default());
+                let why =
+                    format!("Update {:?} was not made for this Stack, or cannot be read", name.as_deref().unwrap_or_default());
                 *drift =
                     DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
             }
@@ -113,7 +114,7 @@ impl<'a> Look<'a> {
             RunState::Foreign => {
                 self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
-                let message = format!("Update {name:?} was not made for this Stack; delete it");
+                let message = format!("Update {name:?} was not made for this Stack, or cannot be read; delete it");
                 Some(Readiness::stalled(reason::UPDATE_CONFLICT, message))
             }
             RunState::Live(run, waiting) => {

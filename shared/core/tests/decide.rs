@@ -170,7 +170,10 @@ fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
     let mut snapshot = snapshot(stack);
     snapshot.run = RunState::Foreign;
     let plan = plan(&snapshot);
-    assert_eq!(condition(&plan), format!("Stalled/UpdateConflict: Update {name:?} was not made for this Stack; delete it"));
+    assert_eq!(
+        condition(&plan),
+        format!("Stalled/UpdateConflict: Update {name:?} was not made for this Stack, or cannot be read; delete it")
+    );
     assert_eq!((plan.effects.len(), plan.look_at), (0, Some(now() + SignedDuration::from_secs(30))));
 }
 

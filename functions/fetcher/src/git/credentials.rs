@@ -187,8 +187,12 @@ impl<C: Cluster> Secrets<'_, C> {
     async fn key(&mut self, field: &'static str, secret: &str, key: &str) -> Result<Option<String>, Stop> {
         if !self.read.contains_key(secret) {
             let got = match self.cluster.get::<Secret>(self.namespace, secret).await {
-                Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
+                Err(KubernetesError::Permanent { message, .. }) => {
                     return Err(GitError::Forbidden { secret: secret.into(), field, message }.into());
+                }
+                Err(KubernetesError::Unreadable { message, .. }) => {
+                    let source_name = format!("Secret {secret:?} ({field})");
+                    return Err(GitError::Credential { source_name, why: format!("cannot be read: {message}") }.into());
                 }
                 got => got.map_err(Error::from)?,
             };

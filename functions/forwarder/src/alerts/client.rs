@@ -61,12 +61,11 @@ mod tests {
     use std::sync::Mutex;
 
     use axum::{Json, Router, http::Uri};
-    use k8s_openapi::api::events::v1::Event;
     use serde_json::Value;
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::alerts::event::flux;
+    use crate::alerts::event::{Event, flux};
 
     #[test]
     fn what_flux_has_is_done_and_only_its_own_failure_passes() {

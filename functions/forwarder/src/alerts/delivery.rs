@@ -90,11 +90,10 @@ async fn until(deadline: Instant, event: &FluxEvent, post: impl AsyncFn(&FluxEve
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::events::v1::Event;
     use tokio::time::timeout;
 
     use super::*;
-    use crate::alerts::event::flux;
+    use crate::alerts::event::{Event, flux};
 
     fn event(number: usize) -> FluxEvent {
         flux(&Event { reason: Some(number.to_string()), ..Event::default() })

@@ -1,8 +1,19 @@
+use std::borrow::Cow;
+
 use driftless_contract::EVENT_REPORTER;
 use driftless_kubernetes::EVENT_REVISION;
-use k8s_openapi::api::events::v1::Event;
-use serde::Serialize;
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Resource,
+    core::{NamespaceResourceScope, ObjectMeta},
+};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+use crate::watched::metadata;
 
 /// The CRD of Flux's Alerts lists the kinds that they may be about, and a Stack is none of them. This one is, and Flux compares kind,
 /// namespace and name only: no such object has to be there.
@@ -14,6 +25,50 @@ const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
 
 /// What may be shown on a commit. An update that begins is no verdict, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
+
+/// What is told of a Kubernetes Event. Who may write Events here could forge one that is ours, with `managedFields` of any depth.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Event {
+    #[serde(deserialize_with = "metadata")]
+    pub(super) metadata: ObjectMeta,
+    pub(super) event_time: Option<MicroTime>,
+    pub(super) note: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) regarding: Option<ObjectReference>,
+    pub(super) reporting_instance: Option<String>,
+    #[serde(rename = "type")]
+    pub(super) type_: Option<String>,
+}
+
+impl Resource for Event {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        v1::Event::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        v1::Event::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        v1::Event::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        v1::Event::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
 
 /// An Event as Flux's notification-controller takes it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -167,6 +222,14 @@ mod tests {
         for revision in ["1", "6.2.1", "main", &format!("latest@sha256:{digest}"), &COMMIT.replace('8', "x"), "sha1:é"] {
             assert_eq!(metadata("StackCreated", revision).get(key), None, "{revision}");
         }
+    }
+
+    #[test]
+    fn forged_event_with_deep_managed_fields_is_read() {
+        let deep = format!("{}1{}", "{\"f:a\":".repeat(500), "}".repeat(500));
+        let text = format!(r#"{{ "metadata": {{ "uid": "u", "managedFields": [{{ "fieldsV1": {deep} }}] }}, "reason": "r" }}"#);
+        let event: Event = serde_json::from_str(&text).unwrap();
+        assert_eq!((event.metadata.uid.as_deref(), event.reason.as_deref()), (Some("u"), Some("r")));
     }
 
     #[test]

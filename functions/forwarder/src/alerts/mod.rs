@@ -11,7 +11,7 @@ use std::{convert::Infallible, future::pending};
 pub use client::Flux;
 use delivery::Delivery;
 use driftless_contract::EVENT_REPORTER;
-use k8s_openapi::api::events::v1::Event;
+use event::Event;
 use kube::{Api, Client, runtime::watcher};
 use seen::Seen;
 use tokio::sync::Mutex;

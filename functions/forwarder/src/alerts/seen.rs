@@ -1,7 +1,8 @@
 use std::{collections::HashSet, mem};
 
-use k8s_openapi::api::events::v1::Event;
 use kube::runtime::watcher;
+
+use super::event::Event;
 
 /// The Events that are in the cluster, by uid. It forgets them when the cluster does, which is after an hour by default.
 #[derive(Default)]
