@@ -20,12 +20,15 @@ const SERVICES: [&str; 5] = ["ecr.api", "ecr.dkr", "logs", "s3", "sts"];
 /// An account that fits: private subnets behind NAT in two zones.
 fn account() -> Answers {
     let route = json!({ "DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "active" });
-    let subnet = |id: &str, zone: &str| json!({ "SubnetId": id, "VpcId": "vpc-1", "AvailabilityZone": zone });
+    let subnet = |number: u8, zone: &str| {
+        let id = format!("subnet-{number}");
+        json!({ "SubnetId": id, "VpcId": "vpc-1", "AvailabilityZone": zone, "CidrBlock": format!("10.0.{number}.0/24") })
+    };
     BTreeMap::from([
         ("lambda.get-account-settings", limit(1000, 1000)),
         (QUOTA, quota(6.0)),
         ("iam.get-role", json!({ "Role": {} })),
-        ("ec2.describe-subnets", json!({ "Subnets": [subnet("subnet-1", "a"), subnet("subnet-2", "b")] })),
+        ("ec2.describe-subnets", json!({ "Subnets": [subnet(1, "a"), subnet(2, "b")] })),
         ("ec2.describe-security-groups", groups(&[("sg-1", &[everything()])])),
         ("ec2.describe-route-tables", tables(&route)),
         ("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": [] })),
@@ -273,6 +276,42 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
     answers.insert("ec2.describe-security-groups", groups(&[("sg-1", &[tcp(443, 443, "10.0.0.0/16")])]));
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(!goes_on && said.contains("a gateway endpoint has public addresses"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn endpoints_have_to_let_the_tasks_in() -> Result<()> {
+    let rule = |name: &str, source: Value| json!({ "IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, name: [source] });
+    let block = |cidr: &str| rule("IpRanges", json!({ "CidrIp": cidr }));
+    let of_group = |id: &str| rule("UserIdGroupPairs", json!({ "GroupId": id }));
+    let http = json!({ "IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "IpRanges": [{ "CidrIp": "0.0.0.0/0" }] });
+    for (ingress, lets_in) in [
+        (json!([]), false),
+        (json!([http]), false),
+        (json!([of_group("sg-9")]), false),
+        // One of the two subnets.
+        (json!([block("10.0.1.0/24")]), false),
+        (json!([block("10.0.1.0/24"), block("10.0.2.0/24")]), true),
+        (json!([block("10.0.0.0/16")]), true),
+        (json!([of_group("sg-1")]), true),
+        (json!([{ "IpProtocol": "-1", "IpRanges": [{ "CidrIp": "0.0.0.0/0" }] }]), true),
+    ] {
+        let mut endpoints = SERVICES.map(interface);
+        endpoints[0]["Groups"] = json!([{ "GroupId": "sg-endpoint" }]);
+        // The name of the service leads to the endpoint also where a NAT gateway is the way out.
+        let mut behind_nat = account();
+        behind_nat.insert("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": endpoints }));
+        for mut answers in [without_internet(&endpoints), behind_nat] {
+            let mut all = groups(&[("sg-1", &[everything()]), ("sg-endpoint", &[])]);
+            all["SecurityGroups"][1]["IpPermissions"] = ingress.clone();
+            answers.insert("ec2.describe-security-groups", all);
+            let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+            assert_eq!(goes_on, lets_in, "{ingress}: {said}");
+            assert_eq!(said.contains("the security groups of vpce-ecr.api (ecr.api) do not let sg-1"), !lets_in, "{said}");
+            let remedy = "--port 443 --group-id sg-endpoint --source-group sg-1";
+            assert_eq!(said.contains(remedy), !lets_in, "{said}");
+        }
+    }
     Ok(())
 }
 
