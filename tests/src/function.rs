@@ -178,7 +178,7 @@ const ENV: [(&str, &str); 58] = [
     ("REGISTRY_SECRETS", "driftless/registries"),
     ("TASK_ARCHITECTURE", "amd64"),
     ("TASK_CPU", "1024"),
-    ("TASK_MEMORY_MIB", "2048"),
+    ("TASK_MEMORY_MIB", "4096"),
     ("SPOT", "previews"),
     ("MAX_RUNS", "0"),
     ("MAX_RUNS_PER_NAMESPACE", "0"),

@@ -416,15 +416,15 @@ mod tests {
             (resources(json!({ "cpu": 1, "memory": "64Mi" }), json!({ "memory": "4Gi" })), of(1024, 4096, None)),
             (resources(json!({ "cpu": "2" }), json!({ "cpu": "100m" })), of(2048, 4096, None)),
             (resources(json!({ "cpu": "100m", "memory": "64Mi" }), json!({})), default.clone()),
-            (resources(json!({ "memory": "3Gi" }), json!({})), of(1024, 3072, None)),
+            (resources(json!({ "memory": "5Gi" }), json!({})), of(1024, 5120, None)),
             (resources(json!({}), json!({ "cpu": "250m", "memory": "512Mi" })), of(256, 512, None)),
             (
                 pod(json!({ "initContainers": [{ "name": "a", "resources": { "limits": { "memory": "64Mi" } } }] })),
                 TaskShape { init: vec![InitContainer { name: "a".into(), ..InitContainer::default() }], ..default.clone() },
             ),
-            (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(1024, 2048, None)),
-            (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(1024, 2048, Some(21))),
-            (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(1024, 2048, Some(200))),
+            (resources(json!({ "ephemeral-storage": "20Gi" }), json!({})), of(1024, 4096, None)),
+            (resources(json!({ "ephemeral-storage": "20.1Gi" }), json!({})), of(1024, 4096, Some(21))),
+            (resources(json!({ "ephemeral-storage": "200Gi" }), json!({})), of(1024, 4096, Some(200))),
             (
                 pod(json!({ "containers": [{ "name": "pulumi", "image": "mine", "securityContext": {}, "ports": null }] })),
                 image("mine"),
@@ -435,13 +435,13 @@ mod tests {
                     "podTemplate": { "spec": {
                         "tolerations": [],
                         "containers": [{ "name": "pulumi", "resources": { "requests": { "cpu": "1" } } }],
-                        "initContainers": [{ "name": "a", "resources": { "limits": { "memory": "3Gi" } } }],
+                        "initContainers": [{ "name": "a", "resources": { "limits": { "memory": "5Gi" } } }],
                     } },
                 }),
                 TaskShape {
                     init: vec![InitContainer { name: "a".into(), ..InitContainer::default() }],
                     image: Some("base".into()),
-                    ..of(1024, 3072, None)
+                    ..of(1024, 5120, None)
                 },
             ),
             (

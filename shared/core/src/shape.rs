@@ -26,7 +26,7 @@ impl Default for DefaultSize {
     /// The template's defaults of `TaskCpu` and `TaskMemory`, which a test compares: a provider plugin takes 300 to 430 MB, pulumi 120 MB,
     /// and a language host with its packages comes on top.
     fn default() -> Self {
-        Self { cpu: 1024, memory_mib: 2048 }
+        Self { cpu: 1024, memory_mib: 4096 }
     }
 }
 
@@ -143,14 +143,14 @@ mod tests {
     #[test]
     fn the_smallest_size_that_holds_what_is_asked() {
         for (cpu, memory, expected) in [
-            (None, None, Some((1024, 2048))),
+            (None, None, Some((1024, 4096))),
             (Some(100), Some(64 << 20), Some((256, 512))),
             (Some(250), Some((512 << 20) + 1), Some((256, 1024))),
             (Some(250), Some(GIB + 1), Some((256, 2048))),
             (Some(250), Some(2 * GIB + 1), Some((512, 3072))),
-            (Some(100), None, Some((256, 2048))),
-            (Some(251), None, Some((512, 2048))),
-            (Some(500), None, Some((512, 2048))),
+            (Some(100), None, Some((512, 4096))),
+            (Some(251), None, Some((512, 4096))),
+            (Some(500), None, Some((512, 4096))),
             (None, Some(64 << 20), Some((1024, 2048))),
             (None, Some(8 * GIB), Some((1024, 8192))),
             (Some(2000), None, Some((2048, 4096))),
