@@ -87,7 +87,7 @@ async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Out
             name,
         }));
     };
-    watch(api, watcher::Config::default(), &resource.kind, lists, changed).await;
+    watch(api, watcher::Config::default().page_size(PAGE), &resource.kind, lists, changed).await;
 }
 
 /// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
@@ -102,7 +102,7 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
 ) {
     let mut backoff = DefaultBackoff::default();
     let (mut failing, mut listing) = (false, None);
-    let mut events = pin!(watcher(api, config.page_size(PAGE)));
+    let mut events = pin!(watcher(api, config));
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {

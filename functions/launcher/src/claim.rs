@@ -87,7 +87,11 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some((namespace, name)) = by.split_once('/') {
         // The sweep hints every Update that is not complete. Nothing else hints the holder if its Update is gone, or complete by a status that
         // anybody may have written.
-        let holder = ports.cluster.get::<Update>(namespace, name).await?;
+        let holder = match ports.cluster.get::<Update>(namespace, name).await {
+            // The recorder ends its run.
+            Err(Error::Unreadable { .. }) => None,
+            holder => holder?,
+        };
         if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
             let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
             ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;

@@ -222,7 +222,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         run: run.clone(),
         operation,
         stack: stack_name,
-        // A destroy by hand has a stack, or is a mistake.
+        // The stack of a destroy by hand is there, or its name is wrong.
         create: stack.create.unwrap_or(false) && (operation != Operation::Destroy || request.stack.is_some()),
         secrets_provider: stack.secrets_provider.clone(),
         source,

@@ -164,9 +164,10 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         Verdict::Aborted { message } => (false, String::new(), message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
-    let Outcome { outputs, permalink, inputs, started_at, drift, platform_failure, .. } = outcome;
+    let Outcome { outputs, permalink, inputs, operated, started_at, drift, platform_failure, .. } = outcome;
     let outcome = RunOutcome {
         started: started_at.is_some(),
+        operated: operated.unwrap_or(started_at.is_some()),
         succeeded,
         message,
         conflict: reason == reason::UPDATE_CONFLICT,

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize, VERSION,
-    Verdict, from_json, keys, parsed, reason, to_json,
+    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize,
+    VERSION, Verdict, from_json, keys, parsed, reason, to_json,
 };
 use driftless_core::{Cause, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -168,7 +168,7 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Erro
     if !error.is_transient() {
         return Err(error);
     }
-    tracing::warn!(update = %hint.update, ?due, %error, "not done; an outcome is requeued");
+    tracing::warn!(update = %hint.update, ?due, %error, "not done; an outcome is tried again, the next progress shows more");
     metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
     let next = match due {
         Due::Outcome => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
@@ -203,10 +203,13 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let key = &hint.update;
+    let mut is_readable = true;
     let update = match ports.cluster.get::<Update>(&key.namespace, &key.name).await {
-        // Counts as gone. Otherwise its task could outlive every limit and keep its slot from other namespaces.
+        // Otherwise its task could outlive every limit and keep its slot from other namespaces. Another release may read it: only the
+        // limits end its task.
         Err(error @ KubernetesError::Unreadable { .. }) => {
-            tracing::warn!(update = %key, %error, "its run is ended as if it were gone");
+            tracing::warn!(update = %key, %error, "its run is recorded without it");
+            is_readable = false;
             None
         }
         update => update?,
@@ -234,7 +237,8 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let launch = ports.objects.get(&format!("{folder}launch")).await?;
         let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
         // Before anything that the task wrote is read: no report keeps an overdue task alive.
-        stop::stop_overdue(ports, settings, launch.as_ref(), &owner, update.is_some(), now).await?;
+        let is_wanted = update.is_some() || !is_readable;
+        stop::stop_overdue(ports, settings, launch.as_ref(), &owner, is_wanted, now).await?;
         let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
         // Its task's progress shows how far a run is that goes on.
         let Some(outcome) = concluded else { return Ok(()) };
@@ -284,6 +288,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         preview,
         platform_failure: false,
         inputs: inputs.clone(),
+        operated: Some(false),
         started_at: None,
         ended_at: now,
     };
@@ -314,6 +319,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     let cause = end.cause(began);
     Ok(Some(Outcome {
         platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
+        operated: Some(ports.objects.exists(&format!("{task}out/lock")).await?),
         started_at: began.then_some(owner.at),
         ..aborted(without_result(cause, &end, launch_size))
     }))
@@ -391,6 +397,7 @@ async fn reported<C, O: Objects, Q, T>(
     };
     let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
     let result = bound::bounded(result, owner.at, now);
+    let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
     Ok(Some(Outcome {
         version: VERSION,
         run: run.clone(),
@@ -406,6 +413,7 @@ async fn reported<C, O: Objects, Q, T>(
         preview,
         platform_failure: false,
         inputs: result.inputs,
+        operated: Some(operated),
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
     }))
@@ -490,7 +498,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         tidy(ports, task).await?;
     }
     let Some(mut update) = update else { return Ok(()) };
-    // After the claim is free: nothing waits for a log.
+    // After the claim is free: no other run waits for a log.
     let log = match task {
         Some(task) => log::finish(ports, settings, &update, task, now).await?,
         None => None,

@@ -81,6 +81,9 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
         return match wrong {
             // The namespace goes, and its readers with it.
             KubernetesError::NamespaceTerminating { .. } => Ok(None),
+            KubernetesError::Unreadable { message, .. } => {
+                Err(NotStored::Refused(format!("the ConfigMap {name} cannot be read: {message}; delete it and run again")))
+            }
             KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
                 "the log could not be stored in ConfigMap {name}: {message}; {}; the whole log is at status.driftless.log",
                 outputs::BIND

@@ -28,10 +28,10 @@ impl Call {
     }
 }
 
-/// Selects the stack, and creates it if that is asked for. Who only looks for drift creates none.
+/// Selects the stack, and creates it if that is asked for. Neither a check for drift nor a destroy creates one.
 pub(crate) fn select(spec: &RunSpec) -> Call {
     let mut arguments = vec!["stack".to_owned(), "select".into()];
-    if spec.create && !spec.preview_only {
+    if spec.create && !spec.preview_only && spec.operation != Operation::Destroy {
         arguments.push("--create".into());
         arguments.extend(spec.secrets_provider.as_ref().map(|provider| format!("--secrets-provider={provider}")));
     }
@@ -300,7 +300,9 @@ mod tests {
             select(&spec).arguments.join(" "),
             "stack select --create --secrets-provider=passphrase --non-interactive --stack=dev"
         );
-        spec.create = false;
+        spec.operation = Operation::Destroy;
+        assert_eq!(select(&spec).arguments.join(" "), "stack select --non-interactive --stack=dev");
+        (spec.operation, spec.create) = (Operation::Up, false);
         assert_eq!(select(&spec).arguments.join(" "), "stack select --non-interactive --stack=dev");
     }
 

@@ -12,8 +12,9 @@ use driftless_contract::Env;
 use crate::dotenv;
 
 /// Prefixes of variables that identify the task or steer the runner. With the first two a program would act as the task, and with its
-/// Region pulumi would replace what a program of another Region has made.
-const OURS: [&str; 6] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "DRIFTLESS_"];
+/// Region or its host name, which each task has of its own, pulumi would replace what a program has made of them.
+const OURS: [&str; 7] =
+    ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "DRIFTLESS_", "HOSTNAME"];
 
 /// What pulumi's environment is.
 pub(crate) struct Environment {
@@ -96,6 +97,7 @@ mod tests {
             "DRIFTLESS_BUCKET",
             "AWS_REGION",
             "AWS_DEFAULT_REGION",
+            "HOSTNAME",
             "PATH",
         ];
         let container = container.map(|name| (name.into(), "x".into())).into_iter().chain([("HOME".into(), "/tmp".into())]);

@@ -126,17 +126,20 @@ fn add_forms(forms: &mut Vec<String>, text: &str) {
     }
 }
 
-/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values. Every PEM file has the
-/// same boundaries, and every kubeconfig the same keys: as secrets they would hide the outputs that have them.
+/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values, and those of YAML. Every
+/// PEM file has the same boundaries, and every kubeconfig the same keys: as secrets they would hide the outputs that have them.
 fn parts(text: &str) -> impl Iterator<Item = String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_pem_boundary(line));
-    let separator = if matches!(serde_saphyr::from_str(text), Ok(Value::Object(_))) {
+    let mut values = Vec::new();
+    let separator = if let Ok(yaml @ Value::Object(_)) = serde_saphyr::from_str(text) {
+        // Also those of a list, within braces, or before a comment: the lines alone do not tell them.
+        add_yaml(&mut values, &yaml);
         Some(':')
     } else {
         let is_assignment = |line: &str| line.starts_with(['#', ';', '[']) || pair(line, '=').is_some();
         lines().all(is_assignment).then_some('=')
     };
-    lines().filter_map(move |line| {
+    let of_lines = lines().filter_map(move |line| {
         let Some((key, value)) = separator.and_then(|separator| pair(line, separator)) else { return Some(line.to_owned()) };
         let value = unquoted(value);
         if value.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(&&*value) && !PUBLIC_KEYS.contains(&key) {
@@ -144,7 +147,23 @@ fn parts(text: &str) -> impl Iterator<Item = String> {
         }
         // It may be the end of a key in base64.
         (separator == Some('=')).then(|| line.to_owned())
-    })
+    });
+    values.into_iter().chain(of_lines)
+}
+
+/// Adds the values of YAML that are secret by themselves.
+fn add_yaml(values: &mut Vec<String>, yaml: &Value) {
+    let is_secret = |text: &&str| text.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(text);
+    match yaml {
+        Value::Null | Value::Bool(_) => {}
+        Value::Number(number) => values.extend(Some(number.to_string()).filter(|text| is_secret(&&**text))),
+        Value::String(text) => values.extend(Some(text.trim()).filter(is_secret).map(str::to_owned)),
+        Value::Array(all) => all.iter().for_each(|value| add_yaml(values, value)),
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(key, _)| !PUBLIC_KEYS.contains(&&***key));
+            fields.for_each(|(_, value)| add_yaml(values, value));
+        }
+    }
 }
 
 /// Whether a line begins or ends a PEM block, such as `-----BEGIN CERTIFICATE-----`.
@@ -238,6 +257,15 @@ mod tests {
         }
         let other = "apiVersion: v1\nkind: Config\nclusters:\n- name: b\n  cluster:\n    insecure-skip-tls-verify: true";
         assert_eq!((mask.apply(other).as_str(), mask.is_told_by(&json!(other))), (other, false));
+    }
+
+    #[test]
+    fn yaml_hides_its_values_wherever_they_stand() {
+        let mask = mask(&["pins:\n- s3cr3t-a\n- [s3cr3t-b]\nuser: {name: s3cr3t-c}\npw: s3cr3t-d # a note\nport: 47113\n"]);
+        assert_eq!(
+            mask.apply("s3cr3t-a s3cr3t-b s3cr3t-c s3cr3t-d 47113 a note"),
+            "[secret] [secret] [secret] [secret] [secret] a note"
+        );
     }
 
     #[test]

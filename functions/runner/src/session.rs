@@ -211,10 +211,16 @@ impl<'a> Session<'a> {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
         }
-        self.call(&arguments::select(self.spec)).await.map_err(|failure| match self.spec.operation {
-            Operation::Destroy => failure.of_destroy(&self.spec.stack),
-            _ => failure,
-        })?;
+        match self.call(&arguments::select(self.spec)).await {
+            Err(failure) if self.spec.operation == Operation::Destroy => {
+                if failure.is_of_no_stack() && self.spec.create {
+                    self.log.say("driftless: the backend has no such stack, and no run came as far as to make something: nothing is destroyed");
+                    return Ok(());
+                }
+                return Err(failure.of_destroy(&self.spec.stack));
+            }
+            selected => selected?,
+        }
         for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
             self.call(&call).await?;
         }

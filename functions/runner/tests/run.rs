@@ -232,6 +232,25 @@ async fn files_of_volumes_are_there_before_pulumi_or_the_run_fails() {
 }
 
 #[tokio::test]
+async fn destroy_of_a_missing_stack_succeeds_only_where_it_may_be_missing() {
+    for (name, may_be_missing) in [("no-stack", false), ("no-stack-yet", true)] {
+        let aws = Aws::new(name);
+        fs::write(aws.dir.join("no-stack"), "").unwrap();
+        aws.launch(|spec| (spec.operation, spec.create) = (Operation::Destroy, may_be_missing));
+        aws.run().await.unwrap();
+        let verdict = aws.result().verdict;
+        match verdict {
+            Verdict::Succeeded {} => assert!(may_be_missing),
+            Verdict::Failed { phase, ref message, .. } => {
+                assert!(!may_be_missing && phase == Phase::Init && message.contains("nothing was destroyed"), "{verdict:?}");
+            }
+            Verdict::Aborted { .. } => panic!("{verdict:?}"),
+        }
+        assert_eq!(aws.calls(), ["install", "login", "stack select"]);
+    }
+}
+
+#[tokio::test]
 async fn a_stop_after_the_operation_does_not_take_its_outputs() {
     let aws = Aws::new("outputs");
     aws.launch(|_| {});

@@ -390,6 +390,9 @@ pub struct DriftlessStackStatus {
     pub next_look: Option<Time>,
     /// The last runs failed because of the platform under them: they are not counted in `lastUpdate.failures`.
     pub platform_failures: Option<PlatformFailures>,
+    /// Whether the operation of any of its runs ever began, so that its stack may have resources. Absent if another operator, or an
+    /// earlier release, ran it.
+    pub operated: Option<bool>,
     /// Whether any of its runs ever began. Absent if another operator ran it.
     pub ran: Option<bool>,
     /// The digest of what the annotation `driftless.dev/paths` lists, in the tree that ran last with success.

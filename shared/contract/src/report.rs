@@ -304,6 +304,9 @@ pub struct Outcome {
     /// See [`crate::RunSpec::inputs`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
+    /// Whether Pulumi's operation may have begun. Absent in the records of earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operated: Option<bool>,
     /// When the operation began; of an aborted one, when the owner's ticket was taken. Absent if Pulumi never began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,

@@ -173,7 +173,7 @@ pub struct RunSpec {
     pub operation: Operation,
     /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
-    /// Create the stack if the backend does not have it.
+    /// The backend may not have the stack: create it. A destroy creates none, and is done then.
     pub create: bool,
     /// `pulumi stack init --secrets-provider`, where the stack is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]

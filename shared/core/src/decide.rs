@@ -411,9 +411,9 @@ impl<'a> Look<'a> {
         };
         let forward = operation != Operation::Destroy;
         let last = self.stack.status.last_update.as_ref();
-        // A stack that a run of this Stack succeeded with has to be there. With another name or backend, the destroy would create an empty
-        // stack, destroy that, and leave everything else behind.
-        workspace.create &= forward || last.is_none_or(|last| last.last_successful_commit.is_empty());
+        // A destroy creates no stack. Here it says that the stack may be missing: no run came as far as to make something. Otherwise the
+        // name or the backend is another one, and the destroy of a missing stack would leave everything behind.
+        workspace.create &= forward || self.stack.status.operated == Some(false);
         // Also one that is tried again, or is run for another reason: it starts from what is there.
         let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
         let current = CurrentUpdate {

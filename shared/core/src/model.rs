@@ -405,6 +405,8 @@ impl Operation {
 pub struct RunOutcome {
     /// A task owned it: something may have been done.
     pub started: bool,
+    /// Pulumi's operation may have begun: the stack may have resources.
+    pub operated: bool,
     /// It did what was asked.
     pub succeeded: bool,
     /// If it did not: why, secrets masked.

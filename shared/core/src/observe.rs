@@ -43,9 +43,11 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         failures,
     };
     let conflict = !outcome.succeeded && outcome.conflict;
-    let ran = if outcome.started { Some(true) } else { status.ran.or(previous.is_none().then_some(false)) };
+    let ever = |now: bool, before: Option<bool>| if now { Some(true) } else { before.or(previous.is_none().then_some(false)) };
+    let (ran, operated) = (ever(outcome.started, status.ran), ever(outcome.operated, status.operated));
     let last_update = Some(last_update);
-    let mut status = StackStatus { current_update: None, last_update, ran, conflict, platform_failures, ..status.clone() };
+    let mut status =
+        StackStatus { current_update: None, last_update, ran, operated, conflict, platform_failures, ..status.clone() };
     // A first run that failed may have made something: to destroy that, its project is needed.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);

@@ -22,6 +22,8 @@ pub struct StackStatus {
     pub outputs: Option<BTreeMap<String, Value>>,
     /// Name and runtime of the project that ran last with success, or at all if none did.
     pub project: Option<(String, String)>,
+    /// Whether the operation of any of its runs ever began, so that its stack may have resources; `None` if that is not known.
+    pub operated: Option<bool>,
     /// Whether any of its runs ever began; `None` if another operator ran it and that is not known.
     pub ran: Option<bool>,
     /// The last run failed because the backend's lock was somebody else's.

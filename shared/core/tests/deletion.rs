@@ -29,13 +29,13 @@ fn a_stack_that_is_deleted_is_destroyed_first_if_that_was_asked_for() {
 }
 
 #[test]
-fn destroy_creates_no_stack_after_a_run_that_succeeded() {
-    for (last_successful_commit, creates) in [("main@sha1:aaa", false), ("", true)] {
-        let last = LastUpdate { last_successful_commit: last_successful_commit.into(), ..last_update(Failed, 0, 60) };
-        let mut stack = stack_after(last);
+fn stack_may_be_missing_only_if_no_run_came_as_far_as_its_operation() {
+    for (operated, may_be_missing) in [(None, false), (Some(true), false), (Some(false), true)] {
+        let mut stack = stack_after(last_update(Failed, 0, 60));
         (stack.deleting, stack.generation, stack.spec.destroy_on_finalize) = (true, 2, true);
+        stack.status.operated = operated;
         let destroy = plan(&snapshot(stack));
-        assert_eq!(created(&destroy).unwrap().workspace.create, creates, "{last_successful_commit:?}");
+        assert_eq!(created(&destroy).unwrap().workspace.create, may_be_missing, "{operated:?}");
     }
 }
 

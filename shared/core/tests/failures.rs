@@ -10,12 +10,13 @@ use LastUpdateState::{Failed, Succeeded};
 
 #[test]
 fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
-    let never = RunOutcome { started: false, project: None, ..outcome(false) };
+    let never = RunOutcome { started: false, operated: false, project: None, ..outcome(false) };
     let mut snapshot = snapshot(stack());
     snapshot.stack.spec.destroy_on_finalize = true;
     snapshot.run = RunState::Ended(run(Operation::Up), never.clone());
     snapshot.stack.status = plan(&snapshot).status;
     assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(false), 0));
+    assert_eq!(snapshot.stack.status.operated, Some(false));
     snapshot.stack.status = plan(&snapshot).status;
     assert_eq!(snapshot.stack.status.last_update.as_ref().unwrap().failures, 0);
 
@@ -31,10 +32,12 @@ fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
     snapshot.run = RunState::Ended(run(Operation::Up), never);
     snapshot.stack.status = plan(&snapshot).status;
     assert_eq!((snapshot.stack.status.ran, snapshot.stack.status.last_update.as_ref().unwrap().failures), (Some(true), 1));
+    assert_eq!(snapshot.stack.status.operated, Some(false), "it failed before its operation");
     deleted.stack.status = snapshot.stack.status.clone();
     assert!(!plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
     // What another operator ran is not known.
-    assert_eq!(stack_after(last_update(Succeeded, 0, 1)).status.ran, None);
+    let other = stack_after(last_update(Succeeded, 0, 1)).status;
+    assert_eq!((other.ran, other.operated), (None, None));
 }
 
 #[test]

@@ -201,9 +201,20 @@ struct List<'a> {
 
 /// One object that cannot be read, such as another operator's, keeps no other from being seen.
 fn readable<K: Object>(object: &RawValue) -> Option<K> {
+    // Not kube's `ObjectMeta`: that reads `managedFields`, which are nested as deep as the object.
+    #[derive(Default, Deserialize)]
+    struct Named {
+        metadata: Place,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Place {
+        namespace: String,
+        name: String,
+    }
     let warn = |error: &serde_json::Error| {
-        let PartialObjectMeta { metadata, .. } = serde_json::from_str::<PartialObjectMeta<()>>(object.get()).unwrap_or_default();
-        let name = [metadata.namespace, metadata.name].map(Option::unwrap_or_default).join("/");
+        let Named { metadata: Place { namespace, name } } = serde_json::from_str(object.get()).unwrap_or_default();
+        let name = format!("{namespace}/{name}");
         tracing::warn!(kind = %K::kind(&()), name, %error, "an object is left out: it cannot be read");
     };
     serde_json::from_str(object.get()).inspect_err(warn).ok()

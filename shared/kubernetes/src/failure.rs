@@ -14,7 +14,11 @@ pub(crate) fn failure(call: String, error: kube::Error) -> Error {
         kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
             Error::Transient { call, message: words(&error) }
         }
-        kube::Error::SerdeError(error) => Error::Unreadable { call, message: unreadable(&error) },
+        kube::Error::SerdeError(error) if error.is_data() || is_too_deep(&error) => {
+            Error::Unreadable { call, message: unreadable(&error) }
+        }
+        // Not the API server's: a proxy's page, or an answer that was cut off.
+        kube::Error::SerdeError(error) => Error::Transient { call, message: unreadable(&error) },
         error => Error::Permanent { call, message: words(&error) },
     }
 }
@@ -34,12 +38,16 @@ const MAX_DEPTH: u8 = 127;
 
 /// Why an answer cannot be read. The API server takes free JSON that is nested 10,000 levels deep.
 fn unreadable(error: &serde_json::Error) -> String {
-    // Nothing else tells this from a syntax error.
-    if error.to_string().starts_with("recursion limit exceeded") {
+    if is_too_deep(error) {
         format!("it is nested more than {MAX_DEPTH} levels deep; simplify it")
     } else {
         format!("{:?} error in the answer", error.classify())
     }
+}
+
+/// Nothing else tells this from a syntax error.
+fn is_too_deep(error: &serde_json::Error) -> bool {
+    error.to_string().starts_with("recursion limit exceeded")
 }
 
 /// What a call waited for too long.
@@ -150,6 +158,15 @@ mod tests {
             failure("get Secret a/b".into(), kube::Error::SerdeError(error)).to_string(),
             "get Secret a/b: Data error in the answer"
         );
+    }
+
+    #[test]
+    fn answer_that_is_no_json_is_not_the_objects_fault() {
+        for answer in ["<html>", "{ \"kind\": \"Upd"] {
+            let error = serde_json::from_str::<serde_json::Value>(answer).unwrap_err();
+            let error = failure("get Update a/b".into(), kube::Error::SerdeError(error));
+            assert!(error.is_transient(), "{answer}: {error}");
+        }
     }
 
     #[test]

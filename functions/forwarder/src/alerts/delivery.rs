@@ -1,6 +1,6 @@
 use std::{
     cell::{Cell, RefCell},
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     convert::Infallible,
     time::Duration,
 };
@@ -12,7 +12,7 @@ use tokio::{
 
 use super::event::{FluxEvent, InvolvedObject};
 
-/// Events that wait, at most. Beyond that the oldest goes.
+/// Events that wait, at most. Beyond that the oldest of the namespace with the most goes.
 const MOST: usize = 1000;
 /// How long an Event is of interest, from when we saw it.
 const WITHIN: Duration = Duration::from_mins(10);
@@ -29,10 +29,10 @@ pub(crate) enum Failed {
     Refused(String),
 }
 
-/// The Events that Flux does not have yet, oldest first.
+/// The Events that Flux does not have yet.
 #[derive(Default)]
 pub(crate) struct Delivery {
-    waiting: RefCell<VecDeque<(Instant, FluxEvent)>>,
+    waiting: RefCell<Waiting>,
     filled: Notify,
     dropped: Cell<u64>,
 }
@@ -40,12 +40,8 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// Has Flux told of this.
     pub(crate) fn put(&self, event: FluxEvent) {
-        let mut waiting = self.waiting.borrow_mut();
-        waiting.push_back((Instant::now(), event));
-        if waiting.len() > MOST
-            && let Some((_, oldest)) = waiting.pop_front()
-        {
-            self.lost(&oldest, "too many wait");
+        if let Some(dropped) = self.waiting.borrow_mut().push(event) {
+            self.lost(&dropped, "too many wait");
         }
         self.filled.notify_one();
     }
@@ -53,7 +49,7 @@ impl Delivery {
     /// Posts what waits, one after another, over and over.
     pub(crate) async fn drain(&self, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Infallible {
         loop {
-            let next = self.waiting.borrow_mut().pop_front();
+            let next = self.waiting.borrow_mut().pop();
             match next {
                 Some((since, event)) => {
                     if let Err(why) = until(since + WITHIN, &event, &post).await {
@@ -69,6 +65,47 @@ impl Delivery {
         self.dropped.set(self.dropped.get() + 1);
         let (InvolvedObject { namespace, name, .. }, dropped) = (&event.involved_object, self.dropped.get());
         tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Flux was not told of an Event");
+    }
+}
+
+/// Events by namespace, each the oldest first. The namespaces take turns: many Events of one delay no other.
+#[derive(Default)]
+struct Waiting {
+    events: BTreeMap<String, VecDeque<(Instant, FluxEvent)>>,
+    /// Each namespace with Events, once.
+    turns: VecDeque<String>,
+}
+
+impl Waiting {
+    /// Adds an Event. Returns the one that has to go for it, if there is no room.
+    fn push(&mut self, event: FluxEvent) -> Option<FluxEvent> {
+        let namespace = &event.involved_object.namespace;
+        if !self.events.contains_key(namespace) {
+            self.turns.push_back(namespace.clone());
+        }
+        self.events.entry(namespace.clone()).or_default().push_back((Instant::now(), event));
+        if self.events.values().map(VecDeque::len).sum::<usize>() <= MOST {
+            return None;
+        }
+        let most = self.events.iter().max_by_key(|(_, events)| events.len())?.0.clone();
+        self.pop_of(&most).map(|(_, dropped)| dropped)
+    }
+
+    /// The next Event, and when it was seen.
+    fn pop(&mut self) -> Option<(Instant, FluxEvent)> {
+        let namespace = self.turns.pop_front()?;
+        self.turns.push_back(namespace.clone());
+        self.pop_of(&namespace)
+    }
+
+    fn pop_of(&mut self, namespace: &str) -> Option<(Instant, FluxEvent)> {
+        let events = self.events.get_mut(namespace)?;
+        let oldest = events.pop_front();
+        if events.is_empty() {
+            self.events.remove(namespace);
+            self.turns.retain(|turn| turn != namespace);
+        }
+        oldest
     }
 }
 
@@ -162,6 +199,22 @@ mod tests {
         assert!(rest.iter().all(|(_, number)| *number == 3), "the second was too old when its turn came: {rest:?}");
         assert!(rest.last().unwrap().0 < outage + 30, "{rest:?}");
         assert_eq!(delivery.dropped.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_events_of_one_namespace_neither_delay_nor_drop_those_of_another() {
+        let of = |namespace: &str, number| {
+            let mut event = event(number);
+            event.involved_object.namespace = namespace.to_owned();
+            event
+        };
+        let delivery = Delivery::default();
+        (1..=5).for_each(|number| delivery.put(of("quiet", number)));
+        (0..2 * MOST).for_each(|number| delivery.put(of("flood", 10 + number)));
+        let posts = drain(&delivery, 60, |_, _| Ok(())).await;
+        assert_eq!((posts.len(), delivery.dropped.get()), (MOST, 1005));
+        let places: Vec<_> = posts.iter().enumerate().filter(|(_, (_, number))| *number < 10).map(|(place, _)| place).collect();
+        assert_eq!(places, [0, 2, 4, 6, 8]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,6 +23,9 @@ const KIND: &str = "ExternalArtifact";
 const GROUP: &str = "source.toolkit.fluxcd.io";
 const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
 
+/// The longest text that is told, in bytes. Kubernetes has the same limit for notes of the group `events.k8s.io`, in which we write.
+const MAX_TEXT: usize = 1024;
+
 /// What may be shown on a commit. An update that begins is no verdict, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
 
@@ -97,7 +100,7 @@ pub(crate) struct InvolvedObject {
 
 /// An Event about a Stack, for Flux.
 pub(crate) fn flux(event: &Event) -> FluxEvent {
-    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let text = |text: &Option<String>| text.as_deref().map(cut).unwrap_or_default();
     let regarding = event.regarding.clone().unwrap_or_default();
     let (name, reason) = (text(&regarding.name), text(&event.reason));
     let time = event.event_time.as_ref().map(|time| time.0);
@@ -105,6 +108,7 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     // Flux drops an event that it had within five minutes, by its words and this token: two equal failures are two.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
     if let Some(revision) = event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(EVENT_REVISION)) {
+        let revision = &cut(revision);
         metadata.insert(format!("{GROUP}/revision"), json!(revision));
         if let Some(commit) = commit(revision).filter(|_| VERDICTS.contains(&reason.as_str())) {
             metadata.insert(format!("{EVENTS_GROUP}/commit"), json!(commit));
@@ -127,6 +131,11 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
         reporting_controller: EVENT_REPORTER,
         reporting_instance: text(&event.reporting_instance),
     }
+}
+
+/// The beginning of a text.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
 
 /// The git commit of a revision such as `main@sha1:<hex>`, or of one that is nothing else.
@@ -222,6 +231,14 @@ mod tests {
         for revision in ["1", "6.2.1", "main", &format!("latest@sha256:{digest}"), &COMMIT.replace('8', "x"), "sha1:é"] {
             assert_eq!(metadata("StackCreated", revision).get(key), None, "{revision}");
         }
+    }
+
+    #[test]
+    fn long_texts_of_a_forged_event_are_cut() {
+        let long = "é".repeat(1 << 20);
+        let mut event = event("Warning", &long, &long, &json!({ EVENT_REVISION: long }));
+        event.reporting_instance = Some(long.clone());
+        assert!(serde_json::to_string(&flux(&event)).unwrap().len() < 8 * MAX_TEXT);
     }
 
     #[test]

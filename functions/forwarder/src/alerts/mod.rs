@@ -18,10 +18,15 @@ use tokio::sync::Mutex;
 
 use crate::watch;
 
+/// Events per page of a list. Events of the group `""` have texts of any length: etcd has 1.5 MiB of each at most, in binary, and a control
+/// character takes six bytes in JSON.
+const PAGE: u32 = 3;
+
 /// Tells until it is dropped.
 pub(crate) async fn tell(client: Client, flux: &Flux, lists: &Mutex<()>) -> Infallible {
     let (mut seen, delivery) = (Seen::default(), Delivery::default());
-    let ours = watcher::Config::default().fields(&format!("reportingController={EVENT_REPORTER},regarding.kind=Stack"));
+    let ours =
+        watcher::Config::default().page_size(PAGE).fields(&format!("reportingController={EVENT_REPORTER},regarding.kind=Stack"));
     let watching = watch(Api::<Event>::all(client), ours, "Event", lists, |change| {
         if let Some(event) = seen.unseen(change) {
             delivery.put(event::flux(&event));

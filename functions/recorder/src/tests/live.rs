@@ -51,6 +51,39 @@ fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
     assert!(released);
 }
 
+/// Makes the Update one that this release cannot read.
+fn make_unreadable(world: &World) {
+    let mut update = world.object(&key("n", "u")).unwrap();
+    update["spec"] = json!(7);
+    world.insert(update);
+}
+
+#[test]
+fn run_of_an_update_that_cannot_be_read_goes_on_within_its_limits_and_is_recorded() {
+    let (world, _) = live(RunLimits { max_seconds: Some(600), ..RunLimits::default() });
+    claim(&world);
+    make_unreadable(&world);
+    look(&world);
+    assert!(!is_stopping(&world) && is_claimed(&world), "another release may read it");
+    world.advance(SignedDuration::from_secs(3600));
+    look(&world);
+    assert!(is_stopping(&world));
+
+    let (world, arn) = live(RunLimits::default());
+    claim(&world);
+    make_unreadable(&world);
+    let task = keys::task(ROLE, keys::task_id(&arn));
+    put(&world, &format!("{task}out/result"), &to_json(&succeeded(&world)));
+    look(&world);
+    let objects = world.objects();
+    assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
+    assert!(
+        is_stopping(&world) && !is_claimed(&world) && !objects.keys().any(|key| key.starts_with(&task)),
+        "{:?}",
+        objects.keys()
+    );
+}
+
 #[test]
 fn reports_that_cannot_be_read_end_the_run() {
     let (world, arn) = live(RunLimits::default());

@@ -147,6 +147,19 @@ fn config_map_of_another_owner_is_left_as_it_is() {
 }
 
 #[test]
+fn config_map_that_cannot_be_read_delays_no_run() {
+    let world = running();
+    let metadata = json!({ "namespace": "n", "name": "u-log" });
+    world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": 7 }));
+    log(&world, 1, "a\n");
+    report(&world, &succeeded(&world));
+    look(&world);
+    assert_eq!(update(&world)["status"]["conditions"][1]["reason"], "UpdateSucceeded");
+    let told = not_stored(&world);
+    assert!(told.len() == 1 && told[0].contains("the ConfigMap u-log cannot be read: "), "{told:?}");
+}
+
+#[test]
 fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
     let world = running();
     world.forbid("ConfigMap");

@@ -571,19 +571,6 @@ fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
 }
 
 #[test]
-fn run_of_an_update_that_cannot_be_read_is_recorded_and_given_back() {
-    let world = world(&of_stack(), &json!({}));
-    let mut update = world.object(&key("n", "u")).unwrap();
-    update["spec"] = json!(7);
-    world.insert(update);
-    report(&world, &succeeded(&world));
-    look(&world);
-    let objects = world.objects();
-    assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
-    assert!(!objects.keys().any(|key| key.starts_with(TASK)), "{:?}", objects.keys());
-}
-
-#[test]
 fn update_that_changed_meanwhile_is_completed_at_once() {
     let world = world(&of_stack(), &json!({}));
     let running = update(&world);

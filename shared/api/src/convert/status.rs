@@ -56,6 +56,7 @@ impl Stack {
                 platform_failures: status
                     .platform_failures
                     .map(|core::PlatformFailures { count, fresh }| PlatformFailures { count, fresh }),
+                operated: status.operated,
                 ran: status.ran,
                 scope: status.scope.clone(),
                 suspended: status.suspended.then_some(true),
@@ -218,6 +219,7 @@ impl From<&StackStatus> for core::StackStatus {
             last_update: status.last_update.as_ref().map(Into::into),
             outputs: status.outputs.clone(),
             project: status.project_info.clone().map(|ProjectInfo { name, runtime }| (name, runtime)),
+            operated: ours.operated,
             ran: ours.ran,
             conflict: ours.conflict.unwrap_or_default(),
             platform_failures: ours

@@ -103,6 +103,7 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
     let message = if succeeded { String::new() } else { "up failed: no such bucket".into() };
     RunOutcome {
         started: true,
+        operated: true,
         succeeded,
         message,
         conflict: false,
