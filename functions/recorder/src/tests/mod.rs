@@ -584,6 +584,20 @@ fn run_of_an_update_that_cannot_be_read_is_recorded_and_given_back() {
 }
 
 #[test]
+fn message_of_a_run_that_changed_something_is_in_its_status() {
+    for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
+        let world = world(&of_stack(), &json!({}));
+        world.insert(driftless_api::merge(update(&world), &json!({ "spec": { "message": "why" } })));
+        let launch = format!("{}launch", keys::run(CLUSTER, "uid"));
+        let recorded: Launch = from_json("launch record", &world.objects()[&launch]).unwrap();
+        put(&world, &launch, &to_json(&Launch { preview, ..recorded }));
+        report(&world, &succeeded(&world));
+        look(&world);
+        assert_eq!(update(&world)["status"]["message"], expected, "preview: {preview}");
+    }
+}
+
+#[test]
 fn update_that_changed_meanwhile_is_completed_at_once() {
     let world = world(&of_stack(), &json!({}));
     let running = update(&world);
