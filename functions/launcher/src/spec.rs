@@ -84,12 +84,30 @@ pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
 ) -> Result<Snapshot, Stop> {
     let own = hint.update.namespace.clone();
     let Some(ours) = request.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
-    let workspace = ours.workspace.clone().unwrap_or_default();
-    let workspace: WorkspaceSpec =
-        serde_json::from_value(workspace).map_err(|error| Stop::invalid(format!("spec.driftless.workspace: {error}")))?;
-    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { "spec.driftless.workspace" };
+    let workspace = own_workspace(&ours).map_err(Stop::invalid)?;
+    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { OWN_WORKSPACE };
     let namespace = request.stack.as_ref().map_or(own, |stack| stack.namespace.clone());
     Ok(Snapshot { ours, workspace, at: at.into(), namespace })
+}
+
+/// Where an Update has the Workspace of its own snapshot.
+const OWN_WORKSPACE: &str = "spec.driftless.workspace";
+
+fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
+    let workspace = ours.workspace.clone().unwrap_or_default();
+    serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
+}
+
+/// Returns why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
+pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
+    let workspace = own_workspace(ours)?;
+    settings.pod_fields.check(&workspace.pod_only(OWN_WORKSPACE))?;
+    workspace.shape(OWN_WORKSPACE, settings.default_size)?;
+    workspace.mounted_files(OWN_WORKSPACE)?;
+    match &ours.tree {
+        Some(tree) => source_of(tree).map(drop),
+        None => project_alone(&workspace).map(drop),
+    }
 }
 
 async fn named<C: Cluster, O: Objects, Q: Queues, T>(
@@ -315,26 +333,12 @@ async fn source<C, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<(RunSource, Option<ProjectInfo>, Option<StoredTree>), Stop> {
     let Some(tree) = &ours.tree else {
-        let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
-        let Some(info) = info else {
-            return Err(Stop::invalid(
-                "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
-                 projectInfo, or name a Workspace with a source",
-            ));
-        };
-        let project = ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() };
+        let project = project_alone(workspace).map_err(Stop::invalid)?;
         return Ok((RunSource::Project(project.clone()), Some(project), None));
     };
-    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
-        return Err(Stop::invalid("spec.driftless.tree names no source or no digest"));
-    };
+    let (source, digest) = source_of(tree).map_err(Stop::invalid)?;
     let object =
         ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
-    if let Some(wrong) = invalid_object("spec.driftless.tree.source", &object.api_version, &object.kind, &object.name)
-        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest))
-    {
-        return Err(Stop::invalid(wrong));
-    }
     let folder = keys::tree(&object, digest);
     let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
         if let Some(refused) = source::refused(ports, &object, digest, now).await? {
@@ -355,6 +359,26 @@ async fn source<C, O: Objects, Q: Queues, T>(
     let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
     let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
     Ok((source, project, Some(StoredTree { folder, manifest })))
+}
+
+/// The project of a workspace without a source.
+fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
+    let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
+    info.map(|info| ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() }).ok_or_else(|| {
+        "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
+         projectInfo, or name a Workspace with a source"
+            .into()
+    })
+}
+
+/// The object and the digest that a tree is stored under.
+fn source_of(tree: &Tree) -> Result<(&ObjectReference, &str), String> {
+    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
+        return Err("spec.driftless.tree names no source or no digest".into());
+    };
+    let wrong = invalid_object("spec.driftless.tree.source", &source.api_version, &source.kind, &source.name)
+        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest));
+    wrong.map_or(Ok((source, digest)), Err)
 }
 
 /// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the project
@@ -542,9 +566,6 @@ mod tests {
         let config =
             |from: Value| project(&json!({ "stacks": [{ "name": "dev", "config": [{ "key": "k", "valueFrom": from }] }] }));
         for (workspace, words) in [
-            (json!({}), "there is nothing to run"),
-            (json!({ "projectInfo": { "name": "", "runtime": "yaml" } }), "there is nothing to run"),
-            (project(&json!({ "local": {} })), "spec.driftless.workspace.local has no meaning on Fargate"),
             (
                 config(json!({ "env": "MISSING" })),
                 r#"config key "k": valueFrom.env is "MISSING", which the run's environment does not"#,

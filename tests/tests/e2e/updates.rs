@@ -149,6 +149,18 @@ async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
             "{ workspaceName: app, stackName: dev, type: up }",
             "driftless.dev/max-duration is \"soon\"",
         ),
+        (
+            "no-tree",
+            "{}",
+            "{ stackName: dev, type: up, driftless: { tree: { digest: ../x, source: { apiVersion: x/v1, kind: Any, name: any } } } }",
+            "spec.driftless.tree.digest is \"../x\"",
+        ),
+        (
+            "no-shape",
+            "{}",
+            "{ stackName: dev, type: destroy, driftless: { workspace: { local: { dir: /app } } } }",
+            "spec.driftless.workspace.local has no meaning on Fargate",
+        ),
     ] {
         apply_update(&team, name, annotations, spec).await?;
         let update = wait(&team, name, "to be complete", Update::is_complete).await?;
