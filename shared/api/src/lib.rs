@@ -7,6 +7,7 @@
 //! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
 //! checked an object against the schema of the day it was written, which may have been another operator's.
 
+mod backend;
 mod convert;
 pub mod crds;
 pub mod finalizer;

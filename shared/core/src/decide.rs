@@ -445,7 +445,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The Events that tell what of a spec is ignored, and what of it costs much.
+/// The Events that tell what of a spec is ignored, what of it costs much, and that its state is lost.
 fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
@@ -453,7 +453,16 @@ fn notes(spec: &StackSpec) -> Vec<Effect> {
         event(EventType::Normal, "PodFieldsIgnored", note)
     });
     let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, "FrequentResync", note));
-    ignored.into_iter().chain(frequent).collect()
+    let lost = spec.task_backend.as_ref().map(|url| {
+        let fact = format!("the backend {url:?} is on the disk of the task, which ends with the run");
+        let remedy = "keep the state in an object store, such as s3://BUCKET";
+        event(
+            EventType::Warning,
+            "StateNotKept",
+            format!("{fact}; the next run finds no state and creates everything again; {remedy}"),
+        )
+    });
+    ignored.into_iter().chain(frequent).chain(lost).collect()
 }
 
 /// The words for a Stack that asks for more resyncs than the installation allows, or for many.

@@ -139,6 +139,8 @@ pub struct StackSpec {
     pub refused: Option<String>,
     /// Fields of the Workspace template that only say where or how a pod runs, and are ignored.
     pub pod_only: Vec<String>,
+    /// The URL of the backend, if its files are certainly on the disk of a task, which ends with its run.
+    pub task_backend: Option<String>,
 }
 
 /// Which source a spec names.

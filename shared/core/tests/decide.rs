@@ -71,6 +71,16 @@ fn ignored_pod_fields_are_told_with_the_first_run_of_an_edit() {
 }
 
 #[test]
+fn backend_that_ends_with_the_run_is_told() {
+    let mut stack = stack();
+    assert_eq!(told(&stack, "StateNotKept"), None);
+    stack.spec.task_backend = Some("file:///state".into());
+    let note = told(&stack, "StateNotKept").unwrap();
+    assert!(note.starts_with("the backend \"file:///state\" is on the disk of the task, which ends with the run; "), "{note}");
+    assert!(created(&plan(&snapshot(stack))).is_some(), "it is run all the same");
+}
+
+#[test]
 fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
     for (asked, least, note) in [
         (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day")),

@@ -54,6 +54,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     spec.watches_inputs = workspace.spec.reads_inputs();
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     spec.pod_only = workspace.spec.pod_only(super::run::TEMPLATE);
+    spec.task_backend = workspace.spec.task_backend(super::run::TEMPLATE);
     let words = [
         (names::INPUTS, &[names::IGNORE][..]),
         (names::SEAL, &[names::NEVER]),
@@ -139,6 +140,7 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         watches_inputs: false,
         refused: None,
         pod_only: Vec::new(),
+        task_backend: None,
     }
 }
 
