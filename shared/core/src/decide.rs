@@ -156,7 +156,10 @@ impl<'a> Look<'a> {
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
-            return self.invalid(message);
+            return self.invalid(reason::SPEC_INVALID, message);
+        }
+        if let Some(message) = self.stack.spec.old_pulumi.clone() {
+            return self.invalid(reason::PULUMI_VERSION_TOO_LOW, message);
         }
         if let Some(project) = from_state {
             return match self.wants("") {
@@ -246,8 +249,8 @@ impl<'a> Look<'a> {
     }
 
     /// The spec cannot be run. An Event tells of it once.
-    fn invalid(&mut self, message: String) -> Readiness {
-        let readiness = Readiness::stalled(reason::SPEC_INVALID, message.clone());
+    fn invalid(&mut self, reason: &'static str, message: String) -> Readiness {
+        let readiness = Readiness::stalled(reason, message.clone());
         if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
             let event_type = EventType::Warning;
             self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message, revision: None });
@@ -384,7 +387,8 @@ impl<'a> Look<'a> {
         {
             self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
             if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
-                return self.invalid(format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> ")));
+                let message = format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> "));
+                return self.invalid(reason::SPEC_INVALID, message);
             }
             self.effects.extend(unmet.requests);
             self.stack.status.waits_for = Some(unmet.first);

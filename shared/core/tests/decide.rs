@@ -217,6 +217,17 @@ fn an_edit_during_a_run_leads_to_one_more_run() {
 }
 
 #[test]
+fn pulumi_that_cannot_set_the_configuration_has_a_reason_of_its_own() {
+    let mut stack = stack();
+    stack.spec.old_pulumi = Some("spec.image: no".into());
+    let found = plan(&snapshot(stack.clone()));
+    assert_eq!((condition(&found).as_str(), created(&found)), ("Stalled/PulumiVersionTooLow: spec.image: no", None));
+    assert_eq!(told(&stack, "StackConfigInvalid").as_deref(), Some("spec.image: no"));
+    stack.spec.refused = Some("spec.a: no".into());
+    assert_eq!(condition(&plan(&snapshot(stack))), "Stalled/SpecInvalid: spec.a: no");
+}
+
+#[test]
 fn a_spec_that_cannot_be_run_says_which_field_and_why() {
     let invalid = |change: &dyn Fn(&mut StackSpec)| {
         let mut stack = stack();
