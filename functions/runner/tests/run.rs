@@ -69,7 +69,7 @@ async fn log_in_the_folder_is_what_was_printed_with_secrets_masked() {
     let log = String::from_utf8_lossy(&objects[&format!("{TASK}out/log/0001")]);
     assert_eq!(log, "the token is [secret]!\nno newline\n");
     let last = &requests[requests.len() - 2..];
-    assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "whoever sees the result finds all of the log");
+    assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "the whole log is stored before the result");
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
 }
 
 #[tokio::test]
-async fn an_output_with_a_value_from_a_secret_is_secret_whoever_marked_it() {
+async fn output_with_a_value_from_a_secret_is_secret_without_a_mark() {
     for (name, not_secret, expected) in
         [("passed-on", &[][..], &["own", "pin", "url"][..]), ("allowed", &["pin", "own", "plain"], &["own", "url"])]
     {
