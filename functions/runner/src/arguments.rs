@@ -28,10 +28,19 @@ impl Call {
     }
 }
 
+/// The flag of a destroy that removes the stack at its end.
+pub(crate) const REMOVE: &str = "--remove";
+
+/// Whether the run is to remove the stack, and an earlier run that was to remove it ended without a report.
+pub(crate) fn may_be_removed(spec: &RunSpec) -> bool {
+    let is_to_remove = spec.operation == Operation::Destroy && spec.remove;
+    is_to_remove && spec.stale_lock.as_ref().is_some_and(|dead| dead.all().any(|dead| dead.removes))
+}
+
 /// Selects the stack, and creates it if that is asked for. Who only looks for drift creates none.
 pub(crate) fn select(spec: &RunSpec) -> Call {
     let mut arguments = vec!["stack".to_owned(), "select".into()];
-    if spec.create && !spec.preview_only {
+    if spec.create && !spec.preview_only && !may_be_removed(spec) {
         arguments.push("--create".into());
         arguments.extend(spec.secrets_provider.as_ref().map(|provider| format!("--secrets-provider={provider}")));
     }
@@ -148,7 +157,7 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
     flag(spec.continue_on_error, &[Up, Destroy], "--continue-on-error");
     flag(spec.run_program, &[Refresh, Destroy], "--run-program");
-    flag(spec.remove, &[Destroy], "--remove");
+    flag(spec.remove, &[Destroy], REMOVE);
     arguments.extend(spec.message.as_ref().map(|message| format!("--message={message}")));
     arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
     arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));

@@ -58,9 +58,14 @@ impl Failure {
         Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
     }
 
+    /// Whether the backend has no such stack.
+    pub(crate) fn is_of_no_stack(&self) -> bool {
+        self.message.contains("no stack named")
+    }
+
     /// It is of a destroy, which creates no stack.
     pub(crate) fn of_destroy(self, stack: &str) -> Self {
-        if !self.message.contains("no stack named") {
+        if !self.is_of_no_stack() {
             return self;
         }
         let why = format!("the backend has no stack {stack:?}; nothing was destroyed");

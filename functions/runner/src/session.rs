@@ -211,10 +211,14 @@ impl<'a> Session<'a> {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
         }
-        self.call(&arguments::select(self.spec)).await.map_err(|failure| match self.spec.operation {
-            Operation::Destroy => failure.of_destroy(&self.spec.stack),
-            _ => failure,
-        })?;
+        match self.call(&arguments::select(self.spec)).await {
+            Err(failure) if failure.is_of_no_stack() && arguments::may_be_removed(self.spec) => {
+                self.log.say("driftless: the stack is gone: an earlier run was removing it and ended without a report");
+                return Ok(());
+            }
+            Err(failure) if self.spec.operation == Operation::Destroy => return Err(failure.of_destroy(&self.spec.stack)),
+            selected => selected?,
+        }
         for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
             self.call(&call).await?;
         }
@@ -363,7 +367,8 @@ impl<'a> Session<'a> {
         let event_log = self.event_logs.with_extension(number);
         let call = call(self.spec, &event_log);
         let held = self.pulumi.hold(&call).map_err(not_run)?;
-        let lock = held.id().map(|pid| self.lock(pid));
+        let removes = call.arguments.iter().any(|argument| argument == arguments::REMOVE);
+        let lock = held.id().map(|pid| self.lock(pid, removes));
         if let Some(lock) = &lock {
             // A process that is held has not begun, and goes with us.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
@@ -402,9 +407,9 @@ impl<'a> Session<'a> {
     }
 
     /// What pulumi will write into its lock.
-    fn lock(&self, pid: u32) -> Lock {
+    fn lock(&self, pid: u32, removes: bool) -> Lock {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, earlier: Vec::new() }
+        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, removes, earlier: Vec::new() }
     }
 
     /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.

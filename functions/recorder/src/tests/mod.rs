@@ -249,12 +249,20 @@ fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
         world.drive(world.exists(&keys::lock(CLUSTER, CLAIM))).unwrap().unwrap()
     };
     let at = Timestamp::UNIX_EPOCH;
-    let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None, earlier: Vec::new() };
+    let lock =
+        Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None, removes: false, earlier: Vec::new() };
     assert!(!kept(&to_json(&lock)), "pulumi ended by itself");
     assert!(kept(&to_json(&Lock { not_after: Some(at), ..lock })));
     assert!(!kept("what is this"));
-    let long =
-        Lock { version: VERSION, host: "h".repeat(MAX_LOCK), pid: 1, not_before: at, not_after: Some(at), earlier: Vec::new() };
+    let long = Lock {
+        version: VERSION,
+        host: "h".repeat(MAX_LOCK),
+        pid: 1,
+        not_before: at,
+        not_after: Some(at),
+        removes: false,
+        earlier: Vec::new(),
+    };
     assert!(!kept(&to_json(&long)), "a lock over the limit is not kept");
 }
 
