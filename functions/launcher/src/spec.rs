@@ -1,26 +1,25 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, MountedFiles, ObjectReference, OwnSource,
-    SECRETS_MOUNT, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
+    DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Config, ConfigValue, Env, FetchRequest, FetchedArtifact, File, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES,
-    ProjectFile, ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
+    Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
+    Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
 use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Error, Ports, Settings, Stop, compare, files,
+    Error, Ports, Settings, Stop, compare,
     identity::{self, Account},
-    inputs::{Inputs, Kind},
+    inputs::Inputs,
+    read::{Read, read},
     request::Request,
     source::{self, Source},
 };
@@ -300,29 +299,6 @@ async fn sealed<C, O: Objects, Q, T>(
     Ok(Some(sealed).filter(|sealed| sealed.stack == *stack))
 }
 
-/// What a run is given of Secrets and ConfigMaps, and of the same kind in place.
-pub(crate) struct Read {
-    env: Vec<Env>,
-    config: Vec<Config>,
-    files: Vec<File>,
-}
-
-/// Reads what a workspace refers to, for one of its stacks. `at` is where the user wrote it.
-pub(crate) async fn read<C: Cluster>(
-    inputs: &mut Inputs<'_, C>,
-    workspace: &WorkspaceSpec,
-    mounted: &[MountedFiles],
-    at: &str,
-    stack_name: &str,
-) -> Result<Read, Stop> {
-    let (env_from, vars) = workspace.environment(at).map_err(Stop::invalid)?;
-    let env = env(inputs, &env_from, &vars).await?;
-    let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
-    let files = files::read(inputs, mounted).await?;
-    let config = config(inputs, (&env, &files, mounted), &stack).await?;
-    Ok(Read { env, config, files })
-}
-
 /// What the run works on, its project if that is known, and the tree if there is one.
 async fn source<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
@@ -413,109 +389,12 @@ async fn project_of<C, O: Objects, Q, T>(
     Ok(None)
 }
 
-async fn env<C: Cluster>(inputs: &mut Inputs<'_, C>, env_from: &[EnvFromSource], vars: &[EnvVar]) -> Result<Vec<Env>, Stop> {
-    let mut env = Vec::new();
-    for from in env_from {
-        let prefix = from.prefix.as_deref().unwrap_or_default();
-        for (kind, reference) in [(Kind::ConfigMap, &from.config_map_ref), (Kind::Secret, &from.secret_ref)] {
-            let Some(reference) = reference else { continue };
-            let values = inputs.all(kind, &reference.name, reference.optional.unwrap_or(false)).await?;
-            let secret = kind == Kind::Secret;
-            env.extend(values.into_iter().map(|(name, value)| Env { name: format!("{prefix}{name}"), value, secret }));
-        }
-    }
-    for var in vars {
-        env.extend(env_var(inputs, var).await?);
-    }
-    Ok(env)
-}
-
-async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result<Option<Env>, Stop> {
-    let make = |value, secret| Env { name: var.name.clone(), value, secret };
-    let Some(from) = &var.value_from else { return Ok(Some(make(var.value.clone().unwrap_or_default(), false))) };
-    for (kind, reference) in [(Kind::Secret, &from.secret_key_ref), (Kind::ConfigMap, &from.config_map_key_ref)] {
-        if let Some(KeySelector { name, key, optional }) = reference {
-            let value = inputs.key(kind, name, key, optional.unwrap_or(false)).await?;
-            return Ok(value.map(|value| make(value, kind == Kind::Secret)));
-        }
-    }
-    let name = &var.name;
-    Err(Stop::invalid(format!(
-        "environment variable {name:?} refers to a pod, and there is none; use secretKeyRef or configMapKeyRef"
-    )))
-}
-
-/// Other sources of a configuration value: the variables and the files of the run, and the volumes, which have its tokens.
-type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
-
-async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
-    let mut config = Vec::new();
-    for item in &stack.config {
-        let value = config_value(inputs, others, item).await?;
-        let (path, secret) = (item.path.unwrap_or(false), item.secret.unwrap_or(false));
-        config.push(Config { key: item.key.clone(), path, value, secret });
-    }
-    Ok(config)
-}
-
-async fn config_value<C: Cluster>(
-    inputs: &mut Inputs<'_, C>,
-    (env, files, mounted): Others<'_>,
-    item: &ConfigItem,
-) -> Result<ConfigValue, Stop> {
-    let invalid = |what: &str| Stop::invalid(format!("config key {:?}: {what}", item.key));
-    let from = match (&item.value, &item.value_from) {
-        (Some(Value::String(value)), _) => return Ok(ConfigValue::String(value.clone())),
-        (Some(value), _) => return Ok(ConfigValue::Json(value.clone())),
-        (None, Some(from)) => from,
-        (None, None) => return Err(invalid("it has neither value nor valueFrom")),
-    };
-    let (text, of) = if let Some(name) = &from.env {
-        let Some(found) = env.iter().rfind(|env| env.name == *name) else {
-            return Err(invalid(&format!(
-                "valueFrom.env is {name:?}, which the run's environment does not have; set that variable"
-            )));
-        };
-        (found.value.clone(), format!("environment variable {name:?}"))
-    } else {
-        let path = from.path.as_deref().unwrap_or_default();
-        if let Some(File { content, .. }) = files.iter().find(|file| file.path == path) {
-            let text = String::from_utf8(content.clone());
-            (text.map_err(|_| invalid(&format!("the file {path:?} is not UTF-8 text")))?, format!("file {path:?}"))
-        } else if files::is_token(mounted, path) {
-            if from.json.unwrap_or(false) {
-                return Err(invalid(&format!("valueFrom.json is true, and {path:?} is a token, which is no JSON; remove json")));
-            }
-            return Ok(ConfigValue::Token(path.into()));
-        } else if let Some((kind, name, key)) = object_of(path) {
-            (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
-        } else {
-            return Err(invalid(&format!(
-                "valueFrom.path is {path:?}, which is no file of a volume and no key of a Secret or ConfigMap"
-            )));
-        }
-    };
-    if !from.json.unwrap_or(false) {
-        return Ok(ConfigValue::String(text));
-    }
-    serde_json::from_str(&text).map(ConfigValue::Json).map_err(|_| invalid(&format!("{of} is not JSON")))
-}
-
-/// The key of a Secret or ConfigMap that a path of PKO's mounts means.
-fn object_of(path: &str) -> Option<(Kind, &str, &str)> {
-    let (kind, rest) = match path.strip_prefix(SECRETS_MOUNT) {
-        Some(rest) => (Kind::Secret, rest),
-        None => (Kind::ConfigMap, path.strip_prefix(CONFIG_MAPS_MOUNT)?),
-    };
-    let (name, key) = rest.strip_prefix('/')?.split_once('/')?;
-    (!name.is_empty() && !key.is_empty() && !key.contains('/')).then_some((kind, name, key))
-}
-
 #[cfg(test)]
 mod tests {
     use driftless_api::UpdateSpec;
+    use driftless_contract::ConfigValue;
     use driftless_source::Tree;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -605,22 +484,6 @@ mod tests {
             world.drive(project_of(&ports, "trees/t/", &manifest, "app")).unwrap().unwrap().map(|project| project.name)
         };
         assert_eq!((project_of(9), project_of(1 << 20)), (Some("shop".into()), None));
-    }
-
-    #[test]
-    fn a_mount_path_means_a_key_of_an_object() {
-        assert_eq!(object_of(&format!("{SECRETS_MOUNT}/db/password")), Some((Kind::Secret, "db", "password")));
-        assert_eq!(object_of(&format!("{CONFIG_MAPS_MOUNT}/net/cidr")), Some((Kind::ConfigMap, "net", "cidr")));
-        for path in [
-            "",
-            "/etc/passwd",
-            SECRETS_MOUNT,
-            &format!("{SECRETS_MOUNT}/db"),
-            &format!("{SECRETS_MOUNT}/db/../x"),
-            &format!("{SECRETS_MOUNT}//k"),
-        ] {
-            assert_eq!(object_of(path), None, "{path}");
-        }
     }
 
     #[test]

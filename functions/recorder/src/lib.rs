@@ -7,6 +7,7 @@ mod count;
 mod give_back;
 mod log;
 mod outputs;
+mod owned;
 mod status;
 mod stop;
 mod tell;

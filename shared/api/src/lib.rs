@@ -14,6 +14,7 @@ pub mod finalizer;
 mod flux;
 mod json;
 mod merge;
+mod mount_path;
 pub mod names;
 mod own_source;
 mod pod;
