@@ -93,7 +93,10 @@ pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
 const OWN_WORKSPACE: &str = "spec.driftless.workspace";
 
 fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
-    let workspace = ours.workspace.clone().unwrap_or_default();
+    let Some(workspace) = ours.workspace.clone() else {
+        let remedy = "write the spec of a Workspace, or replace spec.driftless by spec.workspaceName";
+        return Err(format!("{OWN_WORKSPACE} is missing; {remedy}"));
+    };
     serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
 }
 

@@ -152,7 +152,8 @@ async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
         (
             "no-tree",
             "{}",
-            "{ stackName: dev, type: up, driftless: { tree: { digest: ../x, source: { apiVersion: x/v1, kind: Any, name: any } } } }",
+            "{ stackName: dev, type: up, driftless: { workspace: {}, \
+             tree: { digest: ../x, source: { apiVersion: x/v1, kind: Any, name: any } } } }",
             "spec.driftless.tree.digest is \"../x\"",
         ),
         (

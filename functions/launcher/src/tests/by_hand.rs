@@ -91,6 +91,11 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         (own(project(), tree("../x", "Kind")), json!({}), "spec.driftless.tree.digest is \"../x\""),
         (own(project(), tree("sha256:1", "../x")), json!({}), "spec.driftless.tree.source.kind is \"../x\""),
         (own(project(), json!({})), json!({}), "spec.driftless.tree names no source or no digest"),
+        (
+            own(Value::Null, tree("sha256:1", "Kind")),
+            json!({}),
+            "spec.driftless.workspace is missing; write the spec of a Workspace",
+        ),
         (own(json!({}), Value::Null), json!({}), "there is nothing to run"),
         (own(nameless, Value::Null), json!({}), "there is nothing to run"),
         (own(json!({ "env": 1 }), tree("sha256:1", "Kind")), json!({}), "spec.driftless.workspace: invalid type"),
