@@ -14,7 +14,7 @@ use sha2::Sha256;
 use crate::{
     Error, Ports, Settings, Stop,
     inputs::{Inputs, Values},
-    spec,
+    read,
 };
 
 /// The digest of what a run of a Stack is given; `None` if that is nothing.
@@ -48,7 +48,7 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
     let (workspace, at) = (stack.workspace(), "spec.workspaceTemplate.spec");
     let read = async {
         let mounted = workspace.mounted_files(at).map_err(Stop::invalid)?;
-        spec::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
+        read::read(&mut inputs, &workspace, &mounted, at, &stack.spec.stack).await
     };
     let digest = match read.await {
         Ok(_) => digest_of(ports.objects, settings, &uid, &inputs.values()).await?.unwrap_or_default(),

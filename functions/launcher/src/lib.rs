@@ -11,6 +11,7 @@ mod files;
 mod identity;
 mod inbox;
 mod inputs;
+mod read;
 mod request;
 mod source;
 mod spec;

@@ -4,7 +4,7 @@ use driftless_api::{Stack, Update, UpdateSpec, duration, names};
 use driftless_contract::{Launch, Operation, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
 
-use crate::Settings;
+use crate::{Settings, spec};
 
 /// Everything that decides what a run does. Before the launch record is written, it comes from the Update; after that, only from the record.
 #[derive(Clone)]
@@ -34,6 +34,9 @@ impl Request {
         }
         if let Some(ttl) = spec.ttl_after_completed.as_ref().filter(|ttl| duration(ttl).is_none()) {
             return Err(format!("spec.ttlAfterCompleted is {ttl:?}; write a duration such as 24h"));
+        }
+        if let (None, Some(ours)) = (stack, &spec.driftless) {
+            spec::check_own(settings, ours)?;
         }
         let id =
             |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };

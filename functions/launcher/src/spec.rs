@@ -1,26 +1,25 @@
 //! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
-    CONFIG_MAPS_MOUNT, ConfigItem, DriftlessUpdate, EnvFromSource, EnvVar, KeySelector, MountedFiles, ObjectReference, OwnSource,
-    SECRETS_MOUNT, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
+    DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Config, ConfigValue, Env, FetchRequest, FetchedArtifact, File, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES,
-    ProjectFile, ProjectInfo, Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
+    Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
+    Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
 };
 use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    Error, Ports, Settings, Stop, compare, files,
+    Error, Ports, Settings, Stop, compare,
     identity::{self, Account},
-    inputs::{Inputs, Kind},
+    inputs::Inputs,
+    read::{Read, read},
     request::Request,
     source::{self, Source},
 };
@@ -84,12 +83,33 @@ pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
 ) -> Result<Snapshot, Stop> {
     let own = hint.update.namespace.clone();
     let Some(ours) = request.spec.driftless.clone() else { return named(ports, hint, update, own, now).await };
-    let workspace = ours.workspace.clone().unwrap_or_default();
-    let workspace: WorkspaceSpec =
-        serde_json::from_value(workspace).map_err(|error| Stop::invalid(format!("spec.driftless.workspace: {error}")))?;
-    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { "spec.driftless.workspace" };
+    let workspace = own_workspace(&ours).map_err(Stop::invalid)?;
+    let at = if request.stack.is_some() { "spec.workspaceTemplate.spec" } else { OWN_WORKSPACE };
     let namespace = request.stack.as_ref().map_or(own, |stack| stack.namespace.clone());
     Ok(Snapshot { ours, workspace, at: at.into(), namespace })
+}
+
+/// Where an Update has the Workspace of its own snapshot.
+const OWN_WORKSPACE: &str = "spec.driftless.workspace";
+
+fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
+    let Some(workspace) = ours.workspace.clone() else {
+        let remedy = "write the spec of a Workspace, or replace spec.driftless by spec.workspaceName";
+        return Err(format!("{OWN_WORKSPACE} is missing; {remedy}"));
+    };
+    serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
+}
+
+/// Returns why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
+pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
+    let workspace = own_workspace(ours)?;
+    settings.pod_fields.check(&workspace.pod_only(OWN_WORKSPACE))?;
+    workspace.shape(OWN_WORKSPACE, settings.default_size)?;
+    workspace.mounted_files(OWN_WORKSPACE)?;
+    match &ours.tree {
+        Some(tree) => source_of(tree).map(drop),
+        None => project_alone(&workspace).map(drop),
+    }
 }
 
 async fn named<C: Cluster, O: Objects, Q: Queues, T>(
@@ -282,29 +302,6 @@ async fn sealed<C, O: Objects, Q, T>(
     Ok(Some(sealed).filter(|sealed| sealed.stack == *stack))
 }
 
-/// What a run is given of Secrets and ConfigMaps, and of the same kind in place.
-pub(crate) struct Read {
-    env: Vec<Env>,
-    config: Vec<Config>,
-    files: Vec<File>,
-}
-
-/// Reads what a workspace refers to, for one of its stacks. `at` is where the user wrote it.
-pub(crate) async fn read<C: Cluster>(
-    inputs: &mut Inputs<'_, C>,
-    workspace: &WorkspaceSpec,
-    mounted: &[MountedFiles],
-    at: &str,
-    stack_name: &str,
-) -> Result<Read, Stop> {
-    let (env_from, vars) = workspace.environment(at).map_err(Stop::invalid)?;
-    let env = env(inputs, &env_from, &vars).await?;
-    let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned().unwrap_or_default();
-    let files = files::read(inputs, mounted).await?;
-    let config = config(inputs, (&env, &files, mounted), &stack).await?;
-    Ok(Read { env, config, files })
-}
-
 /// What the run works on, its project if that is known, and the tree if there is one.
 async fn source<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
@@ -315,26 +312,12 @@ async fn source<C, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<(RunSource, Option<ProjectInfo>, Option<StoredTree>), Stop> {
     let Some(tree) = &ours.tree else {
-        let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
-        let Some(info) = info else {
-            return Err(Stop::invalid(
-                "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
-                 projectInfo, or name a Workspace with a source",
-            ));
-        };
-        let project = ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() };
+        let project = project_alone(workspace).map_err(Stop::invalid)?;
         return Ok((RunSource::Project(project.clone()), Some(project), None));
     };
-    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
-        return Err(Stop::invalid("spec.driftless.tree names no source or no digest"));
-    };
+    let (source, digest) = source_of(tree).map_err(Stop::invalid)?;
     let object =
         ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
-    if let Some(wrong) = invalid_object("spec.driftless.tree.source", &object.api_version, &object.kind, &object.name)
-        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest))
-    {
-        return Err(Stop::invalid(wrong));
-    }
     let folder = keys::tree(&object, digest);
     let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
         if let Some(refused) = source::refused(ports, &object, digest, now).await? {
@@ -355,6 +338,26 @@ async fn source<C, O: Objects, Q: Queues, T>(
     let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
     let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
     Ok((source, project, Some(StoredTree { folder, manifest })))
+}
+
+/// The project of a workspace without a source.
+fn project_alone(workspace: &WorkspaceSpec) -> Result<ProjectInfo, String> {
+    let info = workspace.project_info.as_ref().filter(|info| !info.name.is_empty() && !info.runtime.is_empty());
+    info.map(|info| ProjectInfo { name: info.name.clone(), runtime: info.runtime.clone() }).ok_or_else(|| {
+        "the workspace has no stored source, and no projectInfo with a name and a runtime: there is nothing to run; set \
+         projectInfo, or name a Workspace with a source"
+            .into()
+    })
+}
+
+/// The object and the digest that a tree is stored under.
+fn source_of(tree: &Tree) -> Result<(&ObjectReference, &str), String> {
+    let (Some(source), Some(digest)) = (&tree.source, &tree.digest) else {
+        return Err("spec.driftless.tree names no source or no digest".into());
+    };
+    let wrong = invalid_object("spec.driftless.tree.source", &source.api_version, &source.kind, &source.name)
+        .or_else(|| invalid_digest("spec.driftless.tree.digest", digest));
+    wrong.map_or(Ok((source, digest)), Err)
 }
 
 /// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the project
@@ -389,109 +392,12 @@ async fn project_of<C, O: Objects, Q, T>(
     Ok(None)
 }
 
-async fn env<C: Cluster>(inputs: &mut Inputs<'_, C>, env_from: &[EnvFromSource], vars: &[EnvVar]) -> Result<Vec<Env>, Stop> {
-    let mut env = Vec::new();
-    for from in env_from {
-        let prefix = from.prefix.as_deref().unwrap_or_default();
-        for (kind, reference) in [(Kind::ConfigMap, &from.config_map_ref), (Kind::Secret, &from.secret_ref)] {
-            let Some(reference) = reference else { continue };
-            let values = inputs.all(kind, &reference.name, reference.optional.unwrap_or(false)).await?;
-            let secret = kind == Kind::Secret;
-            env.extend(values.into_iter().map(|(name, value)| Env { name: format!("{prefix}{name}"), value, secret }));
-        }
-    }
-    for var in vars {
-        env.extend(env_var(inputs, var).await?);
-    }
-    Ok(env)
-}
-
-async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result<Option<Env>, Stop> {
-    let make = |value, secret| Env { name: var.name.clone(), value, secret };
-    let Some(from) = &var.value_from else { return Ok(Some(make(var.value.clone().unwrap_or_default(), false))) };
-    for (kind, reference) in [(Kind::Secret, &from.secret_key_ref), (Kind::ConfigMap, &from.config_map_key_ref)] {
-        if let Some(KeySelector { name, key, optional }) = reference {
-            let value = inputs.key(kind, name, key, optional.unwrap_or(false)).await?;
-            return Ok(value.map(|value| make(value, kind == Kind::Secret)));
-        }
-    }
-    let name = &var.name;
-    Err(Stop::invalid(format!(
-        "environment variable {name:?} refers to a pod, and there is none; use secretKeyRef or configMapKeyRef"
-    )))
-}
-
-/// Other sources of a configuration value: the variables and the files of the run, and the volumes, which have its tokens.
-type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
-
-async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
-    let mut config = Vec::new();
-    for item in &stack.config {
-        let value = config_value(inputs, others, item).await?;
-        let (path, secret) = (item.path.unwrap_or(false), item.secret.unwrap_or(false));
-        config.push(Config { key: item.key.clone(), path, value, secret });
-    }
-    Ok(config)
-}
-
-async fn config_value<C: Cluster>(
-    inputs: &mut Inputs<'_, C>,
-    (env, files, mounted): Others<'_>,
-    item: &ConfigItem,
-) -> Result<ConfigValue, Stop> {
-    let invalid = |what: &str| Stop::invalid(format!("config key {:?}: {what}", item.key));
-    let from = match (&item.value, &item.value_from) {
-        (Some(Value::String(value)), _) => return Ok(ConfigValue::String(value.clone())),
-        (Some(value), _) => return Ok(ConfigValue::Json(value.clone())),
-        (None, Some(from)) => from,
-        (None, None) => return Err(invalid("it has neither value nor valueFrom")),
-    };
-    let (text, of) = if let Some(name) = &from.env {
-        let Some(found) = env.iter().rfind(|env| env.name == *name) else {
-            return Err(invalid(&format!(
-                "valueFrom.env is {name:?}, which the run's environment does not have; set that variable"
-            )));
-        };
-        (found.value.clone(), format!("environment variable {name:?}"))
-    } else {
-        let path = from.path.as_deref().unwrap_or_default();
-        if let Some(File { content, .. }) = files.iter().find(|file| file.path == path) {
-            let text = String::from_utf8(content.clone());
-            (text.map_err(|_| invalid(&format!("the file {path:?} is not UTF-8 text")))?, format!("file {path:?}"))
-        } else if files::is_token(mounted, path) {
-            if from.json.unwrap_or(false) {
-                return Err(invalid(&format!("valueFrom.json is true, and {path:?} is a token, which is no JSON; remove json")));
-            }
-            return Ok(ConfigValue::Token(path.into()));
-        } else if let Some((kind, name, key)) = object_of(path) {
-            (inputs.key(kind, name, key, false).await?.unwrap_or_default(), format!("key {key:?} of {kind:?} {name:?}"))
-        } else {
-            return Err(invalid(&format!(
-                "valueFrom.path is {path:?}, which is no file of a volume and no key of a Secret or ConfigMap"
-            )));
-        }
-    };
-    if !from.json.unwrap_or(false) {
-        return Ok(ConfigValue::String(text));
-    }
-    serde_json::from_str(&text).map(ConfigValue::Json).map_err(|_| invalid(&format!("{of} is not JSON")))
-}
-
-/// The key of a Secret or ConfigMap that a path of PKO's mounts means.
-fn object_of(path: &str) -> Option<(Kind, &str, &str)> {
-    let (kind, rest) = match path.strip_prefix(SECRETS_MOUNT) {
-        Some(rest) => (Kind::Secret, rest),
-        None => (Kind::ConfigMap, path.strip_prefix(CONFIG_MAPS_MOUNT)?),
-    };
-    let (name, key) = rest.strip_prefix('/')?.split_once('/')?;
-    (!name.is_empty() && !key.is_empty() && !key.contains('/')).then_some((kind, name, key))
-}
-
 #[cfg(test)]
 mod tests {
     use driftless_api::UpdateSpec;
+    use driftless_contract::ConfigValue;
     use driftless_source::Tree;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -542,9 +448,6 @@ mod tests {
         let config =
             |from: Value| project(&json!({ "stacks": [{ "name": "dev", "config": [{ "key": "k", "valueFrom": from }] }] }));
         for (workspace, words) in [
-            (json!({}), "there is nothing to run"),
-            (json!({ "projectInfo": { "name": "", "runtime": "yaml" } }), "there is nothing to run"),
-            (project(&json!({ "local": {} })), "spec.driftless.workspace.local has no meaning on Fargate"),
             (
                 config(json!({ "env": "MISSING" })),
                 r#"config key "k": valueFrom.env is "MISSING", which the run's environment does not"#,
@@ -584,22 +487,6 @@ mod tests {
             world.drive(project_of(&ports, "trees/t/", &manifest, "app")).unwrap().unwrap().map(|project| project.name)
         };
         assert_eq!((project_of(9), project_of(1 << 20)), (Some("shop".into()), None));
-    }
-
-    #[test]
-    fn a_mount_path_means_a_key_of_an_object() {
-        assert_eq!(object_of(&format!("{SECRETS_MOUNT}/db/password")), Some((Kind::Secret, "db", "password")));
-        assert_eq!(object_of(&format!("{CONFIG_MAPS_MOUNT}/net/cidr")), Some((Kind::ConfigMap, "net", "cidr")));
-        for path in [
-            "",
-            "/etc/passwd",
-            SECRETS_MOUNT,
-            &format!("{SECRETS_MOUNT}/db"),
-            &format!("{SECRETS_MOUNT}/db/../x"),
-            &format!("{SECRETS_MOUNT}//k"),
-        ] {
-            assert_eq!(object_of(path), None, "{path}");
-        }
     }
 
     #[test]

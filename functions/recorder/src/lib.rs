@@ -7,6 +7,7 @@ mod count;
 mod give_back;
 mod log;
 mod outputs;
+mod owned;
 mod status;
 mod stop;
 mod tell;
@@ -513,7 +514,8 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     let mut tries = STATUS_TRIES;
     loop {
         let told = update.is_complete();
-        if !update.set_complete(failure, now, |status| status::fill(status, outcome, secret.clone(), log.clone())) {
+        let message = update.spec.message.clone();
+        if !update.set_complete(failure, now, |status| status::fill(status, outcome, message, secret.clone(), log.clone())) {
             break;
         }
         tries -= 1;

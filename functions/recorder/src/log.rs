@@ -8,9 +8,9 @@ use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk, l
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
+use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, outputs};
+use crate::{Error, Ports, Settings, owned};
 
 /// A ConfigMap has no more than this of a log, in bytes: it holds 1 MiB, and is written anew with each part that is added.
 const MAX_LOG: usize = 512 << 10;
@@ -86,7 +86,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
             }
             KubernetesError::Permanent { message, .. } => Err(NotStored::Refused(format!(
                 "the log could not be stored in ConfigMap {name}: {message}; {}; the whole log is at status.driftless.log",
-                outputs::BIND
+                owned::BIND
             ))),
             wrong => Err(NotStored::Failed(wrong.into())),
         };
@@ -104,10 +104,9 @@ async fn add<C: Cluster, O: Objects, Q, T>(
 ) -> Result<bool, NotStored> {
     let found = ports.cluster.get::<ConfigMap>(namespace, name).await.map_err(Error::from)?;
     if let Some(found) = &found
-        && !found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())
+        && !owned::is_of(found, update)
     {
-        let why = format!("the ConfigMap {name} is there and is not this Update's; delete it and run again");
-        return Err(NotStored::Refused(why));
+        return Err(NotStored::Refused(owned::is_another("ConfigMap", name)));
     }
     let mut stored = Parts::of(found.as_ref().and_then(|found| found.data.clone()).unwrap_or_default());
     let first = stored.next();
@@ -190,15 +189,5 @@ fn name(update: &str) -> String {
 }
 
 fn config_map(update: &Update, name: &str, data: Option<BTreeMap<String, String>>) -> ConfigMap {
-    ConfigMap {
-        metadata: ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: update.namespace(),
-            labels: Some([(names::AUTO_COMPONENT.to_owned(), names::AUTO_COMPONENT_UPDATE.to_owned())].into()),
-            owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        data,
-        ..ConfigMap::default()
-    }
+    ConfigMap { metadata: owned::metadata(update, name.to_owned()), data, ..ConfigMap::default() }
 }

@@ -8,10 +8,10 @@ use driftless_contract::{Outcome, OutputValue, PREFIX, RunResult, from_json, to_
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
-use kube::{Resource as _, ResourceExt as _, core::ObjectMeta};
+use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, sha256, told};
+use crate::{Error, Ports, owned, sha256, told};
 
 /// What stands for a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -19,10 +19,6 @@ const MASK: &str = "[secret]";
 /// A status has no more than this of outputs, in bytes. The API server notes the path of each value beside it, which is up to three times as
 /// long, and etcd takes an object of 1.5 MiB.
 const MAX_SHOWN: usize = 256 << 10;
-
-/// The remedy where what a run leaves behind may not be stored in its namespace.
-pub(crate) const BIND: &str =
-    "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
 
 /// What stands for an output that no Secret holds.
 const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one smaller, or export it otherwise]";
@@ -96,8 +92,10 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     };
     let why = match created {
         Ok(true) => return Ok(Some(secret.name_any())),
-        Ok(false) => format!("the Secret {} is there and is not this Update's; delete it and run again", secret.name_any()),
-        Err(KubernetesError::Permanent { message, .. }) => format!("the outputs Secret could not be created: {message}; {BIND}"),
+        Ok(false) => owned::is_another("Secret", &secret.name_any()),
+        Err(KubernetesError::Permanent { message, .. }) => {
+            format!("the outputs Secret could not be created: {message}; {}", owned::BIND)
+        }
         // It goes, and nobody is left to read them.
         Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
@@ -114,10 +112,9 @@ async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&S
         Err(KubernetesError::Unreadable { .. }) => None,
         found => found?,
     };
-    let is_ours = |found: &Secret| found.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref());
     let is_same =
         |found: &Secret| expected.is_none_or(|expected| found.immutable == expected.immutable && found.data == expected.data);
-    Ok(found.is_some_and(|found| is_ours(&found) && is_same(&found)))
+    Ok(found.is_some_and(|found| owned::is_of(&found, update) && is_same(&found)))
 }
 
 /// The name of the outputs Secret of an Update.
@@ -132,15 +129,10 @@ fn key(output: &str) -> String {
 
 fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
     let secrets: Vec<&String> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name).collect();
-    let labels = [(names::AUTO_COMPONENT, names::AUTO_COMPONENT_UPDATE.to_owned())];
     Secret {
         metadata: ObjectMeta {
-            name: Some(name(&update.name_any())),
-            namespace: update.namespace(),
-            labels: Some(labels.into_iter().map(|(label, value)| (label.to_owned(), value)).collect()),
             annotations: Some([(names::SECRET_OUTPUTS.to_owned(), serde_json::json!(secrets).to_string())].into()),
-            owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
-            ..ObjectMeta::default()
+            ..owned::metadata(update, name(&update.name_any()))
         },
         immutable: Some(true),
         data: Some(outputs.iter().map(|(name, output)| (key(name), ByteString(output.value.to_string().into_bytes()))).collect()),

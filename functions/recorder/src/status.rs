@@ -58,8 +58,15 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     }
 }
 
-/// Fills in what the Update's status says of an outcome. The same outcome makes the same of it.
-pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<String>, log: Option<String>) {
+/// Fills in what the Update's status says of an outcome. The same outcome makes the same of it. `message` is that of the Update's spec,
+/// which Pulumi repeats of what has changed something.
+pub(crate) fn fill(
+    status: &mut UpdateStatus,
+    outcome: &Outcome,
+    message: Option<String>,
+    secret: Option<String>,
+    log: Option<String>,
+) {
     status.start_time = outcome.started_at.map(whole);
     status.end_time = Some(whole(outcome.ended_at));
     status.permalink.clone_from(&outcome.permalink);
@@ -67,7 +74,7 @@ pub(crate) fn fill(status: &mut UpdateStatus, outcome: &Outcome, secret: Option<
     status.project_info =
         outcome.project.as_ref().map(|project| ProjectInfo { name: project.name.clone(), runtime: project.runtime.clone() });
     status.message = match &outcome.verdict {
-        Verdict::Succeeded {} => None,
+        Verdict::Succeeded {} => message.filter(|_| !outcome.preview),
         Verdict::Failed { message, .. } | Verdict::Aborted { message } => Some(message.clone()),
     };
     let changes = outcome.changes.iter().map(|(operation, count)| (operation.clone(), i64::try_from(*count).unwrap_or(i64::MAX)));

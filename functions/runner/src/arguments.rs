@@ -28,6 +28,19 @@ impl Call {
     }
 }
 
+/// The flag of a destroy that removes the stack at its end.
+pub(crate) const REMOVE: &str = "--remove";
+
+/// Why the stack of a destroy may be missing, although its name and its backend are right.
+pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
+    let dead = || spec.stale_lock.iter().flat_map(|dead| dead.all());
+    if spec.create {
+        Some("no run came as far as to make something")
+    } else {
+        (spec.remove && dead().any(|dead| dead.removes)).then_some("an earlier run was removing it and ended without a report")
+    }
+}
+
 /// Selects the stack, and creates it if that is asked for. Neither a check for drift nor a destroy creates one.
 pub(crate) fn select(spec: &RunSpec) -> Call {
     let mut arguments = vec!["stack".to_owned(), "select".into()];
@@ -148,7 +161,7 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
     flag(spec.continue_on_error, &[Up, Destroy], "--continue-on-error");
     flag(spec.run_program, &[Refresh, Destroy], "--run-program");
-    flag(spec.remove, &[Destroy], "--remove");
+    flag(spec.remove, &[Destroy], REMOVE);
     arguments.extend(spec.message.as_ref().map(|message| format!("--message={message}")));
     arguments.extend(spec.parallel.map(|parallel| format!("--parallel={parallel}")));
     arguments.extend(spec.targets.iter().map(|urn| format!("--target={urn}")));

@@ -105,6 +105,7 @@ mod tests {
             pid: 6625,
             not_before: "2026-11-21T07:59:46.849Z".parse().unwrap(),
             not_after: Some("2026-11-21T08:05:00Z".parse().unwrap()),
+            removes: false,
             earlier: Vec::new(),
         }
     }

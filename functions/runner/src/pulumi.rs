@@ -232,7 +232,7 @@ impl Said {
 
     fn add(&mut self, line: &str) {
         if ["View Live:", "View in Browser", "Permalink:"].iter().any(|label| line.trim_start().starts_with(label))
-            && let Some(from) = line.find("https://")
+            && let Some(from) = ["https://", "http://"].iter().find_map(|scheme| line.find(scheme))
         {
             self.permalink = Some(line[from..].trim().to_owned());
         }
@@ -284,6 +284,8 @@ mod tests {
         let url = "https://app.pulumi.com/org/p/dev/updates/3";
         assert_eq!(link(&format!("View Live: {url}")).as_deref(), Some(url));
         assert_eq!(link(&format!("View in Browser (Ctrl+O): {url}")).as_deref(), Some(url));
+        // As a Pulumi Cloud of one's own may have it.
+        assert_eq!(link("View Live: http://pulumi.example/o/p/s").as_deref(), Some("http://pulumi.example/o/p/s"));
         assert_eq!(link("Permalink: file:///state/.pulumi/stacks/p/dev.json"), None);
         assert_eq!(link(&format!("  error: see {url}")), None);
     }

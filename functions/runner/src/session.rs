@@ -213,8 +213,10 @@ impl<'a> Session<'a> {
         }
         match self.call(&arguments::select(self.spec)).await {
             Err(failure) if self.spec.operation == Operation::Destroy => {
-                if failure.is_of_no_stack() && self.spec.create {
-                    self.log.say("driftless: the backend has no such stack, and no run came as far as to make something: nothing is destroyed");
+                if failure.is_of_no_stack()
+                    && let Some(why) = arguments::may_be_missing(self.spec)
+                {
+                    self.log.say(&format!("driftless: the backend has no such stack, and nothing is destroyed: {why}"));
                     return Ok(());
                 }
                 return Err(failure.of_destroy(&self.spec.stack));
@@ -369,7 +371,8 @@ impl<'a> Session<'a> {
         let event_log = self.event_logs.with_extension(number);
         let call = call(self.spec, &event_log);
         let held = self.pulumi.hold(&call).map_err(not_run)?;
-        let lock = held.id().map(|pid| self.lock(pid));
+        let removes = call.arguments.iter().any(|argument| argument == arguments::REMOVE);
+        let lock = held.id().map(|pid| self.lock(pid, removes));
         if let Some(lock) = &lock {
             // A process that is held has not begun, and goes with us.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
@@ -408,9 +411,9 @@ impl<'a> Session<'a> {
     }
 
     /// What pulumi will write into its lock.
-    fn lock(&self, pid: u32) -> Lock {
+    fn lock(&self, pid: u32, removes: bool) -> Lock {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, earlier: Vec::new() }
+        Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, removes, earlier: Vec::new() }
     }
 
     /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.

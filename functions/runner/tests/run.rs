@@ -69,7 +69,7 @@ async fn log_in_the_folder_is_what_was_printed_with_secrets_masked() {
     let log = String::from_utf8_lossy(&objects[&format!("{TASK}out/log/0001")]);
     assert_eq!(log, "the token is [secret]!\nno newline\n");
     let last = &requests[requests.len() - 2..];
-    assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "whoever sees the result finds all of the log");
+    assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "the whole log is stored before the result");
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
 }
 
 #[tokio::test]
-async fn an_output_with_a_value_from_a_secret_is_secret_whoever_marked_it() {
+async fn output_with_a_value_from_a_secret_is_secret_without_a_mark() {
     for (name, not_secret, expected) in
         [("passed-on", &[][..], &["own", "pin", "url"][..]), ("allowed", &["pin", "own", "plain"], &["own", "url"])]
     {
@@ -235,7 +235,7 @@ async fn files_of_volumes_are_there_before_pulumi_or_the_run_fails() {
 async fn destroy_of_a_missing_stack_succeeds_only_where_it_may_be_missing() {
     for (name, may_be_missing) in [("no-stack", false), ("no-stack-yet", true)] {
         let aws = Aws::new(name);
-        fs::write(aws.dir.join("no-stack"), "").unwrap();
+        fs::write(aws.dir.join("gone"), "").unwrap();
         aws.launch(|spec| (spec.operation, spec.create) = (Operation::Destroy, may_be_missing));
         aws.run().await.unwrap();
         let verdict = aws.result().verdict;
@@ -345,6 +345,46 @@ async fn a_lock_that_pulumi_may_have_left_is_told_by_its_end() {
 }
 
 #[tokio::test]
+async fn destroy_of_a_missing_stack_succeeds_if_a_dead_run_was_removing_it() {
+    let left = |removes| Lock { removes, ..dead_lock() };
+    let after_another = Lock { earlier: vec![left(true)], ..left(false) };
+    for (name, remove, stale_lock, succeeds) in [
+        ("removed", true, Some(left(true)), true),
+        ("removed-before", true, Some(after_another), true),
+        ("kept", false, Some(left(true)), false),
+        ("other-operation", true, Some(left(false)), false),
+        ("never-begun", true, None, false),
+    ] {
+        let aws = Aws::new(name);
+        fs::write(aws.dir.join("gone"), "").unwrap();
+        aws.launch(|spec| {
+            (spec.operation, spec.create, spec.remove) = (Operation::Destroy, succeeds, remove);
+            spec.stale_lock = stale_lock;
+        });
+        aws.run().await.unwrap();
+        assert_eq!(aws.calls(), ["install", "login", "stack select"], "{name}: no stack is created");
+        if succeeds {
+            assert_eq!(aws.result().verdict, Verdict::Succeeded {}, "{name}");
+        } else {
+            let (.., message) = aws.failure();
+            assert!(message.starts_with("the backend has no stack \"dev\"; nothing was destroyed; "), "{name}: {message}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn lock_says_whether_the_stack_is_being_removed() {
+    for (operation, remove, removes) in
+        [(Operation::Destroy, true, true), (Operation::Destroy, false, false), (Operation::Up, true, false)]
+    {
+        let aws = Aws::new(&format!("removes-{}-{remove}", operation.as_str()));
+        aws.launch(|spec| (spec.operation, spec.remove) = (operation, remove));
+        aws.run().await.unwrap();
+        assert_eq!(aws.document::<Lock>("out/lock").unwrap().removes, removes, "{} {remove}", operation.as_str());
+    }
+}
+
+#[tokio::test]
 async fn failed_run_names_the_memory_if_the_kernel_killed_a_process() {
     for (starves, words) in [("up", "the task ran out of memory and a process was killed; give it more memory with"), ("", "")] {
         let aws = Aws::new(&format!("memory-{starves}"));
@@ -397,10 +437,15 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
     assert_eq!(aws.calls(), ["install", "login"]);
 }
 
+/// What a dead run has left.
+fn dead_lock() -> Lock {
+    let (host, at) = ("h".into(), now());
+    Lock { version: VERSION, host, pid: 1, not_before: at, not_after: Some(at), removes: false, earlier: Vec::new() }
+}
+
 #[tokio::test]
 async fn each_run_writes_its_own_lock_down_whatever_dead_runs_left() {
-    let left =
-        Lock { version: VERSION, host: "h".into(), pid: 1, not_before: now(), not_after: Some(now()), earlier: Vec::new() };
+    let left = dead_lock();
     for (name, preview_only, left) in [("new", true, None), ("left", true, Some(left.clone())), ("change", false, Some(left))] {
         let aws = Aws::new(&format!("own-lock-{name}"));
         aws.launch(|spec| {

@@ -144,7 +144,7 @@ fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Not
 fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
     let core = CoreStack::from(stack);
     let mut notes = Vec::new();
-    notes.extend(invalid_spec(&core, true).map(|words| refused(words, "")));
+    notes.extend(invalid_spec(&core, true).or_else(|| core.spec.old_pulumi.clone()).map(|words| refused(words, "")));
     notes.extend(frequent_resync(&core.spec).map(|words| different(words, "")));
     if core.spec.destroy_on_finalize {
         let what =
@@ -301,6 +301,11 @@ mod tests {
                 "env[A].valueFrom.fieldRef has no meaning on Fargate",
             ),
             (json!({ "programRef": null }), Verdict::Refused, "no source; set one of"),
+            (
+                driftless_api::merge(template(&json!({ "image": "pulumi/pulumi:3.197.0" })), &json!({ "config": { "n": 1 } })),
+                Verdict::Refused,
+                "spec.workspaceTemplate.spec.image is \"pulumi/pulumi:3.197.0\"",
+            ),
             (pod(&json!({ "hostNetwork": true })), Verdict::Refused, "podTemplate.spec.hostNetwork has no meaning on Fargate"),
             (json!({ "backend": "file:///state" }), Verdict::Refused, "the backend is file://"),
             (

@@ -7,12 +7,14 @@
 //! **Reading is lenient**: unknown fields are dropped, and a status field that does not decode is absent. The API server has
 //! checked an object against the schema of the day it was written, which may have been another operator's.
 
+mod backend;
 mod convert;
 pub mod crds;
 pub mod finalizer;
 mod flux;
 mod json;
 mod merge;
+mod mount_path;
 pub mod names;
 mod own_source;
 mod pod;

@@ -3,25 +3,18 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use driftless_core::{Mount, RUNNER_VOLUME, SECRETS, SHARE};
+use driftless_core::{Mount, SHARE};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
     merge,
+    mount_path::{check_file, check_path, is_ours},
     shape::{is_label, is_set, list, meaningless, typed},
 };
 
 /// The name of the volume at [`SHARE`], which every container has here, as in PKO.
 const SHARE_NAME: &str = "share";
-/// Names that are taken in the volumes that every task has.
-const TAKEN: [(&str, &[&str]); 2] =
-    [(SHARE, &[".env", "source", "workspace"]), (SECRETS, &["eks.amazonaws.com", "kubernetes.io"])];
-/// Where no volume can be: they are the kernel's, the runner's, and that of which `/var/run` is a link in most images.
-const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
-/// EKS's mount path of the token for a role, and the annotation that a task has it by.
-const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
-const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
 /// The maximum number of mounts of a container: the launcher reads a volume once more for each of them.
 const MAX_MOUNTS: usize = 64;
 /// Each is one call for a token, now and whenever it is renewed.
@@ -358,46 +351,13 @@ fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
     Ok(files)
 }
 
-/// A file of a volume stays within it.
-fn check_file(at: &str, path: &str) -> Result<(), String> {
-    let is_within = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
-    is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without .."))
-}
-
-fn check_path(at: &str, path: &str) -> Result<(), String> {
-    let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
-    if !is_path {
-        return Err(format!("{at} is {path:?}; write an absolute path without .. and :"));
-    }
-    if path == IRSA || is_below(path, IRSA) {
-        let remedy = format!("set the annotation {IRSA_ROLE} of the ServiceAccount, and remove the mount");
-        return Err(format!("{at} is {path:?}, where a task has the token for its ServiceAccount's role; {remedy}"));
-    }
-    let is_over = |ours: &str| path == ours || is_below(ours, path);
-    let is_in = |taken: &str| path == taken || is_below(path, taken);
-    let is_taken = |(ours, names): &(&str, &[&str])| is_over(ours) || names.iter().any(|name| is_in(&format!("{ours}/{name}")));
-    if TAKEN.iter().any(is_taken) || NOT_MOUNTED.into_iter().any(is_in) {
-        return Err(format!("{at} is {path:?}, where a task has files of its own; write another path"));
-    }
-    Ok(())
-}
-
-/// Whether a path is in a volume that every task has.
-fn is_ours(path: &str) -> bool {
-    is_below(path, SHARE) || is_below(path, SECRETS)
-}
-
-fn is_below(path: &str, directory: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
-}
-
 #[cfg(test)]
 mod tests {
     use driftless_core::DefaultSize;
     use serde_json::json;
 
     use super::*;
-    use crate::WorkspaceSpec;
+    use crate::{WorkspaceSpec, mount_path::IRSA};
 
     fn workspace(volume: &Value, mount: &Value, init: &Value) -> WorkspaceSpec {
         serde_json::from_value(json!({ "podTemplate": { "spec": {

@@ -144,6 +144,11 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
     );
     assert_eq!(update(json!({ "ttlAfterCompleted": "1h" })), "");
     assert_eq!(workspace(json!({ "image": "mine" })), "");
+    let lost = CoreStack::from(&stack(&json!({ "backend": "file:///tmp/state" }))).spec.task_backend;
+    assert_eq!(lost.as_deref(), Some("file:///tmp/state"));
+    let old = stack(&json!({ "config": { "n": 1 }, "workspaceTemplate": { "spec": { "image": "pulumi/pulumi:3.197.0" } } }));
+    let spec = CoreStack::from(&old).spec;
+    assert!(spec.refused.is_none() && spec.old_pulumi.is_some_and(|words| words.starts_with(&format!("{at}.image is "))));
 }
 
 #[test]

@@ -27,6 +27,9 @@ pub struct Lock {
     /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
+    /// The operation removes the stack when all of it is destroyed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removes: bool,
     /// The locks that earlier dead runs may have left, newest first: a run that dies before its pulumi checks for locks removes none.
     /// Empty in what a task writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -326,6 +329,7 @@ mod tests {
             pid,
             not_before: Timestamp::UNIX_EPOCH,
             not_after: None,
+            removes: false,
             earlier: Vec::new(),
         };
         let pids = |lock: &Lock| lock.all().map(|lock| lock.pid).collect::<Vec<_>>();

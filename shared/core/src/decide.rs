@@ -157,7 +157,10 @@ impl<'a> Look<'a> {
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
-            return self.invalid(message);
+            return self.invalid(reason::SPEC_INVALID, message);
+        }
+        if let Some(message) = self.stack.spec.old_pulumi.clone() {
+            return self.invalid(reason::PULUMI_VERSION_TOO_LOW, message);
         }
         if let Some(project) = from_state {
             return match self.wants("") {
@@ -247,8 +250,8 @@ impl<'a> Look<'a> {
     }
 
     /// The spec cannot be run. An Event tells of it once.
-    fn invalid(&mut self, message: String) -> Readiness {
-        let readiness = Readiness::stalled(reason::SPEC_INVALID, message.clone());
+    fn invalid(&mut self, reason: &'static str, message: String) -> Readiness {
+        let readiness = Readiness::stalled(reason, message.clone());
         if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
             let event_type = EventType::Warning;
             self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message, revision: None });
@@ -385,7 +388,8 @@ impl<'a> Look<'a> {
         {
             self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
             if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
-                return self.invalid(format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> ")));
+                let message = format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> "));
+                return self.invalid(reason::SPEC_INVALID, message);
             }
             self.effects.extend(unmet.requests);
             self.stack.status.waits_for = Some(unmet.first);
@@ -446,7 +450,7 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The Events that tell what of a spec is ignored, and what of it costs much.
+/// The Events that tell what of a spec is ignored, what of it costs much, and that its state is lost.
 fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
@@ -454,7 +458,16 @@ fn notes(spec: &StackSpec) -> Vec<Effect> {
         event(EventType::Normal, "PodFieldsIgnored", note)
     });
     let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, "FrequentResync", note));
-    ignored.into_iter().chain(frequent).collect()
+    let lost = spec.task_backend.as_ref().map(|url| {
+        let fact = format!("the backend {url:?} is on the disk of the task, which ends with the run");
+        let remedy = "keep the state in an object store, such as s3://BUCKET";
+        event(
+            EventType::Warning,
+            "StateNotKept",
+            format!("{fact}; the next run finds no state and creates everything again; {remedy}"),
+        )
+    });
+    ignored.into_iter().chain(frequent).chain(lost).collect()
 }
 
 /// The words for a Stack that asks for more resyncs than the installation allows, or for many.

@@ -83,8 +83,15 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     );
     if ours {
         check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
-        let waits_for_a_change = matches!(&plan.status.readiness, Some(Readiness::Stalled { reason: why, .. })
-            if matches!(*why, reason::SPEC_INVALID | reason::UPDATE_FAILED | reason::UPDATE_CONFLICT | reason::SOURCE_UNAVAILABLE));
+        let ended_by_a_change = [
+            reason::SPEC_INVALID,
+            reason::PULUMI_VERSION_TOO_LOW,
+            reason::UPDATE_FAILED,
+            reason::UPDATE_CONFLICT,
+            reason::SOURCE_UNAVAILABLE,
+        ];
+        let waits_for_a_change =
+            matches!(&plan.status.readiness, Some(Readiness::Stalled { reason, .. }) if ended_by_a_change.contains(reason));
         let ready = plan.status.readiness == Some(Readiness::Ready);
         check(
             ready

@@ -137,8 +137,12 @@ pub struct StackSpec {
     /// What is wrong with the templates, or with a field that means nothing here: a run without it would be another run. In words,
     /// with the field and the remedy.
     pub refused: Option<String>,
+    /// Why the pulumi of the Workspace template's image cannot set the configuration, with the remedy.
+    pub old_pulumi: Option<String>,
     /// Fields of the Workspace template that only say where or how a pod runs, and are ignored.
     pub pod_only: Vec<String>,
+    /// The URL of the backend, if its files are certainly on the disk of a task, which ends with its run.
+    pub task_backend: Option<String>,
 }
 
 /// Which source a spec names.

@@ -159,7 +159,8 @@ pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> 
             format!("{named} at {revision} has no directory {dir:?}; correct {field}, or add it to the source")
         }
         Project::NoFile => {
-            format!("{named} at {revision} has no Pulumi.yaml in {dir:?}; correct {field}, or add it to the source")
+            let place = if dir.is_empty() { "its root".into() } else { format!("{dir:?}") };
+            format!("{named} at {revision} has no Pulumi.yaml in {place}; correct {field}, or add it to the source")
         }
         Project::There => return None,
     };

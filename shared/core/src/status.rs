@@ -114,6 +114,8 @@ pub mod reason {
     pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
     /// The spec cannot be run.
     pub const SPEC_INVALID: &str = "SpecInvalid";
+    /// The image's pulumi cannot set the configuration.
+    pub const PULUMI_VERSION_TOO_LOW: &str = "PulumiVersionTooLow";
     /// The source is not there, has nothing, or cannot be fetched.
     pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
     /// Not tried again until something changes.

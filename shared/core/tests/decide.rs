@@ -71,6 +71,16 @@ fn ignored_pod_fields_are_told_with_the_first_run_of_an_edit() {
 }
 
 #[test]
+fn backend_that_ends_with_the_run_is_told() {
+    let mut stack = stack();
+    assert_eq!(told(&stack, "StateNotKept"), None);
+    stack.spec.task_backend = Some("file:///state".into());
+    let note = told(&stack, "StateNotKept").unwrap();
+    assert!(note.starts_with("the backend \"file:///state\" is on the disk of the task, which ends with the run; "), "{note}");
+    assert!(created(&plan(&snapshot(stack))).is_some(), "it is run all the same");
+}
+
+#[test]
 fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
     for (asked, least, note) in [
         (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day")),
@@ -207,6 +217,17 @@ fn an_edit_during_a_run_leads_to_one_more_run() {
     let update = created(&plan).unwrap();
     assert_eq!((update.current.generation, update.message.as_str()), (2, "New stack generation: 2"));
     assert_ne!(update.current.name, "shop-111");
+}
+
+#[test]
+fn pulumi_that_cannot_set_the_configuration_has_a_reason_of_its_own() {
+    let mut stack = stack();
+    stack.spec.old_pulumi = Some("spec.image: no".into());
+    let found = plan(&snapshot(stack.clone()));
+    assert_eq!((condition(&found).as_str(), created(&found)), ("Stalled/PulumiVersionTooLow: spec.image: no", None));
+    assert_eq!(told(&stack, "StackConfigInvalid").as_deref(), Some("spec.image: no"));
+    stack.spec.refused = Some("spec.a: no".into());
+    assert_eq!(condition(&plan(&snapshot(stack))), "Stalled/SpecInvalid: spec.a: no");
 }
 
 #[test]

@@ -156,6 +156,10 @@ fn no_task_is_started_for_a_directory_that_has_no_project() {
             format!("Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa {what}; correct spec.fluxSource.dir");
         assert!(condition(&plan).starts_with(&words), "{}", condition(&plan));
     }
+    let SourceRef::Flux { dir, .. } = &mut snapshot.stack.spec.sources[0] else { panic!("a Flux source") };
+    dir.clear();
+    let words = condition(&plan(&snapshot));
+    assert!(words.contains("at main@sha1:aaa has no Pulumi.yaml in its root; correct spec.fluxSource.dir"), "{words}");
 }
 
 #[test]

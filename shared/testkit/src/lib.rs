@@ -80,7 +80,7 @@ struct State {
     cluster: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,
     terminating: BTreeSet<String>,
-    /// Kinds whose objects nobody may read or write.
+    /// Kinds whose objects cannot be read or written: the API server answers as to a client without the right.
     forbidden: BTreeSet<String>,
     events: Vec<String>,
 }

@@ -236,7 +236,15 @@ impl Runner {
                 return self.never_end(Some(spec.run.uid), now, ledger);
             }
         }
-        let lock = Lock { version: VERSION, host: "sim".into(), pid: 1, not_before: now, not_after: None, earlier: Vec::new() };
+        let lock = Lock {
+            version: VERSION,
+            host: "sim".into(),
+            pid: 1,
+            not_before: now,
+            not_after: None,
+            removes: false,
+            earlier: Vec::new(),
+        };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
         let end = if dice.chance(odds.kill) {

@@ -312,7 +312,7 @@ async fn go_variables() -> Result<[(&'static str, String); 4]> {
 /// The world, in which a run may be silent for as long as npm and the compiler of Go are on a busy machine.
 async fn world() -> Result<(Handle, Turn)> {
     let (world, turn) = shared().await?;
-    // Whoever opens the world resets its settings: all tests of this file have opened it when this ends.
+    // Opening the world resets its settings; when this ends, all tests of this file have opened it.
     compile_go().await?;
     world.control.set("SILENCE_SECONDS", "300").await?;
     Ok((world, turn))

@@ -1,4 +1,4 @@
-//! The log of a run, as whoever may read its namespace sees it.
+//! The log of a run, as a user with read access to its namespace sees it.
 
 use std::{fs, path::Path};
 

@@ -26,8 +26,19 @@ async fn a_program_is_run_and_its_edit_is_run_once() -> Result<()> {
     assert_eq!((last.state.as_deref(), last.operation.as_deref(), last.generation), (Some("succeeded"), Some("up"), Some(1)));
     assert_eq!(last.last_successful_commit.as_deref(), Some("1"), "the Program's generation");
     assert!(stack.finalizers().iter().any(|finalizer| finalizer == "finalizer.stack.pulumi.com"));
-    let artifact = team.program_object("app").await?.status.and_then(|status| status.artifact).context("status.artifact")?;
-    assert_eq!(artifact.revision, "1");
+    let status = team.program_object("app").await?.status.context("status")?;
+    assert_eq!(status.observed_generation, Some(1));
+    let artifact = status.artifact.context("status.artifact")?;
+    let folder = format!("trees/world/{}/program.app/{}/", team.name, artifact.digest.unwrap_or_default().replace(':', "-"));
+    let url = format!("s3://{}/{folder}", world.get("WORLD_BUCKET")?);
+    assert_eq!((artifact.path, artifact.url, artifact.revision.as_str()), (folder, url, "1"));
+    ensure!(
+        artifact.size > Some(0) && artifact.last_update_time.is_some(),
+        "{:?} {:?}",
+        artifact.size,
+        artifact.last_update_time
+    );
+    ensure!(artifact.metadata.is_empty(), "{:?}", artifact.metadata);
 
     team.apply_program("app", &team.program("app.txt", "two", "")?).await?;
     team.wait("app", "to have run generation 2 of the Program", |stack| commit(stack) == Some("2")).await?;

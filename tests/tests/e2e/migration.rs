@@ -310,7 +310,8 @@ async fn install_pko(world: &Handle) -> Result<()> {
     .await
 }
 
-async fn kubectl(world: &Handle, arguments: &[&str]) -> Result<String> {
+/// What `kubectl` prints for the administrator of the world.
+pub async fn kubectl(world: &Handle, arguments: &[&str]) -> Result<String> {
     let output = Command::new(Path::new(world.get("WORLD_TOOLS")?).join("kubectl"))
         .args(arguments)
         .env("KUBECONFIG", world.get("KUBECONFIG")?)

@@ -194,7 +194,7 @@ impl Place<'_> {
             let found = output(&stack, key).unwrap_or(&Value::Null);
             ensure!(found == wanted, "the output {key} is {found}, not {wanted}");
         }
-        // The Stack may be told of the end before the Update is.
+        // The Stack can show the end of the run before the Update does.
         let update = succeeded(team, &last_update(&stack).context("lastUpdate")?).await?;
         // A preview finds what the Stack beside it does not want.
         let changes = ours(&update).summary;

@@ -97,6 +97,7 @@ async fn esc_environments_give_configuration_and_variables() -> Result<()> {
             "apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: app, namespace: NAMESPACE }}\nspec:\n  \
              stack: {USER}/dev\n  backend: {}\n  accessTokenSecret: cloud\n  programRef: {{ name: app }}\n  \
              environment: [app/shared, app/dev]\n  destroyOnFinalize: true\n  \
+             envRefs: {{ PULUMI_CONSOLE_DOMAIN: {{ type: Literal, literal: {{ value: console.example }} }} }}\n  \
              updateTemplate: {{ spec: {{ message: {message} }} }}\n",
             cloud.url
         ))
@@ -124,8 +125,14 @@ async fn esc_environments_give_configuration_and_variables() -> Result<()> {
     team.wait("app", "to be Ready after a second run", outputs("hello")).await?;
     // The Stack can be Ready before its Update is complete.
     let second = team.updates("app").await?.pop().context("an Update")?;
-    let second = ours(&wait(&team, &second.name_any(), "to be complete", Update::is_complete).await?);
-    ensure!(second.changes.keys().eq(["same"]), "{:?}", second.changes);
+    let second = wait(&team, &second.name_any(), "to be complete", Update::is_complete).await?;
+    let changes = ours(&second).changes;
+    ensure!(changes.keys().eq(["same"]), "{changes:?}");
+    let permalink = second.status.and_then(|status| status.permalink).context("a permalink")?;
+    let place = format!("http://console.example/{USER}/app/dev/updates/");
+    ensure!(permalink.starts_with(&place), "{permalink}");
+    let last = team.stack("app").await?.status.and_then(|status| status.last_update);
+    assert_eq!(last.and_then(|last| last.permalink), Some(permalink));
     let state = json!(cloud.stacks()).to_string();
     ensure!(state.contains("ciphertext") && !state.contains(HUSH), "{state}");
 

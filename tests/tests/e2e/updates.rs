@@ -14,7 +14,10 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::world::{alone, looked, shared};
+use crate::{
+    migration::kubectl,
+    world::{alone, looked, shared},
+};
 
 /// The Updates of a namespace.
 pub fn updates(team: &Namespace<'_>) -> Api<Update> {
@@ -81,6 +84,8 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
     assert_eq!(ours(&preview).summary.as_deref(), Some("no changes"));
     ensure!(ours(&preview).log.is_some_and(|log| log.contains("/cloudwatch/")), "{:?}", preview.status);
     wait(&team, "preview", "to lose our finalizer, which comes last", |update| update.finalizers().is_empty()).await?;
+    let table = kubectl(&world, &["get", "updates.auto.pulumi.com", "preview", "--namespace", &team.name]).await?;
+    ensure!(["CHANGES", "DURATION", "no changes"].iter().all(|text| table.contains(text)), "{table}");
 
     // Somebody else changes what was made: a refresh sees it, and an up mends it.
     std::fs::write(&file, "drifted")?;
@@ -143,6 +148,19 @@ async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
             "{ driftless.dev/max-duration: soon }",
             "{ workspaceName: app, stackName: dev, type: up }",
             "driftless.dev/max-duration is \"soon\"",
+        ),
+        (
+            "no-tree",
+            "{}",
+            "{ stackName: dev, type: up, driftless: { workspace: {}, \
+             tree: { digest: ../x, source: { apiVersion: x/v1, kind: Any, name: any } } } }",
+            "spec.driftless.tree.digest is \"../x\"",
+        ),
+        (
+            "no-shape",
+            "{}",
+            "{ stackName: dev, type: destroy, driftless: { workspace: { local: { dir: /app } } } }",
+            "spec.driftless.workspace.local has no meaning on Fargate",
         ),
     ] {
         apply_update(&team, name, annotations, spec).await?;

@@ -83,7 +83,27 @@ fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
 #[test]
 fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
     let annotated = |name: &str, word: &str| json!({ "metadata": { "annotations": { name: word } } });
+    let own = |workspace: Value, tree: Value| json!({ "driftless": { "workspace": workspace, "tree": tree } });
+    let tree =
+        |digest: &str, kind: &str| json!({ "digest": digest, "source": { "apiVersion": "x/v1", "kind": kind, "name": "g" } });
+    let nameless = json!({ "projectInfo": { "name": "", "runtime": "yaml" } });
     for (spec, more, words) in [
+        (own(project(), tree("../x", "Kind")), json!({}), "spec.driftless.tree.digest is \"../x\""),
+        (own(project(), tree("sha256:1", "../x")), json!({}), "spec.driftless.tree.source.kind is \"../x\""),
+        (own(project(), json!({})), json!({}), "spec.driftless.tree names no source or no digest"),
+        (
+            own(Value::Null, tree("sha256:1", "Kind")),
+            json!({}),
+            "spec.driftless.workspace is missing; write the spec of a Workspace",
+        ),
+        (own(json!({}), Value::Null), json!({}), "there is nothing to run"),
+        (own(nameless, Value::Null), json!({}), "there is nothing to run"),
+        (own(json!({ "env": 1 }), tree("sha256:1", "Kind")), json!({}), "spec.driftless.workspace: invalid type"),
+        (
+            own(driftless_api::merge(project(), &json!({ "local": {} })), Value::Null),
+            json!({}),
+            "spec.driftless.workspace.local has no meaning on Fargate",
+        ),
         (
             json!({ "type": "apply" }),
             json!({}),
@@ -104,10 +124,8 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         let object = world.object(&key("Update", "n", "u")).unwrap();
         insert(&world, &key("Update", "n", "u"), &driftless_api::merge(object, &more));
         looked(&world, &hint("u"));
-        let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, "uid-u"))];
-        let Owner { task, refused, .. } = from_json("owner", owner).unwrap();
-        let refused = refused.unwrap();
-        assert!(task.is_none() && refused.contains(words), "{refused}");
+        let refused = refused(&world, "u");
+        assert!(refused.contains(words), "{refused}");
         assert!(world.live_tasks().is_empty() && tells_recorder_of(&received(&world), "u"));
     }
 }

@@ -89,6 +89,14 @@ fn waits(world: &World, name: &str) -> (String, String) {
     (ours.waiting_reason.unwrap_or_default(), ours.waiting_for.unwrap_or_default())
 }
 
+/// Why an Update has no task and never will have one.
+fn refused(world: &World, name: &str) -> String {
+    let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))];
+    let Owner { task, refused, .. } = from_json("owner", owner).unwrap();
+    assert_eq!(task, None);
+    refused.unwrap()
+}
+
 /// What is in the folder of the only task.
 fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
     let [task] = &world.live_tasks()[..] else { panic!("{:?}", world.live_tasks()) };

@@ -133,7 +133,15 @@ fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
         let end = TaskEnd { code: Some(StopCode::Exited), at: stopped_at, ..TaskEnd::default() };
         let world = stopped(&end, |world, task| {
             assert_eq!(world.now(), at);
-            let lock = Lock { version: VERSION, host: "h".into(), pid: 1, not_before: at, not_after: None, earlier: Vec::new() };
+            let lock = Lock {
+                version: VERSION,
+                host: "h".into(),
+                pid: 1,
+                not_before: at,
+                not_after: None,
+                removes: false,
+                earlier: Vec::new(),
+            };
             put(world, &format!("{task}out/lock"), &to_json(&lock));
         });
         let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
@@ -144,7 +152,15 @@ fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
 #[test]
 fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
     let at = World::new(0, Faults::NONE).now();
-    let lock = |pid| Lock { version: VERSION, host: "h".into(), pid, not_before: at, not_after: Some(at), earlier: Vec::new() };
+    let lock = |pid| Lock {
+        version: VERSION,
+        host: "h".into(),
+        pid,
+        not_before: at,
+        not_after: Some(at),
+        removes: false,
+        earlier: Vec::new(),
+    };
     let before = Lock { earlier: vec![lock(1)], ..lock(2) };
     for (pid, earlier) in [(3, vec![2, 1]), (2, vec![1])] {
         let end = TaskEnd { code: Some(StopCode::Exited), at: Some(at), ..TaskEnd::default() };

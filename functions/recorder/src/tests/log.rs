@@ -26,6 +26,17 @@ fn not_stored(world: &World) -> Vec<String> {
     world.events().into_iter().filter(|event| event.contains(" LogNotStored: ")).collect()
 }
 
+/// A run that logs a line, shows its progress and ends, which is recorded twice.
+fn run_to_its_end(world: &World) {
+    log(world, 1, "a\n");
+    progress(world, 1);
+    show(world);
+    assert_eq!(ours(world)["summary"], "1/20", "the progress shows although the log is not stored");
+    report(world, &succeeded(world));
+    look(world);
+    look(world);
+}
+
 #[test]
 fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
     let world = running();
@@ -132,13 +143,7 @@ fn config_map_of_another_owner_is_left_as_it_is() {
         let metadata = json!({ "namespace": "n", "name": "u-log", "ownerReferences": owners });
         world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": { "0001": "theirs" } }));
         let before = config_map(&world);
-        log(&world, 1, "a\n");
-        progress(&world, 1);
-        show(&world);
-        assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
-        report(&world, &succeeded(&world));
-        look(&world);
-        look(&world);
+        run_to_its_end(&world);
         assert_eq!((config_map(&world), &ours(&world)["logConfigMap"]), (before, &Value::Null));
         let told =
             "Update n/u Warning LogNotStored: the ConfigMap u-log is there and is not this Update's; delete it and run again";
@@ -163,13 +168,7 @@ fn config_map_that_cannot_be_read_delays_no_run() {
 fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
     let world = running();
     world.forbid("ConfigMap");
-    log(&world, 1, "a\n");
-    progress(&world, 1);
-    show(&world);
-    assert_eq!(ours(&world)["summary"], "1/20", "the progress shows all the same");
-    report(&world, &succeeded(&world));
-    look(&world);
-    look(&world);
+    run_to_its_end(&world);
     let status = update(&world)["status"].clone();
     assert_eq!(
         (&status["conditions"][1]["reason"], &status["driftless"]["logConfigMap"]),

@@ -33,7 +33,10 @@ env > "$DIR/env"
 for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
 [ -z "$log" ] || cat "$DIR/events" > "$log"
 [ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
-[ "$call" != "stack select" ] || [ ! -e "$DIR/no-stack" ] || { echo "error: no stack named 'dev' found" >&2; exit 255; }
+[ "$call" != "stack select" ] || [ ! -e "$DIR/gone" ] || case "$*" in
+  *--create*) ;;
+  *) echo "error: no stack named 'dev' found" >&2; exit 255 ;;
+esac
 [ "$call" != "$(cat "$DIR/starves")" ] || { echo "oom_kill 4" > "$DIR/vmstat"; echo "error: the plugin is gone" >&2; exit 255; }
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
   trap 'echo "error: interrupted here" >&2; exit 1' INT

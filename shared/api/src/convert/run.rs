@@ -118,6 +118,8 @@ pub(super) struct Templated {
     pub metadata: EmbeddedMetadata,
     /// What the template says and nothing here can do, in words. Then the spec is as if there were no template, and is never run.
     pub refused: Option<String>,
+    /// See [`core::StackSpec::old_pulumi`].
+    pub old_pulumi: Option<String>,
 }
 
 /// As PKO does it: the template goes over `env` and all that the Stack's fields have no word for; `envFrom` and the stack come after it.
@@ -139,10 +141,10 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
     }
     let config: Vec<_> = workspace.config.iter().map(config_item).collect();
-    let refused = refused.or_else(|| match spec.shape(TEMPLATE, DefaultSize::default()) {
-        Ok(shape) => pulumi_version::too_low(&template("image"), shape.image.as_deref(), &config),
-        Err(words) => Some(words),
-    });
+    let shape = spec.shape(TEMPLATE, DefaultSize::default());
+    let image = shape.as_ref().ok().and_then(|shape| shape.image.as_deref());
+    let old_pulumi = pulumi_version::too_low(&template("image"), image, &config);
+    let refused = refused.or(shape.err());
     let mut spec = spec;
     spec.env_from.extend(workspace.env_from.iter().map(env_from));
     spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
@@ -153,7 +155,7 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
         name: workspace.stack.clone(),
         secrets_provider: workspace.secrets_provider.clone(),
     }];
-    Templated { spec, metadata, refused }
+    Templated { spec, metadata, refused, old_pulumi }
 }
 
 /// What a Stack's `updateTemplate` says and no Update can be, in words.

@@ -52,8 +52,10 @@ fn spec(stack: &Stack) -> core::StackSpec {
     let mut spec = plain(&stack.name_any(), &stack.spec);
     let workspace = super::run::templated(stack, &core::workspace(&spec));
     spec.watches_inputs = workspace.spec.reads_inputs();
+    spec.old_pulumi = workspace.old_pulumi;
     spec.refused = workspace.refused.or_else(|| super::run::update_refused(stack));
     spec.pod_only = workspace.spec.pod_only(super::run::TEMPLATE);
+    spec.task_backend = workspace.spec.task_backend(super::run::TEMPLATE);
     let words = [
         (names::INPUTS, &[names::IGNORE][..]),
         (names::SEAL, &[names::NEVER]),
@@ -138,7 +140,9 @@ fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
         service_account_name: spec.service_account_name.clone(),
         watches_inputs: false,
         refused: None,
+        old_pulumi: None,
         pod_only: Vec::new(),
+        task_backend: None,
     }
 }
 

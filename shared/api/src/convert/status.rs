@@ -16,13 +16,14 @@ const NO_DRIFT: &str = "NoDrift";
 const REMEDIATED: &str = "Remediated";
 
 /// Every reason that a decision gives, so that one that is read back is the same again.
-const REASONS: [&str; 10] = [
+const REASONS: [&str; 11] = [
     reason::STACK_PROCESSING,
     reason::RETRYING_AFTER_FAILURE,
     reason::PREVIEW_FAILED,
     reason::PLATFORM_FAILURE,
     reason::PREREQUISITE_NOT_SATISFIED,
     reason::SPEC_INVALID,
+    reason::PULUMI_VERSION_TOO_LOW,
     reason::SOURCE_UNAVAILABLE,
     reason::UPDATE_FAILED,
     reason::UPDATE_CONFLICT,

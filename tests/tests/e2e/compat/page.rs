@@ -123,6 +123,10 @@ fn the_page_names_every_case_and_no_other() -> Result<()> {
         };
         ensure!(known, "the page names {name:?}, which is no case and no test");
     }
+    let is_header = |row: &Vec<_>| row.last() == Some(&"shown by");
+    let unshown: Vec<_> =
+        rows.iter().filter(|row| !is_header(row) && row.get(2).is_none_or(|shown| !shown.contains('`'))).collect();
+    ensure!(unshown.is_empty(), "these rows name no case {unshown:#?}");
     let untold: Vec<_> = cases.iter().filter(|case| !named.contains(case.as_str())).collect();
     ensure!(untold.is_empty(), "the page does not name the cases {untold:#?}");
     Ok(())

@@ -1,0 +1,29 @@
+//! What a run leaves beside its Update and what goes with the Update: the outputs Secret and the ConfigMap with the log.
+
+use driftless_api::{Update, names};
+use kube::{Resource as _, ResourceExt, core::ObjectMeta};
+
+/// The remedy where such an object may not be written.
+pub(crate) const BIND: &str =
+    "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
+
+/// The metadata of an object of that name.
+pub(crate) fn metadata(update: &Update, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: update.namespace(),
+        labels: Some([(names::AUTO_COMPONENT.to_owned(), names::AUTO_COMPONENT_UPDATE.to_owned())].into()),
+        owner_references: update.controller_owner_ref(&()).map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Whether an object that was found under the name is this Update's.
+pub(crate) fn is_of(object: &impl ResourceExt, update: &Update) -> bool {
+    object.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())
+}
+
+/// The message where it is not.
+pub(crate) fn is_another(kind: &str, name: &str) -> String {
+    format!("the {kind} {name} is there and is not this Update's; delete it and run again")
+}

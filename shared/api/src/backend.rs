@@ -1,0 +1,72 @@
+//! Whether a backend outlives the runs that use it.
+
+use std::path::Path;
+
+use driftless_core::{DefaultSize, SHARE};
+
+use crate::WorkspaceSpec;
+
+/// Directories that every task has for itself, besides the volumes of its Workspace.
+const TASK_DIRECTORIES: [&str; 2] = [SHARE, "/tmp"];
+
+impl WorkspaceSpec {
+    /// Returns the URL of the backend, if its files are certainly on the disk of a task, which ends with its run. See
+    /// [`WorkspaceSpec::shape`] for `at`.
+    #[must_use]
+    pub fn task_backend(&self, at: &str) -> Option<String> {
+        let (_, env) = self.environment(at).ok()?;
+        let url = env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value?;
+        let mounts = self.shape(at, DefaultSize::default()).ok()?.mounts;
+        let directories = mounts.iter().map(|mount| mount.path.as_str()).chain(TASK_DIRECTORIES);
+        is_below(&url, directories).then_some(url)
+    }
+}
+
+/// Whether a backend's files are below one of these directories, or below the home or the project of the run.
+fn is_below<'a>(url: &str, mut directories: impl Iterator<Item = &'a str>) -> bool {
+    let Some(path) = url.strip_prefix("file://") else { return false };
+    let path = path.split_once('?').map_or(path, |(path, _)| path);
+    !path.starts_with('/') || directories.any(|directory| Path::new(path).starts_with(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn task_backend(spec: Value) -> Option<String> {
+        serde_json::from_value::<WorkspaceSpec>(spec).unwrap().task_backend("spec")
+    }
+
+    #[test]
+    fn files_on_the_disk_of_a_task_are_known_by_their_path() {
+        let mounts = json!([{ "name": "state", "mountPath": "/state/" }, { "name": "empty", "mountPath": "/empty" }]);
+        for (url, expected) in [
+            ("file:///state", true),
+            ("file:///state/a?no_tmp_dir=true", true),
+            ("file:///empty/a", true),
+            ("file:///tmp/state", true),
+            ("file:///share/state", true),
+            ("file://~", true),
+            ("file://.", true),
+            ("file:///stateful", false),
+            ("file:///mnt/state", false),
+            ("s3://state", false),
+            ("https://api.pulumi.com", false),
+        ] {
+            let volumes = json!([{ "name": "state", "secret": { "secretName": "s" } }, { "name": "empty", "emptyDir": {} }]);
+            let containers = json!([{ "name": "pulumi", "volumeMounts": mounts }]);
+            let pod = json!({ "podTemplate": { "spec": { "volumes": volumes, "containers": containers } } });
+            let env = json!({ "env": [{ "name": "PULUMI_BACKEND_URL", "value": url }] });
+            assert_eq!(task_backend(crate::merge(pod, &env)).as_deref(), expected.then_some(url));
+        }
+    }
+
+    #[test]
+    fn backend_that_a_secret_names_is_not_judged() {
+        let of_secret = json!({ "name": "PULUMI_BACKEND_URL", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } });
+        assert_eq!(task_backend(json!({ "env": [of_secret] })), None);
+        assert_eq!(task_backend(json!({})), None);
+    }
+}
