@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use driftless_contract::{Config, ConfigValue, Operation, RunSpec};
+use driftless_contract::{Config, ConfigValue, Lock, Operation, RunSpec};
 use serde_json::{Value, json};
 
 /// Longer values are given on standard input: Linux takes 128 KiB for one argument, and JSON in JSON may be three times as long.
@@ -33,7 +33,7 @@ pub(crate) const REMOVE: &str = "--remove";
 
 /// Why the stack of a destroy may be missing, although its name and its backend are right.
 pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
-    let dead = || spec.stale_lock.iter().flat_map(|dead| dead.all());
+    let dead = || spec.stale_lock.iter().flat_map(Lock::all);
     if spec.create {
         Some("no run came as far as to make something")
     } else {

@@ -358,7 +358,7 @@ async fn destroy_of_a_missing_stack_succeeds_if_a_dead_run_was_removing_it() {
         let aws = Aws::new(name);
         fs::write(aws.dir.join("gone"), "").unwrap();
         aws.launch(|spec| {
-            (spec.operation, spec.create, spec.remove) = (Operation::Destroy, succeeds, remove);
+            (spec.operation, spec.create, spec.remove) = (Operation::Destroy, false, remove);
             spec.stale_lock = stale_lock;
         });
         aws.run().await.unwrap();

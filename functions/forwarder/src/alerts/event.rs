@@ -32,6 +32,7 @@ const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkip
 /// What is told of a Kubernetes Event. Who may write Events here could forge one that is ours, with `managedFields` of any depth.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_field_names, reason = "they are Kubernetes' names")]
 pub(crate) struct Event {
     #[serde(deserialize_with = "metadata")]
     pub(super) metadata: ObjectMeta,
