@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use driftless_api::Stack;
 use driftless_contract::keys;
 use driftless_tests::{
-    aws::{CALLS_LOG, control::Outage},
+    aws::{CALLS_LOG, control::Outage, may_limit_memory},
     scenario::{Namespace, RUN, Source, condition, is_ready},
     world::ready,
 };
@@ -15,7 +15,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::{
     updates::ours,
-    world::{aside, aws, pid, shared},
+    world::{alone, aside, aws, pid, shared},
 };
 
 /// An image of this file's tests alone.
@@ -304,6 +304,32 @@ async fn run_out_of_memory_counts_and_names_the_field() -> Result<()> {
     team.wait("app", "to count the second", |stack| failures(stack) == (Some(1), None)).await?;
     drop(hold);
     team.ready_after("app", 3).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Result<()> {
+    if !may_limit_memory() {
+        println!("skipped: this machine lets the world make no memory cgroups");
+        return Ok(());
+    }
+    // The kernel's count of killed processes is the machine's here, and a task's on Fargate: no other run fails meanwhile.
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("hungry").await?;
+    team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 1500")?).await?;
+    let apply = async |memory: &str| {
+        let template = format!("  workspaceTemplate: {{ spec: {{ resources: {{ limits: {{ memory: {memory} }} }} }} }}\n");
+        team.apply_stack("app", Source::Program("app"), &template).await
+    };
+    apply("1Gi").await?;
+    let told = team
+        .wait("app", "to have failed", |stack| condition(stack).is_some_and(|(_, reason, _)| reason == "RetryingAfterFailure"))
+        .await?;
+    let message = told.status.and_then(|status| status.last_update?.message).unwrap_or_default();
+    let words = "the task ran out of memory and a process was killed; give it more memory with spec.workspaceTemplate.spec.resources.limits.memory";
+    ensure!(message.contains(words), "{message}");
+    apply("3Gi").await?;
+    assert_eq!(failures(&team.wait("app", "to be Ready", is_ready).await?), (Some(0), None));
     team.clear().await
 }
 
