@@ -1,5 +1,7 @@
 //! Failures of the platform under a run, which are none of its program.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, anyhow, ensure};
 use driftless_api::Stack;
 use driftless_contract::keys;
@@ -135,8 +137,11 @@ async fn ten_minutes_of_refused_pulls_start_few_tasks() -> Result<()> {
         ensure!(words && failures(stack).1 >= Some(4), "{:#?}", stack.status);
     }
     let is_ours = |call: &Value| call["operation"] == "RunTask" && call["input"]["tags"].to_string().contains(&team.name);
-    let started = world.journal(CALLS_LOG, 0, is_ours)?.len();
-    ensure!(started >= names.len() && started <= STARTS * names.len(), "{started} calls of RunTask");
+    let calls = world.journal(CALLS_LOG, 0, is_ours)?;
+    let starts: BTreeSet<_> = calls.iter().filter_map(|call| call["input"]["clientToken"].as_str()).collect();
+    // A launch that is delivered twice asks for its task twice.
+    let is_little = starts.len() <= STARTS * names.len() && calls.len() <= starts.len() + names.len();
+    ensure!(is_little && starts.len() >= 4 * names.len(), "{} starts, {} calls of RunTask", starts.len(), calls.len());
 
     world.control.fail_starts(IMAGE, None).await?;
     // Not at the next try, which is ten minutes away.
@@ -316,19 +321,19 @@ async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Resu
     // The kernel's count of killed processes is the machine's here, and a task's on Fargate: no other run fails meanwhile.
     let (world, _alone) = alone().await?;
     let team = world.namespace("hungry").await?;
-    team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 1500")?).await?;
+    team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 2500")?).await?;
     let apply = async |memory: &str| {
         let template = format!("  workspaceTemplate: {{ spec: {{ resources: {{ limits: {{ memory: {memory} }} }} }} }}\n");
         team.apply_stack("app", Source::Program("app"), &template).await
     };
-    apply("1Gi").await?;
+    apply("2Gi").await?;
     let told = team
         .wait("app", "to have failed", |stack| condition(stack).is_some_and(|(_, reason, _)| reason == "RetryingAfterFailure"))
         .await?;
     let message = told.status.and_then(|status| status.last_update?.message).unwrap_or_default();
     let words = "the task ran out of memory and a process was killed; give it more memory with spec.workspaceTemplate.spec.resources.limits.memory";
     ensure!(message.contains(words), "{message}");
-    apply("3Gi").await?;
+    apply("4Gi").await?;
     assert_eq!(failures(&team.wait("app", "to be Ready", is_ready).await?), (Some(0), None));
     team.clear().await
 }
