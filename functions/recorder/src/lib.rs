@@ -358,13 +358,16 @@ fn is_interrupted(outcome: &Outcome) -> bool {
     matches!(&outcome.verdict, Verdict::Failed { reason, .. } if reason == reason::INTERRUPTED)
 }
 
-/// Marks a run as failed by the platform if AWS took its task away, or if S3 failed its runner.
+/// Marks a run as failed by the platform if AWS or a person stopped its task, or if S3 failed its runner.
 fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
         outcome.platform_failure = is_taken_away || reason == reason::PLATFORM_FAILURE;
         match end.code {
             Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
+            Some(StopCode::Outside) if is_taken_away => {
+                message.insert_str(0, &format!("the task was stopped ({}); {}: ", end.words, end.remedy()));
+            }
             _ if is_taken_away => message.insert_str(0, &format!("AWS stopped the task ({}): ", end.words)),
             _ => {}
         }

@@ -44,10 +44,16 @@ pub use s3::{BucketEndpoint, StoreError};
 use serde::{Deserialize, de::DeserializeOwned};
 use session::{Gauge, Session, Steps, Told};
 use stop::{Stop, asked};
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 /// The launcher writes the spec, and before it all else, seconds after it started the task. Later than this, nobody will.
 const SPEC_WITHIN: Duration = Duration::from_mins(10);
+
+/// A task that is told to stop this long after its start, and has read no spec, was denied its folder or never given one.
+const SPEC_IS_LATE: Duration = Duration::from_mins(1);
 
 /// Progress is written this often, and when the operation begins, whether there is any or not: silence means that the task is gone.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
@@ -91,7 +97,10 @@ pub enum Error {
     NoRun(#[source] StoreError),
     /// The task was told to stop before it had a run.
     #[error("told to stop before a run was given to this task")]
-    Stopped,
+    Stopped {
+        /// Long after its start: S3 denies the read of the spec, or nobody wrote it.
+        late: bool,
+    },
     /// ECS does not say which task this is.
     #[error("cannot read the task's metadata")]
     Metadata(#[source] reqwest::Error),
@@ -114,10 +123,10 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NoRun(_) => EXIT_NO_RUN,
+            Self::NoRun(_) | Self::Stopped { late: true } => EXIT_NO_RUN,
             Self::Store(StoreError::Status { .. }) => EXIT_REFUSED,
             Self::Store(StoreError::Transport(_) | StoreError::Credentials(_)) => EXIT_UNREACHABLE,
-            Self::Store(StoreError::Request(_)) | Self::Stopped | Self::Metadata(_) | Self::Scratch { .. } => 1,
+            Self::Store(StoreError::Request(_)) | Self::Stopped { late: false } | Self::Metadata(_) | Self::Scratch { .. } => 1,
         }
     }
 }
@@ -125,10 +134,11 @@ impl Error {
 /// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is
 /// interrupted and the result is stored then; without a run there is nothing to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
+    let (since, is_absent) = (Instant::now(), Cell::new(false));
     let (folder, spec) = tokio::select! {
         biased;
-        begun = begin(settings) => begun?,
-        () = asked(&mut stop) => return Err(Error::Stopped),
+        begun = begin(settings, &is_absent) => begun?,
+        () = asked(&mut stop) => return Err(stopped(since.elapsed(), is_absent.get())),
     };
     let scratch = scratch(settings)?;
     let gauge = Gauge {
@@ -168,14 +178,19 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     Ok(put.retry(back_off).when(StoreError::passes).await?)
 }
 
+/// Returns why a task ends that was told to stop before it had a run: `is_absent` says how S3 answered last when it asked for the spec.
+fn stopped(waited: Duration, is_absent: bool) -> Error {
+    Error::Stopped { late: is_absent && waited > SPEC_IS_LATE }
+}
+
 /// Waits for a run: the task's folder and the spec.
-async fn begin(settings: &Settings) -> Result<(s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
+async fn begin(settings: &Settings, is_absent: &Cell<bool>) -> Result<(s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
     let client = s3::client(settings.certificates.as_deref())?;
     let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
     let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
     let prefix = keys::task(&settings.role_id, &task);
     let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
-    match given(&folder, "in/spec", "run spec").await {
+    match given(&folder, "in/spec", "run spec", is_absent).await {
         Ok(spec) => Ok((folder, spec)),
         Err(error) if error.is_absent() => Err(Error::NoRun(error)),
         Err(error) => {
@@ -211,11 +226,12 @@ async fn task_id(client: &reqwest::Client, metadata: &str) -> Result<String, req
     Ok(keys::task_id(&task.arn).to_owned())
 }
 
-/// Waits for a document that the launcher writes.
+/// Waits for a document that the launcher writes, and shows meanwhile whether S3 answers that it is not there.
 async fn given<T: DeserializeOwned>(
     folder: &s3::Folder,
     name: &str,
     what: &'static str,
+    is_absent: &Cell<bool>,
 ) -> Result<Result<T, InvalidMessage>, StoreError> {
     let once = || async { Ok(folder.get(name).await?.bytes().await?) };
     let back_off = ExponentialBuilder::default()
@@ -224,13 +240,18 @@ async fn given<T: DeserializeOwned>(
         .with_max_delay(Duration::from_secs(2))
         .without_max_times()
         .with_total_delay(Some(SPEC_WITHIN));
-    let bytes = once.retry(back_off).when(|error: &StoreError| error.is_absent() || error.passes()).await?;
+    let again = |error: &StoreError| {
+        is_absent.set(error.is_absent());
+        error.is_absent() || error.passes()
+    };
+    let bytes = once.retry(back_off).when(again).await?;
     Ok(from_json(what, &bytes))
 }
 
 async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
     let unread = |error: &dyn std::fmt::Display| format!("cannot read the program's identity: {error}");
-    let identity = given(folder, "in/identity", "identity").await.map_err(|error| Failure::platform(unread(&error)))?;
+    let identity =
+        given(folder, "in/identity", "identity", &Cell::default()).await.map_err(|error| Failure::platform(unread(&error)))?;
     identity.map_err(|error| Failure::unknown(unread(&error)))
 }
 
@@ -276,4 +297,19 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
         ended_at: now,
     }
     .fitting()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopped_task_without_a_run_says_whether_its_folder_is_denied() {
+        let late = SPEC_IS_LATE + Duration::from_secs(1);
+        for (waited, is_absent, code) in
+            [(late, true, EXIT_NO_RUN), (late, false, 1), (SPEC_IS_LATE, true, 1), (Duration::ZERO, false, 1)]
+        {
+            assert_eq!(stopped(waited, is_absent).exit_code(), code, "{waited:?} {is_absent}");
+        }
+    }
 }

@@ -90,7 +90,7 @@ async fn a_task_that_is_told_to_stop_before_it_has_a_run_ends() {
         aws.tell.send_replace(true);
     };
     let (ended, ()) = tokio::join!(aws.run(), stopping);
-    assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+    assert!(matches!(ended, Err(Error::Stopped { late: false })), "{ended:?}");
     assert!(aws.served.lock().unwrap().objects.is_empty(), "nothing is written");
 }
 

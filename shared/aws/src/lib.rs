@@ -87,7 +87,7 @@ pub trait Objects {
     fn put_sealed(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
     /// Writes a file's whole content whether or not the object is there. Memory stays bounded whatever the file's size.
     fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
-    /// Writes the object if it is not there; `false` if it is, and then nothing changed.
+    /// Writes the object if it is not there; `false` if there is one with another content, which stays.
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
     /// Copies an object within the bucket; `false` if there is none.
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;

@@ -140,7 +140,10 @@ impl Objects for Bucket {
             let request = self.client.put_object().bucket(&self.name).key(key).if_none_match("*").body(content.clone().into());
             match request.send().await {
                 Ok(_) => return Ok(true),
-                Err(error) if answered(&error, 412) => return Ok(false),
+                // An earlier try of the SDK may have written it, and its answer was lost.
+                Err(error) if answered(&error, 412) => {
+                    return Ok(self.read(key, None).await?.is_some_and(|written| written == content));
+                }
                 // A delete or another conditional write of the key was under way: S3 asks for the same again.
                 Err(error) if answered(&error, 409) && tries < CONDITIONAL_WRITES => {}
                 Err(error) if answered(&error, 409) => {

@@ -28,6 +28,9 @@ pub(crate) const STREAM_PREFIX: &str = "driftless";
 const SPOT: &str = "FARGATE_SPOT";
 /// The most characters that a tag's value has.
 const TAG_LENGTH: usize = 256;
+/// What the reason of every stop begins with that Driftless asks for. ECS keeps it with the task, where it tells such a stop from others'.
+const OURS: &str = "driftless: ";
+
 /// What every task definition and every launch has in common.
 #[derive(Clone, Debug)]
 pub struct TaskSettings {
@@ -182,7 +185,7 @@ impl Tasks for Ecs {
     }
 
     async fn stop(&self, arn: &str, reason: &str) -> Result<()> {
-        match self.client.stop_task().cluster(&self.cluster).task(arn).reason(reason).send().await {
+        match self.client.stop_task().cluster(&self.cluster).task(arn).reason(format!("{OURS}{reason}")).send().await {
             Ok(_) => Ok(()),
             // "The referenced task was not found": ECS has forgotten it, so that it stopped long ago.
             Err(error) if has_code(&error, "InvalidParameterException") => Ok(()),
@@ -271,7 +274,10 @@ fn stop_code(task: &Task) -> Option<StopCode> {
         _ if task.stopped_reason().is_some_and(|reason| reason.contains(MAINTENANCE)) => Some(StopCode::Maintenance),
         TaskStopCode::TaskFailedToStart => Some(StopCode::FailedToStart),
         TaskStopCode::EssentialContainerExited => Some(StopCode::Exited),
-        TaskStopCode::UserInitiated => Some(StopCode::Requested),
+        TaskStopCode::UserInitiated if task.stopped_reason().is_some_and(|reason| reason.starts_with(OURS)) => {
+            Some(StopCode::Requested)
+        }
+        TaskStopCode::UserInitiated => Some(StopCode::Outside),
         _ => None,
     }
 }
@@ -344,7 +350,9 @@ pub(crate) mod tests {
             (None, Some(TaskStopCode::TerminationNotice), "", Some(StopCode::Maintenance)),
             (None, Some(TaskStopCode::ServiceSchedulerInitiated), "", Some(StopCode::Maintenance)),
             (None, Some(TaskStopCode::UserInitiated), maintenance, Some(StopCode::Maintenance)),
-            (Some(SPOT), Some(TaskStopCode::UserInitiated), "its run is recorded", Some(StopCode::Requested)),
+            (Some(SPOT), Some(TaskStopCode::UserInitiated), "driftless: run is recorded", Some(StopCode::Requested)),
+            (Some(SPOT), Some(TaskStopCode::UserInitiated), "run is recorded", Some(StopCode::Outside)),
+            (None, Some(TaskStopCode::UserInitiated), "", Some(StopCode::Outside)),
             (None, Some(TaskStopCode::TaskFailedToStart), "", Some(StopCode::FailedToStart)),
             (None, Some(TaskStopCode::EssentialContainerExited), "", Some(StopCode::Exited)),
             (Some(SPOT), None, "", None),

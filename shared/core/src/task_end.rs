@@ -9,8 +9,10 @@ pub enum StopCode {
     FailedToStart,
     /// The main container exited.
     Exited,
-    /// `StopTask` was called.
+    /// Driftless called `StopTask`.
     Requested,
+    /// A person or another system called `StopTask`.
+    Outside,
     /// Fargate Spot takes the capacity back.
     Spot,
     /// AWS stops the task: maintenance, a retired host.
@@ -60,7 +62,7 @@ pub enum Cause {
 
 impl TaskEnd {
     /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the platform's
-    /// failure, unless the task was stopped on request: that is how an overdue run ends. `began`: Pulumi may have begun.
+    /// failure, unless Driftless stopped the task: that is how an overdue run ends. `began`: Pulumi may have begun.
     #[must_use]
     pub fn cause(&self, began: bool) -> Cause {
         match self.code {
@@ -71,15 +73,18 @@ impl TaskEnd {
         }
     }
 
-    /// Returns whether AWS stops the task for reasons of its own. A run that it interrupts did not fail.
+    /// Returns whether AWS or a person stops the task. A run that such a stop interrupts did not fail.
     #[must_use]
     pub fn is_taken_away(&self) -> bool {
-        matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance))
+        matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance | StopCode::Outside))
     }
 
     /// Returns what a person can do about this end.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
+        if self.code == Some(StopCode::Outside) {
+            return "someone else than Driftless stopped the task; nothing to do";
+        }
         let exits = [
             (
                 EXIT_NO_RUN,
@@ -125,7 +130,7 @@ mod tests {
 
     #[test]
     fn only_pulumi_and_its_memory_fail_a_run() {
-        use StopCode::{Exited, FailedToStart, Maintenance, Requested, Spot};
+        use StopCode::{Exited, FailedToStart, Maintenance, Outside, Requested, Spot};
         for (code, out_of_memory, began, expected) in [
             (Some(FailedToStart), false, false, Cause::Platform),
             (Some(FailedToStart), false, true, Cause::Platform),
@@ -135,6 +140,8 @@ mod tests {
             (Some(Exited), true, false, Cause::OutOfMemory),
             (Some(Requested), false, false, Cause::Platform),
             (Some(Requested), false, true, Cause::Program),
+            (Some(Outside), false, false, Cause::Platform),
+            (Some(Outside), false, true, Cause::Platform),
             (Some(Spot), false, true, Cause::Spot),
             (Some(Maintenance), false, true, Cause::Platform),
             (None, false, true, Cause::Platform),
@@ -144,9 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn task_is_taken_away_by_aws_alone() {
-        use StopCode::{Exited, FailedToStart, Maintenance, Requested, Spot};
-        for (code, expected) in [(Exited, false), (FailedToStart, false), (Requested, false), (Spot, true), (Maintenance, true)] {
+    fn task_is_taken_away_by_aws_or_a_person() {
+        use StopCode::{Exited, FailedToStart, Maintenance, Outside, Requested, Spot};
+        for (code, expected) in
+            [(Exited, false), (FailedToStart, false), (Requested, false), (Outside, true), (Spot, true), (Maintenance, true)]
+        {
             assert_eq!(end(Some(code), false).is_taken_away(), expected, "{code:?}");
         }
     }
@@ -169,5 +178,7 @@ mod tests {
             let end = TaskEnd { words: words.into(), ..TaskEnd::default() };
             assert!(end.remedy().contains(expected), "{words}: {}", end.remedy());
         }
+        let stopped = TaskEnd { words: "UserInitiated; pulumi: exit code 137".into(), ..end(Some(StopCode::Outside), false) };
+        assert!(stopped.remedy().ends_with("stopped the task; nothing to do"), "{}", stopped.remedy());
     }
 }

@@ -88,6 +88,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/functions/{function}/invoke", post(invoke))
         .route("/control/functions/{function}/chill", post(chill))
         .route("/control/variables/{name}", put(set))
+        .route("/control/functions/limit", put(limit_functions))
         .route("/control/tasks/refuse", put(refuse))
         .route("/control/tasks/refuse-spot", put(refuse_spot))
         .route("/control/tasks/limit", put(limit))
@@ -144,6 +145,7 @@ async fn reset(State(control): Shared) -> Answer<()> {
     fargate.refuse_spot(0);
     control.site.holds.set(Vec::new());
     control.site.outages.reset();
+    lambda.limit(None);
     mappings.reset().await?;
     Ok(Json(lambda.reset().await?))
 }
@@ -179,6 +181,11 @@ async fn invoke(State(control): Shared, Path(function): Path<String>, Json(event
 
 async fn chill(State(control): Shared, Path(function): Path<String>) -> Answer<()> {
     Ok(Json(control.parts.lambda.chill(&function)?))
+}
+
+async fn limit_functions(State(control): Shared, Json(executions): Json<Option<usize>>) -> Answer<()> {
+    control.parts.lambda.limit(executions);
+    Ok(Json(()))
 }
 
 async fn set(State(control): Shared, Path(variable): Path<String>, Json(value): Json<String>) -> Answer<()> {
@@ -264,8 +271,8 @@ impl Client {
         self.call(reqwest::Method::GET, "status", &()).await
     }
 
-    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, outages that concern all, capacity, and the functions' variables as
-    /// the template has them.
+    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, outages that concern all,
+    /// capacity, the account's quota of concurrent executions, and the functions' variables as the template has them.
     pub async fn reset(&self) -> Result<()> {
         self.call(reqwest::Method::POST, "reset", &()).await
     }
@@ -308,6 +315,11 @@ impl Client {
     /// Gives a variable of the functions' environment another value, such as a parameter of the template sets.
     pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
         self.call(reqwest::Method::PUT, &format!("variables/{variable}"), &value).await
+    }
+
+    /// Allows so many concurrent executions of all functions together, as the account's quota does; `None` ends the quota.
+    pub async fn limit_functions(&self, executions: Option<usize>) -> Result<()> {
+        self.call(reqwest::Method::PUT, "functions/limit", &executions).await
     }
 
     /// Lets the next `count` calls of `RunTask` find no capacity.

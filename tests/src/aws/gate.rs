@@ -2,7 +2,7 @@
 //! resource, and passes it to moto or to the local Fargate. It verifies the signatures of calls to S3; for other services a key id is as good
 //! as its secret.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use anyhow::Result;
 use axum::{
@@ -97,9 +97,9 @@ impl Refusal {
             "ecs" | "secretsmanager" => aws_json(status, &json!({ "__type": code, "message": message })),
             _ => {
                 let message = message.replace('&', "&amp;").replace('<', "&lt;");
-                let body = format!(
-                    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>"
-                );
+                let error = format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>");
+                let error = if service == "sts" { format!("<ErrorResponse>{error}</ErrorResponse>") } else { error };
+                let body = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{error}");
                 (status, [("content-type", "application/xml")], body).into_response()
             }
         }
@@ -178,13 +178,16 @@ impl Gate {
         denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
     }
 
-    /// The answer to a call that meets an outage.
-    fn outage(&self, call: &str, text: &str, entry: &mut Value) -> Option<Response> {
-        let Outage { call: of, status, code, message, .. } = self.site.outages.met_by(call, text)?;
+    /// Breaks with the answer to a call that meets an outage. A call whose answer is lost continues, and is carried out before that answer.
+    fn outage(&self, call: &str, text: &str, entry: &mut Value) -> ControlFlow<Response, Option<Response>> {
+        let Some(Outage { call: of, status, code, message, lost, .. }) = self.site.outages.met_by(call, text) else {
+            return ControlFlow::Continue(None);
+        };
         entry["fault"] = code.clone().into();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let service = of.split(' ').next().unwrap_or_default();
-        Some(Refusal::new(status, code, message).into_response(service))
+        let answer = Refusal::new(status, code, message).into_response(service);
+        if lost { ControlFlow::Continue(Some(answer)) } else { ControlFlow::Break(answer) }
     }
 
     fn may(&self, caller: &Caller, demand: &Demand) -> bool {
@@ -209,10 +212,12 @@ impl Gate {
         self.check(caller, request.demands, entry)?;
         // The administrator is the test itself, and meets no outage.
         let about = format!("{}{}", parts.uri.path(), if request.conditional { " if-none-match" } else { "" });
-        if caller.role.is_some()
-            && let Some(answer) = self.outage(&format!("s3 {}", parts.method), &about, entry)
-        {
-            return Ok(answer);
+        let mut lost = None;
+        if caller.role.is_some() {
+            match self.outage(&format!("s3 {}", parts.method), &about, entry) {
+                ControlFlow::Break(answer) => return Ok(answer),
+                ControlFlow::Continue(answer) => lost = answer,
+            }
         }
         self.site.holds.pass(&format!("{} {}", parts.method, parts.uri.path())).await;
         let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
@@ -224,7 +229,7 @@ impl Gate {
         if let Some(seal_key) = response.headers().get(s3::SEAL_KEY).and_then(|key| key.to_str().ok()).filter(|_| request.reads) {
             self.check(caller, vec![s3::seal("kms:Decrypt", seal_key, &request.object)], entry)?;
         }
-        Ok(response)
+        Ok(lost.unwrap_or(response))
     }
 
     async fn sqs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
@@ -239,10 +244,12 @@ impl Gate {
         }
         let action = operation.strip_suffix("Batch").unwrap_or(&operation);
         self.check(caller, vec![Demand::new(format!("sqs:{action}"), resource)], entry)?;
-        if let Some(answer) = self.outage(&format!("sqs {operation}"), &String::from_utf8_lossy(&bytes), entry) {
-            return Ok(answer);
-        }
-        self.forward(parts, bytes.into()).await
+        let lost = match self.outage(&format!("sqs {operation}"), &String::from_utf8_lossy(&bytes), entry) {
+            ControlFlow::Break(answer) => return Ok(answer),
+            ControlFlow::Continue(lost) => lost,
+        };
+        let answer = self.forward(parts, bytes.into()).await?;
+        Ok(lost.unwrap_or(answer))
     }
 
     async fn ecs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
@@ -254,10 +261,15 @@ impl Gate {
         let answer = match self.fargate.demands(&operation, &input) {
             Ok(demands) => {
                 self.check(caller, demands, entry)?;
-                if let Some(answer) = self.outage(&format!("ecs {operation}"), &self.fargate.text(&input), entry) {
-                    return Ok(answer);
+                let lost = match self.outage(&format!("ecs {operation}"), &self.fargate.text(&input), entry) {
+                    ControlFlow::Break(answer) => return Ok(answer),
+                    ControlFlow::Continue(lost) => lost,
+                };
+                let answer = self.fargate.call(&operation, input);
+                if let Some(lost) = lost {
+                    return Ok(lost);
                 }
-                self.fargate.call(&operation, input)
+                answer
             }
             Err(fault) => Err(fault),
         };
@@ -278,6 +290,13 @@ impl Gate {
         }
         entry["operation"] = operation.clone().into();
         let (bytes, _) = json_body(body).await?;
+        // The administrator is the test itself, and meets no outage.
+        if caller.role.is_some()
+            && let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
+                self.outage(&format!("secretsmanager {operation}"), &String::from_utf8_lossy(&bytes), entry)
+        {
+            return Ok(answer);
+        }
         let (answer, body) = self.forward(parts, bytes.into()).await?.into_parts();
         let (bytes, output) = json_body(body).await?;
         let secret = output["ARN"].as_str().unwrap_or("*");
@@ -293,6 +312,12 @@ impl Gate {
             return Err(Refusal::unsupported("this STS call is not known here"));
         }
         entry["operation"] = "GetCallerIdentity".into();
+        // It changes nothing: a lost answer is as good as a refusal.
+        if let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
+            self.outage("sts GetCallerIdentity", &caller.arn, entry)
+        {
+            return Ok(answer);
+        }
         let Caller { arn, userid, .. } = caller;
         let body = format!(
             "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult><Arn>{arn}</Arn>\
@@ -317,6 +342,12 @@ impl Gate {
         entry["input"] = json!({
             "role": field("RoleArn"), "session": field("RoleSessionName"), "audience": claims["aud"], "subject": claims["sub"],
         });
+        let text = entry["input"].to_string();
+        if let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
+            self.outage("sts AssumeRoleWithWebIdentity", &text, entry)
+        {
+            return Ok(answer);
+        }
         Ok("<AssumeRoleWithWebIdentityResponse/>".into_response())
     }
 

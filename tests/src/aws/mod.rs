@@ -29,7 +29,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
 use anyhow::{Context, Result, ensure};
 pub use authenticator::Eks;
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
-pub use fargate::PRIVATE_REGISTRY;
+pub use fargate::{PRIVATE_REGISTRY, may_limit_memory};
 pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;

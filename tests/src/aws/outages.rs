@@ -1,4 +1,4 @@
-//! Errors that AWS answers calls with instead of carrying them out: throttling, unavailability, refusals.
+//! Errors that AWS answers calls with: throttling, unavailability, refusals, and lost answers of calls that it has carried out.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// The service and the operation, such as `ecs RunTask`; of S3 the method, such as `s3 GET`. A service alone stands for all its calls.
+    /// The service and the operation, such as `ecs RunTask`; of S3 the method, such as `s3 GET`. A service alone stands for all its calls:
+    /// `s3`, `sqs`, `ecs`, `secretsmanager` or `sts`.
     pub call: String,
-    /// Only calls with this text in the path, the body or the task definition that they name. The path of a conditional write to S3 ends
+    /// Only calls with this text in the path, the body, the task definition that they name, or the subject of their token. The path of a conditional write to S3 ends
     /// with ` if-none-match` here.
     pub about: String,
     /// The share of the calls that fail, spread evenly, beginning with the first. 0 ends the outage.
@@ -24,6 +25,8 @@ pub struct Outage {
     pub code: String,
     /// The message of the error.
     pub message: String,
+    /// The call is carried out, and the caller learns only this error, as when an answer is lost on its way.
+    pub lost: bool,
     /// After how many seconds the outage ends by itself; without it, `percent: 0` ends it.
     pub seconds: Option<u64>,
 }
@@ -73,7 +76,7 @@ mod tests {
 
     fn outage(call: &str, about: &str, percent: u32) -> Outage {
         let (status, code, message) = (400, "ThrottlingException".into(), "Rate exceeded".into());
-        Outage { call: call.into(), about: about.into(), percent, status, code, message, seconds: None }
+        Outage { call: call.into(), about: about.into(), percent, status, code, message, ..Outage::default() }
     }
 
     #[test]

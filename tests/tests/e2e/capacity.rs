@@ -17,13 +17,13 @@ use crate::world::{alone, aws, nothing_was_given_up, pid, shared};
 /// An outage of the calls of `ecs` about the tasks of an image, which one test alone has.
 fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) -> Outage {
     let [call, about, code, message] = [&format!("ecs {operation}"), image, code, message].map(String::from);
-    Outage { call, about, percent, status: 400, code, message, seconds: None }
+    Outage { call, about, percent, status: 400, code, message, ..Outage::default() }
 }
 
 /// An outage of calls of S3 in the whole world.
 fn s3(call: &str, about: &str, percent: u32, status: u16, code: &str) -> Outage {
     let [call, about, code, message] = [call, about, code, "This is an outage of the test."].map(String::from);
-    Outage { call, about, percent, status, code, message, seconds: None }
+    Outage { call, about, percent, status, code, message, ..Outage::default() }
 }
 
 /// How many messages failed so far.
@@ -33,7 +33,7 @@ async fn failed_messages(world: &Handle) -> Result<u64> {
 }
 
 /// Applies Stacks that run in tasks of an image.
-async fn apply(team: &Namespace<'_>, image: &str, names: &[String]) -> Result<()> {
+pub async fn apply(team: &Namespace<'_>, image: &str, names: &[String]) -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     for name in names {
         apply_one(team, name, image).await?;
@@ -50,14 +50,15 @@ fn says(stack: &Stack, words: &str) -> bool {
     condition(stack).is_some_and(|(.., message)| message.contains(words))
 }
 
-async fn all_ready(team: &Namespace<'_>) -> Result<()> {
+/// Every Stack is Ready.
+pub async fn all_ready(team: &Namespace<'_>) -> Result<()> {
     let waiting: Vec<_> = team.stacks().await?.into_iter().filter(|stack| !is_ready(stack)).collect();
     ensure!(waiting.is_empty(), "{} wait, such as {:#?}", waiting.len(), waiting[0].status);
     Ok(())
 }
 
 /// Each Stack ran once, and nothing counts as a failure.
-async fn ran_once(team: &Namespace<'_>) -> Result<()> {
+pub async fn ran_once(team: &Namespace<'_>) -> Result<()> {
     for stack in team.stacks().await? {
         let name = stack.metadata.name.as_deref().context("a name")?;
         let updates = team.updates(name).await?;
@@ -68,7 +69,7 @@ async fn ran_once(team: &Namespace<'_>) -> Result<()> {
 }
 
 /// No launch failed because of ECS. SQS delivers such a message five times before it is a dead letter, which takes longer than a test.
-async fn no_message_failed(world: &Handle) -> Result<()> {
+pub async fn no_message_failed(world: &Handle) -> Result<()> {
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let file = file?;
         if file.file_name().to_string_lossy().starts_with("launcher-") {
@@ -140,6 +141,11 @@ async fn refusals_of_run_task_reach_the_stack_and_pass() -> Result<()> {
         ("InvalidParameterException", busy, "ErrorCode: RequestLimitExceeded); next try in "),
         ("InvalidParameterException", gone, "does not exist; the operator has to check Subnets and SecurityGroups"),
         ("BlockedException", "Your account is currently blocked.", "open a case with AWS Support"),
+        (
+            "AccessDeniedException",
+            "User: launcher is not authorized to perform: ecs:RunTask",
+            "to allow the launcher's role this call",
+        ),
     ];
     world.control.outage(&ecs("RunTask", image, 100, cases[0].0, cases[0].1)).await?;
     apply(&team, image, &["app".into()]).await?;
@@ -203,6 +209,42 @@ async fn messages(sqs: &aws_sdk_sqs::Client, queue: &str) -> Result<u64> {
     let request = sqs.get_queue_attributes().queue_url(queue).set_attribute_names(Some(names.to_vec()));
     let attributes = request.send().await?.attributes.unwrap_or_default();
     Ok(attributes.values().map(|count| count.parse::<u64>()).sum::<Result<_, _>>()?)
+}
+
+#[tokio::test]
+async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("no-quota").await?;
+    // Fewer than the functions that have something to do at once.
+    world.control.limit_functions(Some(1)).await?;
+    let names: Vec<_> = (0..6).map(|number| format!("s{number}")).collect();
+    apply(&team, "pulumi/pulumi:1", &names).await?;
+    ready::until("all Stacks are Ready", RUN * 2, async || {
+        for function in ["Reconciler", "Fetcher", "Launcher", "Recorder"] {
+            world.control.expire(function).await?;
+        }
+        all_ready(&team).await
+    })
+    .await?;
+    let functions = world.control.status().await?.functions;
+    let throttled: u64 = functions.values().filter_map(|counts| counts["failures"]["throttle"].as_u64()).sum();
+    ensure!(throttled > 0, "no invocation was throttled: {functions:?}");
+    world.control.limit_functions(None).await?;
+    ran_once(&team).await?;
+    // A message that was throttled five times is a dead letter; the sweep made up for it.
+    purge_dead_letters(&world).await?;
+    nothing_was_given_up(&world).await?;
+    team.clear().await
+}
+
+async fn purge_dead_letters(world: &Handle) -> Result<()> {
+    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
+    for url in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
+        if url.contains("dead-letters") {
+            sqs.purge_queue().queue_url(url).send().await?;
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test]

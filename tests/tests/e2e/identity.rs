@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::world::{aside, shared};
 
-const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
+pub const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
 
 /// A ServiceAccount that may make ConfigMaps.
 pub const MAY_MAKE: &str = "\
@@ -29,7 +29,7 @@ subjects: [{ kind: ServiceAccount, name: deployer, namespace: NAMESPACE }]
 ";
 
 /// A program whose one resource is a ConfigMap that it makes as who it is.
-async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
+pub async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
     let resource = format!("made: {{ type: 'world:index:Identity', properties: {{ configMap: {name} }} }}");
     team.apply_program(
         name,
@@ -38,7 +38,7 @@ async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
     .await
 }
 
-async fn apply_account(team: &Namespace<'_>, name: &str, annotations: &Value) -> Result<()> {
+pub async fn apply_account(team: &Namespace<'_>, name: &str, annotations: &Value) -> Result<()> {
     let metadata = json!({ "name": name, "namespace": team.name, "annotations": annotations });
     team.apply(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }).to_string()).await
 }

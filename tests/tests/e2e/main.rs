@@ -2,6 +2,7 @@
 //! something off for everybody has the world to itself.
 
 mod alerts;
+mod answers;
 mod attacks;
 mod bootstrap;
 mod canary;

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use driftless_testkit::emf;
 use driftless_tests::{
-    scenario::{Handle, RUN, Source},
+    scenario::{Handle, Namespace, RUN, Source},
     world::{cluster, journal, ready},
 };
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::world::shared;
 
 /// All metrics that were written so far. A line against the format's specification is an error.
-fn written(world: &Handle) -> Result<Vec<Value>> {
+pub fn written(world: &Handle) -> Result<Vec<Value>> {
     let mut lines = Vec::new();
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let path = file?.path();
@@ -30,6 +30,11 @@ fn written(world: &Handle) -> Result<Vec<Value>> {
         }
     }
     Ok(lines)
+}
+
+/// An Update as metrics name it.
+pub fn update(team: &Namespace<'_>, name: &str) -> String {
+    format!("{}/Update/{}/{name}", cluster::NAME, team.name)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the processes of the world live in real time")]
@@ -59,7 +64,7 @@ async fn a_run_that_fails_and_one_that_succeeds_are_counted_once_with_what_they_
     ready::until("both runs and a sweep are counted", RUN, async || {
         let written = written(&world)?;
         for (update, outcome) in updates.iter().zip(["Failed", "Succeeded"]) {
-            let name = format!("{}/Update/{}/{}", cluster::NAME, team.name, update.name_any());
+            let name = self::update(&team, &update.name_any());
             let of_update = |metric: &str| -> Vec<&Value> {
                 written.iter().filter(|line| line["update"] == name && line.get(metric).is_some()).collect()
             };

@@ -1,14 +1,23 @@
 //! Failures of the platform under a run, which are none of its program.
 
-use anyhow::{Context as _, Result, ensure};
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
 use driftless_api::Stack;
-use driftless_tests::scenario::{Namespace, Source, condition, is_ready};
+use driftless_contract::keys;
+use driftless_tests::{
+    aws::{CALLS_LOG, control::Outage, may_limit_memory},
+    scenario::{Namespace, RUN, Source, condition, is_ready},
+    world::ready,
+};
 use futures::future::try_join_all;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 use tokio::time::{Duration, Instant};
 
 use crate::{
     updates::ours,
-    world::{aside, shared},
+    world::{alone, aside, aws, pid, shared},
 };
 
 /// An image of this file's tests alone.
@@ -94,6 +103,119 @@ async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
 }
 
 #[tokio::test]
+async fn ten_minutes_of_refused_pulls_start_few_tasks() -> Result<()> {
+    const IMAGE: &str = "registry.example/away:1";
+    const AWAY: Duration = Duration::from_mins(10);
+    /// At once and after 10s, 30s, 90s and 270s: the next one is due 20 minutes after the first.
+    const STARTS: usize = 5;
+    let (world, _turn) = aside().await?;
+    let team = world.namespace("pull-away").await?;
+    world.control.fail_starts(IMAGE, Some(PULL)).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let names: Vec<_> = (1..=12).map(|n| format!("app-{n}")).collect();
+    let stack = async |name: &str, annotations: &str| {
+        let image = format!("  workspaceTemplate: {{ spec: {{ image: {IMAGE:?} }} }}\n");
+        team.apply_stack_as(name, name, annotations, Source::Program("app"), &image).await
+    };
+    for name in &names {
+        stack(name, "{}").await?;
+    }
+    let begun = Instant::now();
+    let told = ready::until_every(Duration::from_secs(5), "ten minutes are over", AWAY + RUN, async || {
+        let stacks = team.stacks().await?;
+        let counted: Vec<_> = stacks.iter().filter(|stack| failures(stack).0.unwrap_or(0) != 0 || is_stalled(stack)).collect();
+        if !counted.is_empty() {
+            return Ok(Err(format!("{counted:#?}")));
+        }
+        ensure!(begun.elapsed() > AWAY, "{:?} are", begun.elapsed());
+        Ok(Ok(stacks))
+    })
+    .await?;
+    let told = told.map_err(|counted| anyhow!("a refused pull counts: {counted}"))?;
+    for stack in &told {
+        let words = condition(stack).is_some_and(|(_, reason, message)| reason == "PlatformFailure" && message.contains(PULL));
+        ensure!(words && failures(stack).1 >= Some(4), "{:#?}", stack.status);
+    }
+    let is_ours = |call: &Value| call["operation"] == "RunTask" && call["input"]["tags"].to_string().contains(&team.name);
+    let calls = world.journal(CALLS_LOG, 0, is_ours)?;
+    let starts: BTreeSet<_> = calls.iter().filter_map(|call| call["input"]["clientToken"].as_str()).collect();
+    // A launch that is delivered twice asks for its task twice.
+    let is_little = starts.len() <= STARTS * names.len() && calls.len() <= starts.len() + names.len();
+    ensure!(is_little && starts.len() >= 4 * names.len(), "{} starts, {} calls of RunTask", starts.len(), calls.len());
+
+    world.control.fail_starts(IMAGE, None).await?;
+    // Not at the next try, which is ten minutes away.
+    for name in &names {
+        stack(name, "{ pulumi.com/reconciliation-request: now }").await?;
+    }
+    let ready = try_join_all(names.iter().map(|name| team.wait(name, "to be Ready", is_ready))).await?;
+    for stack in &ready {
+        assert_eq!(failures(stack), (Some(0), None), "{:#?}", stack.status);
+    }
+    team.clear().await
+}
+
+fn is_stalled(stack: &Stack) -> bool {
+    condition(stack).is_some_and(|(type_, ..)| type_ == "Stalled")
+}
+
+#[tokio::test]
+async fn failed_init_container_is_named_and_its_correction_runs() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("failed-init").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let apply = async |command: &str| {
+        let pod = format!("{{ initContainers: [{{ name: prepare, command: {command} }}] }}");
+        let template = format!("  workspaceTemplate: {{ spec: {{ podTemplate: {{ spec: {pod} }} }} }}\n");
+        team.apply_stack("app", Source::Program("app"), &template).await
+    };
+    apply("[sh, -c, exit 3]").await?;
+    let told = |stack: &Stack| {
+        condition(stack).is_some_and(|(type_, reason, message)| {
+            let words = ["init-prepare: exit code 3", "dependency graph", "see the log of the init container that failed"];
+            type_ == "Reconciling" && reason == "PlatformFailure" && words.iter().all(|words| message.contains(words))
+        })
+    };
+    let stack = team.wait("app", "to name the init container", told).await?;
+    assert_eq!(failures(&stack).0, Some(0));
+    apply("['true']").await?;
+    assert_eq!(failures(&team.wait("app", "to be Ready", is_ready).await?), (Some(0), None));
+    team.clear().await
+}
+
+#[tokio::test]
+async fn task_that_is_denied_its_folder_names_the_policies() -> Result<()> {
+    let (world, _turn) = aside().await?;
+    let (team, image) = (world.namespace("denied-folder").await?, "registry.example/denied:1");
+    // Its task is known before it asks for its folder.
+    world.control.slow_starts(image, 20).await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let template = format!("  workspaceTemplate: {{ spec: {{ image: {image:?} }} }}\n");
+    team.apply_stack("app", Source::Program("app"), &template).await?;
+    let arn = ready::until("the run has a task", RUN, async || {
+        let update = team.updates("app").await?.pop().context("no Update")?;
+        ours(&update).task.with_context(|| format!("{:?}", update.status))
+    })
+    .await?;
+    let [call, about, code, message] =
+        ["s3 GET", &format!("{}/in/", keys::task_id(&arn)), "AccessDenied", "Access Denied"].map(String::from);
+    let denied = Outage { call, about, percent: 100, status: 403, code, message, ..Outage::default() };
+    world.control.outage(&denied).await?;
+    let told = |stack: &Stack| {
+        condition(stack).is_some_and(|(_, reason, message)| {
+            let remedy = "pulumi: exit code 40; S3 denies the task its folder, or nothing was written there; check the policies of the task role";
+            reason == "PlatformFailure" && message.contains(remedy)
+        })
+    };
+    let stack = team.wait("app", "to name the policies", told).await?;
+    assert_eq!(failures(&stack), (Some(0), Some(1)));
+    // The outage is of that task alone: the next one reads its folder.
+    world.control.outage(&Outage { percent: 0, ..denied }).await?;
+    assert_eq!(failures(&team.ready_after("app", 2).await?), (Some(0), None));
+    team.clear().await
+}
+
+#[tokio::test]
 async fn image_of_a_private_registry_is_pulled_by_the_installation() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("registry").await?;
@@ -132,6 +254,38 @@ async fn maintenance_of_a_host_is_no_failed_update() -> Result<()> {
 }
 
 #[tokio::test]
+async fn task_that_a_person_stops_is_no_failed_update() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("stopped-by-hand").await?;
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", &hold.property())?).await?;
+    let ecs = aws_sdk_ecs::Client::new(&aws(&world, None).await?);
+    // One runner reports the interruption; the other is killed before that.
+    let names = ["told", "silent"];
+    for name in names {
+        team.apply_stack_as(name, name, "{}", Source::Program("app"), "").await?;
+        let arn = task(&team, name).await?;
+        ecs.stop_task().cluster("driftless").task(&arn).reason("make room").send().await?;
+        if name == "silent" {
+            kill_process(pid(&world, keys::task_id(&arn))?, Signal::KILL)?;
+        }
+    }
+    drop(hold);
+    for name in names {
+        let stopped = |stack: &Stack| {
+            condition(stack).is_some_and(|(type_, reason, message)| {
+                let remedy = "someone else than Driftless stopped the task; nothing to do";
+                type_ == "Reconciling" && reason == "PlatformFailure" && message.contains("make room") && message.contains(remedy)
+            })
+        };
+        let told = team.wait(name, "to say that its task was stopped", stopped).await?;
+        assert_eq!(failures(&told), (Some(0), Some(1)), "{name}");
+        assert_eq!(failures(&team.ready_after(name, 2).await?), (Some(0), None), "{name}");
+    }
+    team.clear().await
+}
+
+#[tokio::test]
 async fn run_out_of_memory_counts_and_names_the_field() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("memory").await?;
@@ -155,6 +309,32 @@ async fn run_out_of_memory_counts_and_names_the_field() -> Result<()> {
     team.wait("app", "to count the second", |stack| failures(stack) == (Some(1), None)).await?;
     drop(hold);
     team.ready_after("app", 3).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Result<()> {
+    if !may_limit_memory() {
+        println!("skipped: this machine lets the world make no memory cgroups");
+        return Ok(());
+    }
+    // The kernel's count of killed processes is the machine's here, and a task's on Fargate: no other run fails meanwhile.
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("hungry").await?;
+    team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 2500")?).await?;
+    let apply = async |memory: &str| {
+        let template = format!("  workspaceTemplate: {{ spec: {{ resources: {{ limits: {{ memory: {memory} }} }} }} }}\n");
+        team.apply_stack("app", Source::Program("app"), &template).await
+    };
+    apply("2Gi").await?;
+    let told = team
+        .wait("app", "to have failed", |stack| condition(stack).is_some_and(|(_, reason, _)| reason == "RetryingAfterFailure"))
+        .await?;
+    let message = told.status.and_then(|status| status.last_update?.message).unwrap_or_default();
+    let words = "the task ran out of memory and a process was killed; give it more memory with spec.workspaceTemplate.spec.resources.limits.memory";
+    ensure!(message.contains(words), "{message}");
+    apply("4Gi").await?;
+    assert_eq!(failures(&team.wait("app", "to be Ready", is_ready).await?), (Some(0), None));
     team.clear().await
 }
 

@@ -26,7 +26,7 @@ async fn scenarios_of_a_proof_pass_and_leave_nothing() -> Result<()> {
     // ECS refuses every second call for a task of the many Stacks.
     let [call, about, code, message] =
         ["ecs RunTask", "prove-many-", "ThrottlingException", "Rate exceeded"].map(ToOwned::to_owned);
-    let throttled = Outage { call, about, percent: 50, status: 400, code, message, seconds: None };
+    let throttled = Outage { call, about, percent: 50, status: 400, code, message, ..Outage::default() };
     world.control.outage(&throttled).await?;
     let output = prove.output().await?;
     world.control.outage(&Outage { percent: 0, ..throttled }).await?;

@@ -55,7 +55,7 @@ async fn forged_result_stops_its_task_before_the_next_run_starts() -> Result<()>
     let put = client.put_object().bucket(world.get("WORLD_BUCKET")?).key(format!("{folder}out/result"));
     put.if_none_match("*").body(ByteStream::from(forged)).send().await?;
 
-    assert_eq!(stop_reason(&world, &arn).await?, "run is recorded");
+    assert_eq!(stop_reason(&world, &arn).await?, "driftless: run is recorded");
     drop(hold);
     wait(&team, "behind", "to be complete", Update::is_complete).await?;
     let started = |task: &Value, field: &str| task[field].as_f64().with_context(|| format!("{field} of {task}"));
@@ -79,7 +79,7 @@ async fn task_whose_init_container_hangs_is_stopped_and_recorded() -> Result<()>
     })
     .await?;
     let reason = stop_reason(&world, &arn).await?;
-    ensure!(reason.starts_with("no progress within 120s; task stopped"), "{reason}");
+    ensure!(reason.starts_with("driftless: no progress within 120s; task stopped"), "{reason}");
     ready::until("its end is recorded", RUN, async || {
         let update = team.updates("app").await?.into_iter().next().context("no Update")?;
         ensure!(update.is_complete(), "{:#?}", update.status);

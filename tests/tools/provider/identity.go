@@ -38,6 +38,12 @@ func (Identity) Create(ctx context.Context, req infer.CreateRequest[IdentityArgs
 	if req.DryRun {
 		return answer, nil
 	}
+	// First, so that a failed try leaves nothing.
+	if state.Role != "" {
+		if err := assumeRole(ctx, state.Role); err != nil {
+			return answer, err
+		}
+	}
 	cluster, err := reachCluster()
 	if err != nil {
 		return answer, err
@@ -48,13 +54,7 @@ func (Identity) Create(ctx context.Context, req infer.CreateRequest[IdentityArgs
 	}
 	answer.Output.Namespace = cluster.namespace
 	address := cluster.server + "/api/v1/namespaces/" + cluster.namespace + "/configmaps"
-	if err := send(ctx, cluster.client, address, "application/json", cluster.token, body); err != nil {
-		return answer, err
-	}
-	if state.Role == "" {
-		return answer, nil
-	}
-	return answer, assumeRole(ctx, state.Role)
+	return answer, send(ctx, cluster.client, address, "application/json", cluster.token, body)
 }
 
 type cluster struct {

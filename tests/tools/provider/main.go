@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -32,6 +33,8 @@ type ObjectArgs struct {
 	// The path of a marker: while it exists, creates and updates wait, and say so. A test that has to see a run on its way needs no guess at
 	// how long it takes.
 	WaitWhileExists string `pulumi:"waitWhileExists,optional"`
+	// The memory that each create and update uses, besides the provider's own.
+	UseMiB int `pulumi:"useMiB,optional"`
 }
 
 type ObjectState struct {
@@ -69,6 +72,7 @@ func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, err
 	if err := wait(ctx, args.DelaySeconds); err != nil {
 		return state, err
 	}
+	use(args.UseMiB << 20)
 	if exists(args.FailWhenExists) {
 		return state, fmt.Errorf("cannot write %s while %s exists", args.Path, args.FailWhenExists)
 	}
@@ -81,6 +85,15 @@ func (args ObjectArgs) apply(ctx context.Context, dryRun bool) (ObjectState, err
 func exists(marker string) bool {
 	_, err := os.Stat(marker)
 	return marker != "" && err == nil
+}
+
+// use writes to so much memory, which counts only then.
+func use(size int) {
+	memory := make([]byte, size)
+	for page := 0; page < size; page += os.Getpagesize() {
+		memory[page] = 1
+	}
+	runtime.KeepAlive(memory)
 }
 
 // say keeps a run from being interrupted for its silence.

@@ -54,6 +54,7 @@ fn silent_task_fails_the_run_or_the_platform() {
         ),
         (StopCode::Requested, false, true, "running for longer than its limit of 60s", false, "its limit of 60s"),
         (StopCode::Requested, false, false, "no progress within 900s of its start", true, "see the task's log if it lasts"),
+        (StopCode::Outside, false, true, "UserInitiated; by hand", true, "stopped the task; nothing to do"),
         (StopCode::Maintenance, false, true, "ECS is performing maintenance", true, "see the task's log if it lasts"),
         (StopCode::Spot, false, true, "Your Spot Task was interrupted.", true, "Your Spot Task was interrupted."),
     ] {
@@ -84,7 +85,9 @@ fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
         (StopCode::Spot, Verdict::Succeeded {}, false, ""),
         (StopCode::Maintenance, failed("Interrupted"), true, maintenance),
         (StopCode::Maintenance, failed("UpdateConflict"), false, "its words"),
-        // The stop did not come from the recorder.
+        (StopCode::Outside, failed("Interrupted"), true, "the task was stopped (ECS's words); "),
+        (StopCode::Outside, failed("Unknown"), false, "its words"),
+        // Driftless stopped it.
         (StopCode::Requested, failed("Interrupted"), false, "its words"),
         // The bucket failed the runner.
         (StopCode::Exited, failed("PlatformFailure"), true, "its words"),

@@ -2,9 +2,11 @@
 //!
 //! A task starts the runner in place of its main container, in a folder of its own and with only the environment that a task would
 //! have. The init container that would put the runner on its volume is taken as done; the others run before, one after the other, on
-//! this machine's programs: there are no images. Volumes are directories of the task.
+//! this machine's programs: there are no images. Volumes are directories of the task. Where this process may make memory cgroups, the
+//! kernel holds each task to its memory.
 
 mod definition;
+mod memory;
 mod metadata;
 mod run;
 mod task;
@@ -18,6 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
+pub use memory::may_limit_memory;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 

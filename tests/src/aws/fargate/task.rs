@@ -21,7 +21,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, run::main_container};
+use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, memory::Memory, run::main_container};
 use crate::{
     aws::{now, policy::Demand, random_hex, template::Template},
     world::process::{Process, TASK, command},
@@ -116,6 +116,8 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
         return Ok(ended);
     }
     let (id, main) = (keys::task_id(arn), main_container(definition));
+    let mib = definition["memory"].as_str().and_then(|mib| mib.parse().ok()).unwrap_or_default();
+    let memory = Memory::new(id, mib);
     for container in in_order(definition)? {
         if *order.borrow() != Order::Run {
             return Ok(ended);
@@ -126,7 +128,7 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
             continue;
         }
         let is_main = container["name"] == main["name"];
-        let command = prepare(fargate, arn, container, is_main)?;
+        let command = prepare(fargate, arn, container, is_main, memory.as_ref())?;
         let process = if is_main { id.to_owned() } else { format!("{id}-{name}") };
         let mut process = Process::start(&fargate.site.dirs, &process, command)?;
         process.yield_to_others()?;
@@ -134,7 +136,8 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
         let status = attend(fargate, arn, container, &mut process, &mut order).await?;
-        ended.exhausted = *order.borrow() == Order::Kill;
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) && memory.as_ref().is_some_and(Memory::has_killed);
+        ended.exhausted = *order.borrow() == Order::Kill || is_main && is_killed;
         ended.exits.insert(name.clone(), exit_code(status));
         if !is_main && !status.success() {
             ended.failed = Some(name);
@@ -239,7 +242,7 @@ fn in_order(definition: &Value) -> Result<Vec<&Value>> {
 }
 
 /// A container's command, in a folder of its own and with a task's environment. The main one's is the runner.
-fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool) -> Result<Command> {
+fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memory: Option<&Memory>) -> Result<Command> {
     let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
     let folder = if is_main { task.clone() } else { task.join(name(container)) };
     let overrides = fargate.state().tasks.get(arn).map(|task| task.wire["overrides"].clone()).unwrap_or_default();
@@ -263,8 +266,9 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool) -> Re
         }
     }
     let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
-    let mount_all = "until [ \"$1\" = -- ]; do /usr/bin/mount --bind \"$1\" \"$2\" || exit; shift 2; done; shift; exec \"$@\"";
+    let mount_all = "echo $$ > \"$1\"; shift; until [ \"$1\" = -- ]; do /usr/bin/mount --bind \"$1\" \"$2\" || exit; shift 2; done; shift; exec \"$@\"";
     command.args(["--mount", "--", "/bin/sh", "-c", mount_all, "sh"]);
+    command.arg(memory.map_or_else(|| "/dev/null".into(), Memory::processes));
     for (place, path) in mounts {
         // An empty directory stays behind on this machine: the task's own is over it for the task alone.
         for path in [&place, &path] {

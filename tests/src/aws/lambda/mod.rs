@@ -46,8 +46,8 @@ pub enum Failure {
     /// It never asked for an event.
     #[error("Runtime failed to start: {0}")]
     Init(String),
-    /// All of its reserved concurrency is taken.
-    #[error("Rate exceeded")]
+    /// All of its reserved concurrency is taken, or all of the account's.
+    #[error("TooManyRequestsException: Rate exceeded")]
     Throttled,
 }
 
@@ -67,6 +67,24 @@ impl Failure {
 /// All functions of the template.
 pub struct Lambda {
     hosts: BTreeMap<String, Host>,
+    account: Mutex<Account>,
+}
+
+/// The concurrent executions of the account.
+#[derive(Default)]
+struct Account {
+    running: usize,
+    /// The quota; without it the functions' own limits are the only ones.
+    limit: Option<usize>,
+}
+
+/// One of the account's concurrent executions, given back when it is dropped.
+struct Execution<'a>(&'a Mutex<Account>);
+
+impl Drop for Execution<'_> {
+    fn drop(&mut self) {
+        lock(self.0).running -= 1;
+    }
 }
 
 /// One function.
@@ -102,13 +120,30 @@ impl Lambda {
             };
             (id.clone(), host)
         });
-        Self { hosts: hosts.collect() }
+        Self { hosts: hosts.collect(), account: Mutex::default() }
     }
 
-    /// Invokes a function and waits for its answer, and before that for an instance to be free.
+    /// Allows so many concurrent executions of all functions together; `None` ends the quota.
+    pub fn limit(&self, executions: Option<usize>) {
+        lock(&self.account).limit = executions;
+    }
+
+    /// Takes one of the account's concurrent executions for a function.
+    fn execute(&self, host: &Host) -> Result<Execution<'_>, Failure> {
+        let mut account = lock(&self.account);
+        if account.limit.is_some_and(|limit| account.running >= limit) {
+            *lock(&host.failures).entry(Failure::Throttled.name()).or_default() += 1;
+            return Err(Failure::Throttled);
+        }
+        account.running += 1;
+        Ok(Execution(&self.account))
+    }
+
+    /// Invokes a function and waits for its answer, and before that for an instance to be free. It does not wait for the account's quota.
     pub async fn invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
         let host = self.host(function)?;
         let _permit = host.running.acquire().await.map_err(|_| Failure::Init("the world ends".into()))?;
+        let _execution = self.execute(host)?;
         host.invoke(event).await
     }
 
@@ -119,6 +154,7 @@ impl Lambda {
             TryAcquireError::NoPermits => Failure::Throttled,
             TryAcquireError::Closed => Failure::Init("the world ends".into()),
         })?;
+        let _execution = self.execute(host)?;
         host.invoke(event).await
     }
 

@@ -129,6 +129,21 @@ async fn owner_and_outcome_are_written_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn write_whose_answer_is_lost_is_known_as_the_writers_own() {
+    let world = TestWorld::start("lost-write").await;
+    let keys = world.hooks.credentials("LauncherRole", "f").await.unwrap();
+    let bucket = Bucket::new(&world.config(&keys).await, world.aws.bucket.clone());
+    let [call, about, code, message] =
+        ["s3 PUT", " if-none-match", "InternalError", "We encountered an internal error."].map(String::from);
+    let outage = Outage { call, about, percent: 50, status: 500, code, message, lost: true, seconds: None };
+    world.hooks.outage(&outage).await.unwrap();
+    assert!(bucket.put_new("runs/kind/u/owner", b"first".to_vec()).await.unwrap());
+    // Another one's answer is lost as well.
+    assert!(!bucket.put_new("runs/kind/u/owner", b"second".to_vec()).await.unwrap());
+    assert_eq!(bucket.get("runs/kind/u/owner").await.unwrap().unwrap(), b"first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_task_reports_reaches_the_recorder_after_the_test_event() {
     let world = TestWorld::start("notification").await;
     let role = &world.aws.site.template.roles["TaskRole"].id;

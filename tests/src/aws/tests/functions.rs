@@ -106,6 +106,25 @@ async fn switches_double_and_lose_messages_and_hold_them_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn accounts_quota_throttles_every_function() {
+    let world = TestWorld::start("quota").await;
+    let post = async || world.http.post(&world.aws.webhook_url).send().await.unwrap().status().as_u16();
+    world.hooks.limit_functions(Some(0)).await.unwrap();
+    world.send("Hints", "hello", None).await;
+    let throttled =
+        async |function: &str| world.hooks.status().await.unwrap().functions[function]["failures"]["throttle"].clone();
+    eventually("it is throttled", async || throttled("Reconciler").await, |count| *count == 1).await;
+    assert_eq!(post().await, 429);
+    assert_eq!((throttled("Webhook").await, world.taken("reconciler").len()), (json!(1), 0));
+
+    world.hooks.limit_functions(Some(1)).await.unwrap();
+    assert_eq!(post().await, 202);
+    eventually("it is hidden", async || world.hooks.expire("Reconciler").await.unwrap().into(), |shown| *shown == 1).await;
+    eventually("it comes again", async || world.taken("reconciler").into(), |taken| *taken == json!(["hello"])).await;
+    assert_eq!(world.hooks.status().await.unwrap().alarms, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reset_turns_everything_on_again() {
     let world = TestWorld::start("reset").await;
     let post = async || world.http.post(&world.aws.webhook_url).send().await.unwrap().status().as_u16();

@@ -132,6 +132,17 @@ async fn faults_of_the_platform_are_told_as_ecs_does() {
     assert_eq!((&stopped["stopCode"], &main["exitCode"]), (&json!("EssentialContainerExited"), &json!(137)));
     assert_eq!(main["reason"], "OutOfMemoryError: Container killed due to memory usage");
 
+    if may_limit_memory() {
+        // More than the task's 1,024 MiB.
+        let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "hog", &["hog", "1500000000"])).await;
+        let stopped = until_status(&world, &keys, &answer["tasks"][0]["taskArn"], "STOPPED").await;
+        let main = &stopped["containers"][1];
+        assert_eq!(
+            (&main["exitCode"], &main["reason"]),
+            (&json!(137), &json!("OutOfMemoryError: Container killed due to memory usage"))
+        );
+    }
+
     let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "maintenance", &["wait"])).await;
     let arn = &answer["tasks"][0]["taskArn"];
     until_status(&world, &keys, arn, "RUNNING").await;
@@ -250,7 +261,7 @@ async fn outage_and_quota_are_of_the_tasks_of_one_image() {
         status: 400,
         code: "ThrottlingException".into(),
         message: "Rate exceeded".into(),
-        seconds: None,
+        ..Outage::default()
     };
     let start = async |token: &str| world.ecs(&keys, "RunTask", &run(&definition, token, &["wait"])).await;
     world.hooks.outage(&call("another-image", 100)).await.unwrap();
@@ -328,13 +339,24 @@ async fn errors_of_ecs_are_sorted_as_the_sdk_reads_them() {
         (400, "AccessDeniedException", "not authorized to perform: ecs:RunTask", Some("allow the launcher's role")),
     ] {
         let [call, about, code_, message_] = ["ecs RunTask", "", code, message].map(String::from);
-        let outage = Outage { call, about, percent: 100, status, code: code_, message: message_, seconds: None };
+        let outage = Outage { call, about, percent: 100, status, code: code_, message: message_, ..Outage::default() };
         world.hooks.outage(&outage).await.unwrap();
         let error = ecs.run(&launch).await.unwrap_err();
         assert_eq!(error.is_transient(), remedy.is_none(), "{error:?}");
         assert!(error.to_string().starts_with(&format!("ecs:RunTask: {code}: {message}")), "{error}");
         assert!(remedy.is_none_or(|remedy| error.to_string().contains(remedy)), "{error}");
     }
+    // A task that was started although its answer was lost is the one that the next call names.
+    let [call, code, message] = ["ecs RunTask", "ServerException", "lost"].map(String::from);
+    let outage = Outage { call, code, message, percent: 50, status: 500, lost: true, ..Outage::default() };
+    world.hooks.outage(&outage).await.unwrap();
+    let attempt = Launch { attempt: 1, ..launch.clone() };
+    let started = ecs.run(&attempt).await.unwrap();
+    let tasks = world.hooks.status().await.unwrap().tasks;
+    assert!(
+        matches!(&started, Started::Task { arn } if tasks.len() == 1 && tasks[0]["taskArn"] == arn.as_str()),
+        "{started:?} {tasks:?}"
+    );
     world.hooks.reset().await.unwrap();
     world.hooks.limit_tasks("image", Some(0)).await.unwrap();
     let started = ecs.run(&launch).await.unwrap();
