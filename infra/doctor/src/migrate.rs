@@ -7,6 +7,7 @@ use driftless_api::{Stack, Update, Workspace, WorkspaceSpec};
 use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use url::Url;
 
 use crate::tools::Kubectl;
 
@@ -17,6 +18,10 @@ const IDENTITIES: [(&str, &str); 2] = [
 ];
 /// The same by which a task gets one, too.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
+
+/// What gives a program credentials of AWS, and a Region, without a role of its `ServiceAccount`: variables and configuration keys.
+const AWS_KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "aws:accessKey"];
+const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"];
 
 /// What a task has in place of `imagePullSecrets`.
 const LOGINS: &str = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
@@ -159,6 +164,7 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
         let remedy = "a program that runs git needs another way to what it reads there, such as spec.envRefs";
         notes.push(different("spec.projectRepo: the program finds the files of the commit, and no .git", remedy));
     }
+    notes.extend(stack.spec.project_repo.as_deref().and_then(|url| login("spec.projectRepo", url)));
     let workspace = stack.workspace();
     notes.extend(of_runs("spec.workspaceTemplate.spec", stack.metadata.namespace.as_deref(), &workspace, accounts));
     notes
@@ -172,6 +178,7 @@ fn of_workspace(workspace: &Workspace, accounts: &[Value]) -> Vec<Note> {
     let mut spec = workspace.spec.clone();
     let mut notes = Vec::new();
     notes.extend(workspace.own_source().err().map(|words| refused(words, "")));
+    notes.extend(spec.git.as_ref().and_then(|git| git.url.as_deref()).and_then(|url| login("spec.git.url", url)));
     (spec.git, spec.flux, spec.local) = (None, None, None);
     notes.extend(spec.shape("spec", DefaultSize::default()).err().map(|words| refused(words, "")));
     notes.extend(of_runs("spec", workspace.metadata.namespace.as_deref(), &spec, accounts));
@@ -186,6 +193,50 @@ fn of_update(update: &Update) -> Vec<Note> {
         "it is not complete",
         "wait for it, or delete it, before its namespace is handed over: else it ends as Aborted, and its Stack runs once more",
     )]
+}
+
+/// What the fetcher refuses of a git URL: a login in it, which everyone who reads the object would have.
+fn login(field: &str, url: &str) -> Option<Note> {
+    let url = Url::parse(url).ok()?;
+    let (what, remedy) = match url.scheme() {
+        "http" | "https" if !url.username().is_empty() || url.password().is_some() => {
+            ("a user or a password", "take it out, and name a Secret that has it in gitAuth (of a Workspace: git.auth)")
+        }
+        "ssh" if url.password().is_some() => {
+            ("a password", "take it out, and name a Secret that has the key in gitAuth (of a Workspace: git.auth)")
+        }
+        _ => return None,
+    };
+    Some(refused(format!("{field} has {what} in it; it is not fetched"), remedy))
+}
+
+/// What a program for AWS lacks whose `ServiceAccount` names no role. A note only where the object itself tells of AWS; nothing is known of
+/// variables that come with a whole `ConfigMap`, a Secret or an environment of Pulumi ESC.
+fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec) -> Vec<Note> {
+    let stacks = &workspace.stacks;
+    if !workspace.env_from.is_empty() || stacks.iter().any(|stack| !stack.environment.is_empty()) {
+        return vec![];
+    }
+    let keys = || stacks.iter().flat_map(|stack| &stack.config).map(|item| item.key.as_str());
+    let has =
+        |names: [&str; 3]| keys().chain(workspace.env.iter().map(|env| env.name.as_str())).any(|name| names.contains(&name));
+    let is_configured = keys().any(|key| key.starts_with("aws:"));
+    let providers = stacks.iter().filter_map(|stack| stack.secrets_provider.as_deref());
+    let mut urls = providers.chain(backend);
+    let mut notes = Vec::new();
+    if (is_configured || urls.any(|url| url.starts_with("s3://") || url.starts_with("awskms://"))) && !has(AWS_KEYS) {
+        notes.push(different(
+            format!("ServiceAccount {account:?} has no {ROLE}: a role of EKS Pod Identity or of the node is no task's"),
+            "annotate it with a role, if the program or the backend has its rights from one of these",
+        ));
+    }
+    if (is_configured || has(AWS_KEYS)) && !has(AWS_REGION) {
+        notes.push(different(
+            format!("no aws:region in the Stack's configuration, and no {ROLE}: a task has no AWS_REGION, and no node to ask"),
+            "set aws:region, unless Pulumi.STACK.yaml of the source or the program has it",
+        ));
+    }
+    notes
 }
 
 /// What concerns the runs of a workspace, whatever its source is.
@@ -221,6 +272,8 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
     if annotations[ROLE].is_string() {
         let what = format!("ServiceAccount {name:?}: the role of {ROLE} is the program's");
         notes.push(Note { verdict: Verdict::Same, what, remedy: "" });
+    } else {
+        notes.extend(without_role(name, backend, workspace));
     }
     for (annotation, remedy) in IDENTITIES.into_iter().filter(|(annotation, _)| annotations[*annotation].is_string()) {
         notes.push(different(format!("ServiceAccount {name:?}: {annotation} means nothing to a task"), remedy));
@@ -269,7 +322,7 @@ mod tests {
 
     #[test]
     fn each_stack_is_judged_by_what_decides_of_it() {
-        let accounts = vec![account(&Value::Null, &Value::Null)];
+        let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
         let env = |reference: Value| json!({ "backend": null, "envRefs": { "PULUMI_BACKEND_URL": reference } });
         let volumes = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "s" } }] });
         let git = json!({ "programRef": null, "projectRepo": "https://git.example/a.git", "branch": "main" });
@@ -321,6 +374,57 @@ mod tests {
             let [report] = &scan(&objects)[..] else { panic!("one report") };
             assert_eq!((report.verdict(), report.object.as_str()), (verdict, "Stack shop/app"), "{spec}: {report}");
             assert!(report.to_string().contains(words), "{report}");
+        }
+    }
+
+    #[test]
+    fn login_in_a_git_url_is_refused_and_not_shown() {
+        let of = |url: &str| {
+            let spec = json!({ "programRef": null, "projectRepo": url, "branch": "main" });
+            let objects =
+                Objects { stacks: vec![stack(&spec)], accounts: vec![account(&Value::Null, &Value::Null)], ..Objects::default() };
+            scan(&objects)[0].to_string()
+        };
+        for url in [
+            "https://me:t0ken@git.example/a.git",
+            "https://t0ken@git.example/a",
+            "http://:t0ken@git.example/a",
+            "ssh://git:t0ken@git.example/a",
+        ] {
+            let text = of(url);
+            assert!(text.starts_with("refused") && text.contains("spec.projectRepo has a") && text.contains("gitAuth"), "{text}");
+            assert!(!text.contains("t0ken"), "{text}");
+        }
+        for url in ["https://git.example/a@b.git", "ssh://git@git.example/a", "git@git.example:me/a.git"] {
+            assert!(of(url).starts_with("different"), "{}", of(url));
+        }
+    }
+
+    #[test]
+    fn program_for_aws_without_a_role_is_told_what_a_task_lacks() {
+        let (role, region) = ("is no task's", "no aws:region in the Stack's configuration");
+        let variable = |name: &str| json!({ name: { "type": "Literal", "literal": { "value": "a" } } });
+        let cloud = json!({ "backend": "https://api.pulumi.com" });
+        for (spec, words) in [
+            (json!({}), &[role][..]),
+            (cloud.clone(), &[]),
+            (json!({ "backend": "https://api.pulumi.com", "secretsProvider": "awskms://alias/a" }), &[role]),
+            (json!({ "backend": "https://api.pulumi.com", "config": { "aws:profile": "a" } }), &[role, region]),
+            (json!({ "config": { "aws:region": "eu-west-1" } }), &[role]),
+            (json!({ "envRefs": variable("AWS_ACCESS_KEY_ID") }), &[region]),
+            (json!({ "envRefs": variable("AWS_REGION"), "config": { "aws:accessKey": "a" } }), &[]),
+            (json!({ "envSecrets": ["all"] }), &[]),
+        ] {
+            let of = |annotations: &Value| {
+                let accounts = vec![account(annotations, &Value::Null)];
+                scan(&Objects { stacks: vec![stack(&spec)], accounts, ..Objects::default() })[0].to_string()
+            };
+            let text = of(&Value::Null);
+            for part in [role, region] {
+                assert_eq!(text.contains(part), words.contains(&part), "{part}: {spec}\n{text}");
+            }
+            let text = of(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }));
+            assert!(text.starts_with("same") && !text.contains(role) && !text.contains(region), "{text}");
         }
     }
 

@@ -106,6 +106,11 @@ impl TaskEnd {
             ("outofmemory", MORE_MEMORY),
             ("pulumi: exit code 137", KILLED),
             (
+                "descriptor matching platform",
+                "the image is not built for the task's processor; select another one with the node label kubernetes.io/arch in \
+                 spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or with TaskArchitecture of the installation",
+            ),
+            (
                 "cannotpull",
                 "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries",
             ),

@@ -187,12 +187,16 @@ impl<'a> Tree<'a> {
     /// Where an organisation allows no function URL: nothing is posted, and no key is made.
     pub(super) async fn without_webhook(&self, variables: &[(&str, &str)], parameters: &str) -> Result<()> {
         let parameters = format!("{parameters} PublicWebhook=DISABLED");
-        let (code, said) = self.script("deploy", &[variables, &[("PARAMETERS", &parameters)]].concat()).await?;
+        // The image that an earlier deployment was given stays.
+        let mut variables: Vec<_> = variables.iter().copied().filter(|(name, _)| *name != "FORWARDER_IMAGE").collect();
+        variables.push(("PARAMETERS", &parameters));
+        let (code, said) = self.script("deploy", &variables).await?;
         assert!(code == 0 && !said.contains("webhook"), "{said}");
         let folder = self.root.join("target/deploy").join(STACK).join("lab");
         assert!(!folder.join("webhook-secret").exists());
         let text = fs::read_to_string(folder.join("driftless.yaml"))?;
         assert!(text.contains("\n  components: [no-webhook]\n") && !text.contains("${"), "{text}");
+        assert!(text.contains(FORWARDER_IMAGE) && !said.contains("FORWARDER_IMAGE"), "{text}\n{said}");
         Ok(())
     }
 

@@ -11,8 +11,9 @@ use driftless_tests::{
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{
     Api,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use serde_json::json;
 use tokio::process::Command;
 
 use crate::world::shared;
@@ -71,6 +72,8 @@ async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
         Ok(accounts.get("default").await.map(drop)?)
     })
     .await?;
+    let role = json!({ "metadata": { "annotations": { "eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/shop" } } });
+    accounts.patch("default", &PatchParams::default(), &Patch::Merge(role)).await?;
     let stack = |name: &str, more: &str| {
         let head = format!("apiVersion: pulumi.com/v1\nkind: Stack\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
         format!("{head}\nspec: {{ stack: dev, backend: 's3://state', programRef: {{ name: app }}{more} }}")

@@ -75,7 +75,7 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
     assert_eq!(recorded, before.1, "the hand-over changed what is recorded");
 
     a_push_is_run_once(&team, &repository).await?;
-    guide.run("Hand a namespace over", 5).await?;
+    guide.run("Hand a namespace over", 8).await?;
     for kind in ["statefulsets", "services"] {
         ensure!(kubectl(&world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
     }
@@ -83,7 +83,7 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
     world.control.set(WATCH_NAMESPACES, "all").await?;
     hand_back(&guide, &team, &alone).await?;
 
-    for block in 0..2 {
+    for block in 0..3 {
         guide.run("Remove PKO", block).await?;
     }
     guide.all_were_run()?;
@@ -304,7 +304,8 @@ async fn install_pko(world: &Handle) -> Result<()> {
              subjects: [{{ kind: ServiceAccount, name: controller-manager, namespace: {PKO} }}]\n\
              ---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{ name: controller-manager, namespace: {PKO} }}\n\
              spec: {{ replicas: 1, selector: {{ matchLabels: {pods} }}, template: {{ metadata: {{ labels: {pods} }}, \
-             spec: {{ containers: [{{ name: manager, image: pulumi/pulumi-kubernetes-operator }}] }} }} }}\n"
+             spec: {{ serviceAccountName: controller-manager, containers: [{{ name: manager, image: pulumi/pulumi-kubernetes-operator }}] \
+             }} }} }}\n"
         ),
     )
     .await
@@ -449,6 +450,13 @@ async fn hand_over(guide: &Guide, team: &Namespace<'_>) -> Result<()> {
     for block in 1..3 {
         guide.run(over, block).await?;
     }
+    assert_eq!(guide.run(over, 3).await?, "the fence works\n");
+    let updates = team.updates("half").await?.len();
+    let not_ready = swept_until(team.world, "every Stack is reconciled", async || guide.run(over, 4).await).await?;
+    ensure!(not_ready.contains("half: "), "{not_ready}");
+    ensure!(!["shop: ", "old: ", "hello: "].iter().any(|stack| not_ready.contains(stack)), "{not_ready}");
+    ensure!(team.updates("half").await?.len() == updates, "a suspended Stack was run");
+    swept_until(team.world, "every Stack is resumed", async || guide.run(over, 5).await).await?;
     for stack in ["shop", "old", "hello"] {
         looked(team, stack).await?;
     }
@@ -459,8 +467,8 @@ async fn hand_over(guide: &Guide, team: &Namespace<'_>) -> Result<()> {
     })
     .await?;
     team.wait("half", "to be run", |stack| is_ready(stack) && commit(stack) == Some("1")).await?;
-    let made = guide.run(over, 3).await?;
-    let made: Vec<_> = made.lines().filter(|line| !line.ends_with("condition met")).collect();
+    let made = guide.run(over, 6).await?;
+    let made: Vec<_> = made.lines().collect();
     let of_half: Vec<_> = team.updates("half").await?.iter().map(ResourceExt::name_any).collect();
     ensure!(of_half.len() == 2 && of_half[0] == UNFINISHED, "{of_half:?}");
     assert_eq!(made, [format!("update.auto.pulumi.com/{}", of_half[1])], "the others were not run");
@@ -472,7 +480,7 @@ async fn hand_over(guide: &Guide, team: &Namespace<'_>) -> Result<()> {
     })
     .await?;
 
-    guide.run(over, 4).await?;
+    guide.run(over, 7).await?;
     ready::until("PKO is kept out", RUN, async || {
         let error = as_pko(team.world, team).await.err().context("PKO wrote a status")?;
         ensure!(error.to_string().contains(FENCED), "{error}");

@@ -105,6 +105,49 @@ async fn flux_applies_it_by_its_one_file() -> Result<()> {
     Ok(())
 }
 
+/// By Kubernetes' own roles, whose rules its controller aggregates.
+#[tokio::test]
+async fn view_reads_our_objects_and_edit_writes_them() -> Result<()> {
+    let _turn = TURN.lock().await;
+    let dirs = Dirs::fresh(project())?;
+    let supervisor = Supervisor::default();
+    let applied = async {
+        let (cluster, admin) = cluster(&dirs, &supervisor).await?;
+        for name in ["team-a", "team-b"] {
+            apply_yaml(&admin, &format!("{{ apiVersion: v1, kind: Namespace, metadata: {{ name: {name} }} }}")).await?;
+        }
+        apply_yaml(
+            &admin,
+            "{ apiVersion: pulumi.com/v1, kind: Stack, metadata: { name: shop, namespace: team-a }, spec: { stack: dev } }",
+        )
+        .await?;
+        for role in ["view", "edit"] {
+            run_in(&cluster, &["create", "rolebinding", role, "-n", "team-a", "--clusterrole", role, "--user", role])?;
+        }
+        ready::until("the roles are aggregated", LIMIT, async || {
+            for kind in ["stacks", "programs", "workspaces", "updates"] {
+                run_in(&cluster, &["get", kind, "-n", "team-a", "--as", "view"])?;
+            }
+            run_in(&cluster, &["annotate", "stack", "shop", "-n", "team-a", "a=b", "--as", "edit"])
+        })
+        .await?;
+        for (user, arguments) in [
+            ("view", &["annotate", "stack", "shop", "-n", "team-a", "c=d"][..]),
+            ("view", &["delete", "stack", "shop", "-n", "team-a"]),
+            ("view", &["get", "stacks", "-n", "team-b"]),
+            ("edit", &["patch", "stack", "shop", "-n", "team-a", "--subresource=status", "--type=merge", "-p", "{}"]),
+            ("edit", &["get", "stacks", "-n", "team-b"]),
+        ] {
+            let refused = run_in(&cluster, &[arguments, &["--as", user]].concat()).err().context(user)?;
+            ensure!(refused.to_string().contains("forbidden"), "{refused}");
+        }
+        Ok(())
+    };
+    supervisor.guard(Box::pin(applied)).await?;
+    supervisor.stop().await;
+    Ok(())
+}
+
 async fn cluster(dirs: &Dirs, supervisor: &Supervisor) -> Result<(Cluster, Client)> {
     let etcd = cluster::start_etcd(dirs, supervisor).await?;
     let cluster = Cluster::start(dirs, supervisor, project(), &etcd, None).await?;

@@ -98,8 +98,9 @@ fn the_page_tells_of_every_field_and_of_no_other() -> Result<()> {
         ensure!(other.is_empty(), "{kind}: there are no fields {other:#?}");
         for row in rows.iter().filter(|row| row[0].starts_with('`')) {
             let verdict = row.get(1).copied().unwrap_or_default();
-            let known = verdict == "same" || ["better: ", "refused: ", "not yet: "].iter().any(|word| verdict.starts_with(word));
-            ensure!(known, "{kind}: {:?} is neither same, better, refused nor not yet", row[0]);
+            let known =
+                verdict == "same" || ["better: ", "different: ", "refused: "].iter().any(|word| verdict.starts_with(word));
+            ensure!(known, "{kind}: {:?} is neither same, better, different nor refused", row[0]);
         }
     }
     Ok(())
