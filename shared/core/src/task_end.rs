@@ -169,6 +169,10 @@ mod tests {
     fn remedy_fits_the_words_of_ecs() {
         for (words, expected) in [
             ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
+            (
+                "CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'",
+                "kubernetes.io/arch",
+            ),
             ("pulumi: exit code 137, OutOfMemoryError: Container killed", "spec.workspaceTemplate.spec.resources.limits.memory"),
             ("EssentialContainerExited; pulumi: exit code 137", "most often because the task ran out of memory"),
             ("EssentialContainerExited; pulumi: exit code 40", "policies of the task role"),
