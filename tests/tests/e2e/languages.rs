@@ -275,7 +275,7 @@ impl Program {
             None if is_reached(self.registry).await => return Ok(false),
             None => format!("{} is not reached", self.registry),
         };
-        let is_required = std::env::var("LANGUAGES").is_ok_and(|languages| languages == "required");
+        let is_required = std::env::var_os("LANGUAGES").is_some_and(|languages| languages == "required");
         ensure!(absent.is_none() || !is_required, "{} program: {missing}", self.language);
         println!("skipped: {} program: {missing}", self.language);
         Ok(true)
