@@ -506,7 +506,6 @@ fn a_cluster_that_cannot_be_reached_is_looked_at_again() {
 }
 
 #[test]
-#[test]
 fn message_of_a_run_that_changed_something_is_in_its_status() {
     for (preview, expected) in [(false, json!("why")), (true, json!(null))] {
         let world = world(&of_stack(), &json!({}));
