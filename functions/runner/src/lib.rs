@@ -98,7 +98,7 @@ pub enum Error {
     /// The task was told to stop before it had a run.
     #[error("told to stop before a run was given to this task")]
     Stopped {
-        /// Long after its start: S3 denies the read of the spec, or nobody wrote it.
+        /// Long after its start: S3 denies the read of the spec, or the launcher did not write it.
         late: bool,
     },
     /// ECS does not say which task this is.

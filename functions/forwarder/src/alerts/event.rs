@@ -29,7 +29,7 @@ const MAX_TEXT: usize = 1024;
 /// What may be shown on a commit. An update that begins is no verdict, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
 
-/// What is told of a Kubernetes Event. Who may write Events here could forge one that is ours, with `managedFields` of any depth.
+/// What is read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields` of any depth.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "they are Kubernetes' names")]
