@@ -292,6 +292,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         operated: Some(false),
         started_at: None,
         ended_at: now,
+        recorded_at: Some(now),
     };
     let (Some(arn), Some(task)) = (&owner.task, task) else {
         return Ok(Some(aborted(owner.refused.as_deref().map_or_else(|| NOT_STARTED.into(), bound::cut))));
@@ -420,6 +421,7 @@ async fn reported<C, O: Objects, Q, T>(
         operated: Some(operated),
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
+        recorded_at: Some(now),
     }))
 }
 

@@ -140,7 +140,8 @@ impl Objects for Bucket {
             let request = self.client.put_object().bucket(&self.name).key(key).if_none_match("*").body(content.clone().into());
             match request.send().await {
                 Ok(_) => return Ok(true),
-                // An earlier try of the SDK may have written it, and its answer was lost.
+                // An earlier try of the SDK may have written it, and its answer was lost. Writers whose record must be theirs alone write
+                // something that no other one does, such as the time.
                 Err(error) if answered(&error, 412) => {
                     return Ok(self.read(key, None).await?.is_some_and(|written| written == content));
                 }

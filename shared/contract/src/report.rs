@@ -315,6 +315,10 @@ pub struct Outcome {
     pub started_at: Option<Timestamp>,
     /// When it ended, or was seen to be gone.
     pub ended_at: Timestamp,
+    /// When it was recorded. Two recorders of one run differ in it, so that only one of them finds its own record. Absent in the records of
+    /// earlier releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded_at: Option<Timestamp>,
 }
 
 #[cfg(test)]

@@ -220,7 +220,7 @@ async fn is_the_same_abroad(
         "{{ apiVersion: v1, kind: ServiceAccount, metadata: {{ name: default, namespace: NAMESPACE, annotations: {{ {role} }} }} }}"
     ))
     .await?;
-    let repository = world.git.create(&team.name).await?;
+    let repository = world.git.create(&format!("{}-of-another-region", team.name)).await?;
     program.commit(&repository, "app", "app").await?;
     let source = || Source::Git { url: &repository.url, reference: "branch: main", dir: "app", auth: "" };
     team.apply_stack("app", source(), spec).await?;
