@@ -66,14 +66,17 @@ e2e: build ## Tests through the real processes.
 	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
 	cargo test --package driftless-tests --locked --test privileges
-	$(LANGUAGES)
+	$(COUNTED)
 
-# In a world of their own: they take long, and compile beside each other. The output of those that pass says which were skipped.
+# In a world of their own: they take long, and compile beside each other. The output of those that pass says which were skipped; libtest
+# counts those among the passed.
 LANGUAGES := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
+COUNTED = @$(LANGUAGES) >target/languages.log 2>&1; status=$$?; cat target/languages.log; \
+	echo "languages: $$(grep -c '^skipped: ' target/languages.log) programs skipped"; exit $$status
 
 .PHONY: languages
 languages: build ## Programs in TypeScript, Python and Go through the real processes, where PATH has Pulumi's hosts for them.
-	$(LANGUAGES)
+	$(COUNTED)
 
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000
