@@ -107,12 +107,22 @@ impl Mask {
 }
 
 fn add_value(forms: &mut Vec<String>, value: &Value) {
+    for text in scalars(value, &[]) {
+        add_forms(forms, &text);
+    }
+}
+
+/// The numbers and strings of a value, as texts, without those of the fields `skipped`.
+fn scalars(value: &Value, skipped: &[&str]) -> Vec<String> {
     match value {
-        Value::Null | Value::Bool(_) => {}
-        Value::Number(number) => add_forms(forms, &number.to_string()),
-        Value::String(text) => add_forms(forms, text),
-        Value::Array(values) => values.iter().for_each(|value| add_value(forms, value)),
-        Value::Object(fields) => fields.values().for_each(|value| add_value(forms, value)),
+        Value::Null | Value::Bool(_) => Vec::new(),
+        Value::Number(number) => vec![number.to_string()],
+        Value::String(text) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(|value| scalars(value, skipped)).collect(),
+        Value::Object(fields) => {
+            let fields = fields.iter().filter(|(name, _)| !skipped.contains(&name.as_str()));
+            fields.flat_map(|(_, value)| scalars(value, skipped)).collect()
+        }
     }
 }
 
@@ -133,7 +143,8 @@ fn parts(text: &str) -> impl Iterator<Item = String> {
     let mut values = Vec::new();
     let separator = if let Ok(yaml @ Value::Object(_)) = serde_saphyr::from_str(text) {
         // Also those of a list, within braces, or before a comment: the lines alone do not tell them.
-        add_yaml(&mut values, &yaml);
+        values = scalars(&yaml, &PUBLIC_KEYS);
+        values.retain(|value| is_secret(value.trim()));
         Some(':')
     } else {
         let is_assignment = |line: &str| line.starts_with(['#', ';', '[']) || pair(line, '=').is_some();
@@ -142,28 +153,18 @@ fn parts(text: &str) -> impl Iterator<Item = String> {
     let of_lines = lines().filter_map(move |line| {
         let Some((key, value)) = separator.and_then(|separator| pair(line, separator)) else { return Some(line.to_owned()) };
         let value = unquoted(value);
-        if value.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(&&*value) && !PUBLIC_KEYS.contains(&key) {
+        if is_secret(&value) && !PUBLIC_KEYS.contains(&key) {
             return Some(value);
         }
         // It may be the end of a key in base64.
         (separator == Some('=')).then(|| line.to_owned())
     });
-    values.into_iter().chain(of_lines)
+    values.into_iter().map(|value| value.trim().to_owned()).chain(of_lines)
 }
 
-/// Adds the values of YAML that are secret by themselves.
-fn add_yaml(values: &mut Vec<String>, yaml: &Value) {
-    let is_secret = |text: &&str| text.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(text);
-    match yaml {
-        Value::Null | Value::Bool(_) => {}
-        Value::Number(number) => values.extend(Some(number.to_string()).filter(|text| is_secret(&&**text))),
-        Value::String(text) => values.extend(Some(text.trim()).filter(is_secret).map(str::to_owned)),
-        Value::Array(all) => all.iter().for_each(|value| add_yaml(values, value)),
-        Value::Object(fields) => {
-            let fields = fields.iter().filter(|(key, _)| !PUBLIC_KEYS.contains(&&***key));
-            fields.for_each(|(_, value)| add_yaml(values, value));
-        }
-    }
+/// Whether a value may be secret by itself.
+fn is_secret(value: &str) -> bool {
+    value.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(&value)
 }
 
 /// Whether a line begins or ends a PEM block, such as `-----BEGIN CERTIFICATE-----`.

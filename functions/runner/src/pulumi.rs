@@ -284,7 +284,7 @@ mod tests {
         let url = "https://app.pulumi.com/org/p/dev/updates/3";
         assert_eq!(link(&format!("View Live: {url}")).as_deref(), Some(url));
         assert_eq!(link(&format!("View in Browser (Ctrl+O): {url}")).as_deref(), Some(url));
-        // As a Pulumi Cloud of one's own may have it.
+        // A self-hosted Pulumi Cloud may have such a URL.
         assert_eq!(link("View Live: http://pulumi.example/o/p/s").as_deref(), Some("http://pulumi.example/o/p/s"));
         assert_eq!(link("Permalink: file:///state/.pulumi/stacks/p/dev.json"), None);
         assert_eq!(link(&format!("  error: see {url}")), None);

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use driftless_api::{Stack, Update, Workspace, WorkspaceSpec};
-use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec};
+use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec, login_in};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
@@ -195,17 +195,13 @@ fn of_update(update: &Update) -> Vec<Note> {
     )]
 }
 
-/// What the fetcher refuses of a git URL: a login in it, which everyone who reads the object would have.
 fn login(field: &str, url: &str) -> Option<Note> {
     let url = Url::parse(url).ok()?;
-    let (what, remedy) = match url.scheme() {
-        "http" | "https" if !url.username().is_empty() || url.password().is_some() => {
-            ("a user or a password", "take it out, and name a Secret that has it in gitAuth (of a Workspace: git.auth)")
-        }
-        "ssh" if url.password().is_some() => {
-            ("a password", "take it out, and name a Secret that has the key in gitAuth (of a Workspace: git.auth)")
-        }
-        _ => return None,
+    let what = login_in(&url)?;
+    let remedy = if url.scheme() == "ssh" {
+        "take it out, and name a Secret that has the key in gitAuth (of a Workspace: git.auth)"
+    } else {
+        "take it out, and name a Secret that has it in gitAuth (of a Workspace: git.auth)"
     };
     Some(refused(format!("{field} has {what} in it; it is not fetched"), remedy))
 }

@@ -16,17 +16,14 @@ impl WorkspaceSpec {
     pub fn task_backend(&self, at: &str) -> Option<String> {
         let (_, env) = self.environment(at).ok()?;
         let url = env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value?;
+        let path = url.strip_prefix("file://")?;
+        let path = path.split_once('?').map_or(path, |(path, _)| path);
         let mounts = self.shape(at, DefaultSize::default()).ok()?.mounts;
-        let directories = mounts.iter().map(|mount| mount.path.as_str()).chain(TASK_DIRECTORIES);
-        is_below(&url, directories).then_some(url)
+        let mut directories = mounts.iter().map(|mount| mount.path.as_str()).chain(TASK_DIRECTORIES);
+        // Any other path is below the home or the project of the run.
+        let is_below = !path.starts_with('/') || directories.any(|directory| Path::new(path).starts_with(directory));
+        is_below.then(|| url.clone())
     }
-}
-
-/// Whether a backend's files are below one of these directories, or below the home or the project of the run.
-fn is_below<'a>(url: &str, mut directories: impl Iterator<Item = &'a str>) -> bool {
-    let Some(path) = url.strip_prefix("file://") else { return false };
-    let path = path.split_once('?').map_or(path, |(path, _)| path);
-    !path.starts_with('/') || directories.any(|directory| Path::new(path).starts_with(directory))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
-pub use repository::{git_refs, git_variables, repository};
+pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
 pub use schedule::Schedule;

@@ -1,3 +1,5 @@
+use url::Url;
+
 use crate::GitSource;
 
 /// What a git repository is called whichever way its URL is written: `host/owner/name` in lower case, without scheme, user, port and
@@ -21,6 +23,16 @@ pub fn repository(url: &str) -> Option<String> {
     let path = path.split('/').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
     let path = path.strip_suffix(".git").unwrap_or(&path);
     (!host.is_empty() && !path.is_empty()).then(|| format!("{host}/{path}"))
+}
+
+/// Returns what of a login the URL of a git repository has in it. Everyone who may read the object would have it, so no such URL is fetched.
+#[must_use]
+pub fn login_in(url: &Url) -> Option<&'static str> {
+    match url.scheme() {
+        "http" | "https" if !url.username().is_empty() || url.password().is_some() => Some("a user or a password"),
+        "ssh" if url.password().is_some() => Some("a password"),
+        _ => None,
+    }
 }
 
 /// The refs that a name may mean, the first that there is being meant: a branch before a tag.

@@ -91,11 +91,11 @@ impl Objects for World {
 
     async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
         let put = self.call(|state| {
-            let new = !state.objects.contains_key(key);
-            if new {
-                state.write(key, content);
+            if let Some((written, _)) = state.objects.get(key) {
+                return *written == content;
             }
-            new
+            state.write(key, content);
+            true
         });
         put.await.ok_or_else(|| lost("s3:PutObject"))
     }

@@ -37,7 +37,7 @@ fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
     };
     let (written, forged) = ("MQ==", "Mg==");
     for (owner, value, accepted) in [("uid", written, true), ("uid-of-an-earlier-one", written, false), ("uid", forged, false)] {
-        // Once the task's folder is empty, nobody knows what was to be written.
+        // Once the task's folder is empty, it is not known what was to be written.
         for crashed in if value == forged { &[false][..] } else { &[false, true] } {
             let world = world(&of_stack(), &json!({}));
             world.insert(secret(owner, value));
