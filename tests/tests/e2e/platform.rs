@@ -257,27 +257,25 @@ async fn maintenance_of_a_host_is_no_failed_update() -> Result<()> {
 async fn task_that_a_person_stops_is_no_failed_update() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("stopped-by-hand").await?;
-    let hold = team.hold()?;
-    team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", &hold.property())?).await?;
     let ecs = aws_sdk_ecs::Client::new(&aws(&world, None).await?);
     // One runner reports the interruption; the other is killed before that.
-    let names = ["told", "silent"];
-    for name in names {
-        team.apply_stack_as(name, name, "{}", Source::Program("app"), "").await?;
+    for name in ["told", "silent"] {
+        let hold = team.hold()?;
+        team.apply_program(name, &team.program(&format!("{name}.txt"), "one", &hold.property())?).await?;
+        team.apply_stack_as(name, name, "{}", Source::Program(name), "").await?;
         let arn = task(&team, name).await?;
         ecs.stop_task().cluster("driftless").task(&arn).reason("make room").send().await?;
         if name == "silent" {
             kill_process(pid(&world, keys::task_id(&arn))?, Signal::KILL)?;
         }
-    }
-    drop(hold);
-    for name in names {
+        drop(hold);
         let stopped = |stack: &Stack| {
             condition(stack).is_some_and(|(type_, reason, message)| {
                 let remedy = "someone else than Driftless stopped the task; nothing to do";
                 type_ == "Reconciling" && reason == "PlatformFailure" && message.contains("make room") && message.contains(remedy)
             })
         };
+        // It is retried within a minute, so no other wait may come before this one.
         let told = team.wait(name, "to say that its task was stopped", stopped).await?;
         assert_eq!(failures(&told), (Some(0), Some(1)), "{name}");
         assert_eq!(failures(&team.ready_after(name, 2).await?), (Some(0), None), "{name}");
