@@ -151,7 +151,8 @@ mod tests {
         let with = |fields: Value| driftless_api::merge(json!({ "projectInfo": project }), &fields);
         for (spec, reason, words, stalled) in [
             (json!({}), "InvalidSpec", "no source; set one of spec.git", true),
-            (json!({ "git": { "url": "u" } }), "InvalidSpec", "spec.git.ref is missing", true),
+            (json!({ "git": { "ref": "v1" } }), "InvalidSpec", "spec.git.url is missing", true),
+            (json!({ "git": { "url": "u" } }), "SourceNotFetched", "fetching spec.git at HEAD", false),
             (json!({ "git": { "url": "u", "ref": "v1" } }), "SourceNotFetched", "fetching spec.git at v1", false),
             (with(json!({ "securityProfile": "none" })), "InvalidSpec", "spec.securityProfile is \"none\"", true),
             (with(json!({ "resources": { "limits": { "cpu": "99" } } })), "InvalidSpec", "spec.resources", true),

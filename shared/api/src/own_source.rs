@@ -17,7 +17,7 @@ pub enum OwnSource<'a> {
     Git {
         /// `url`
         url: &'a str,
-        /// `ref`: a branch, a tag, a full ref, or a commit by its whole id.
+        /// `ref`: a branch, a tag, a full ref, or a commit by its whole id. `HEAD`, the default branch, if there is none.
         reference: &'a str,
         /// `auth`: one form of credential at most.
         auth: Option<&'a WorkspaceGitAuth>,
@@ -69,7 +69,7 @@ impl Workspace {
 impl WorkspaceGit {
     fn source(&self) -> Result<OwnSource<'_>, String> {
         let url = given("spec.git.url", self.url.as_deref(), "write the URL of the repository")?;
-        let reference = given("spec.git.ref", self.r#ref.as_deref(), "write a branch, a tag or the whole id of a commit")?;
+        let reference = self.r#ref.as_deref().map(str::trim).filter(|name| !name.is_empty()).unwrap_or("HEAD");
         let auth = self.auth.as_ref();
         if let Some(auth) = auth {
             auth.check()?;
@@ -184,7 +184,6 @@ mod tests {
             (json!({ "git": { "url": "u" }, "flux": { "url": "u" } }), "spec.git and spec.flux are set"),
             (json!({ "git": {}, "projectInfo": { "name": "a", "runtime": "b" } }), "spec.git and spec.projectInfo are set"),
             (json!({ "git": { "ref": "main" } }), "spec.git.url is missing; write the URL"),
-            (json!({ "git": { "url": "u", "ref": " " } }), "spec.git.ref is missing; write a branch, a tag"),
             (json!({ "git": { "url": "u", "ref": "main", "dir": "a/../.." } }), "spec.git.dir is \"a/../..\"; it must stay"),
             (auth(json!({ "token": key, "sshPrivateKey": key })), "spec.git.auth has sshPrivateKey and token; keep one"),
             (auth(json!({ "username": key })), "spec.git.auth.username has no password"),
@@ -220,6 +219,8 @@ mod tests {
         assert_eq!((dir.as_str(), followed), ("a", true));
         let with = |git: Value| of(&crate::merge(base.clone(), &json!({ "git": git })));
         assert_eq!(with(json!({ "dir": "a/", "shallow": true })).0, first);
+        let default = with(json!({ "ref": null }));
+        assert_eq!((default.0, default.2), (with(json!({ "ref": "HEAD" })).0, true));
         let key = json!({ "name": "s", "key": "k" });
         for other in
             [json!({ "url": "v" }), json!({ "ref": "other" }), json!({ "dir": "b" }), json!({ "auth": { "token": key } })]

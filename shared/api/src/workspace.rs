@@ -103,7 +103,7 @@ pub struct WorkspaceGit {
     pub auth: Option<WorkspaceGitAuth>,
     /// The project's directory within it.
     pub dir: Option<String>,
-    /// A branch, a tag, a full ref, or a commit by its whole id.
+    /// A branch, a tag, a full ref, or a commit by its whole id; the default branch if it is missing.
     pub r#ref: Option<String>,
     /// Changes nothing: only that commit is fetched.
     pub shallow: Option<bool>,

@@ -42,7 +42,7 @@ fn destroy_by_hand_creates_no_stack() {
 
 #[test]
 fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
-    let no_ref = json!({ "git": { "url": "u" } });
+    let no_url = json!({ "git": { "ref": "main" } });
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
     let tree = json!({ "driftless": { "tree": { "digest": "sha256:1", "source": { "kind": "GitRepository", "name": "g", "apiVersion": "x/v1" } } } });
@@ -54,7 +54,7 @@ fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
     let sizes = driftless_api::merge(project(), &json!({ "serviceAccountName": "gone" }));
     for (of, reason, words) in [
         (None, "WorkspaceNotFound", "Workspace \"w\" is not there"),
-        (Some(no_ref), "SpecInvalid", "Workspace \"w\": spec.git.ref is missing; write a branch"),
+        (Some(no_url), "SpecInvalid", "Workspace \"w\": spec.git.url is missing; write the URL"),
         (Some(git), "SourceNotFetched", "Workspace \"w\": fetching spec.git at main"),
         (Some(local), "SpecInvalid", "Workspace \"w\": spec.local has no meaning on Fargate; remove it"),
         (Some(json!({})), "SpecInvalid", "Workspace \"w\": no source; set one of spec.git"),
