@@ -99,11 +99,15 @@ fn transport(
 fn private_key(key: &Key) -> Result<PrivateKey, GitError> {
     let passphrase = key.passphrase.as_ref().map(ExposeSecret::expose_secret);
     decode_secret_key(key.pem.expose_secret(), passphrase).map_err(|_| {
-        let why = match passphrase {
-            Some(_) => "cannot be opened: it is no private key in PEM form, or the passphrase beside it is not its own",
-            None => "cannot be opened: it is no private key in PEM form, or it needs its passphrase (password)",
+        let passphrase = match passphrase {
+            Some(_) => "the passphrase beside it is not its own",
+            None => "it needs its passphrase (password)",
         };
-        GitError::Credential { source_name: key.source_name.clone(), why: why.into() }
+        // The library reads no P-256 key whose private number has fewer than 32 bytes: one of 256.
+        let why = format!(
+            "cannot be opened: it is no private key in PEM form, or {passphrase}; if it is an ECDSA key that ssh opens, use an Ed25519 key"
+        );
+        GitError::Credential { source_name: key.source_name.clone(), why }
     })
 }
 

@@ -219,15 +219,23 @@ impl GitHub {
     }
 }
 
-/// Makes a key pair with ssh-keygen.
+/// Makes a key pair with ssh-keygen, again if the library cannot read it: one of 256 ECDSA keys.
 pub fn ssh_keygen(path: &Path, kind: &str, passphrase: &str, more: &[&str]) {
-    let made = std::process::Command::new("ssh-keygen")
-        .args(["-q", "-t", kind, "-N", passphrase, "-C", "test", "-f"])
-        .arg(path)
-        .args(more)
-        .output()
-        .unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    loop {
+        let made = std::process::Command::new("ssh-keygen")
+            .args(["-q", "-t", kind, "-N", passphrase, "-C", "test", "-f"])
+            .arg(path)
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        if kind != "ecdsa" || load_secret_key(path, Some(passphrase).filter(|phrase| !phrase.is_empty())).is_ok() {
+            return;
+        }
+        for path in [path.to_owned(), path.with_added_extension("pub")] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
 }
 
 /// An SSH server that runs what it is told to in a shell, as OpenSSH does, for whoever has one of the keys.
