@@ -21,7 +21,8 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, VERSION, from_json, keys, to_json,
+    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION,
+    from_json, keys, to_json,
 };
 use driftless_core::{Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
@@ -551,6 +552,21 @@ async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskSha
     tasks.definition(&shape).await.map_err(not_started)
 }
 
+/// The processor to try the images of a shape on: the other one, if they are not built for the one that was tried last. `None` if the
+/// Workspace selects one, or names no image: the installation has chosen its image and processor.
+async fn tried<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    shape: &TaskShape,
+) -> Result<Option<TriedArchitecture>, Error> {
+    let Some(images) = shape.images().filter(|_| shape.architecture.is_none()) else { return Ok(None) };
+    let document = ports.objects.get(&keys::architecture(&images)).await?;
+    // One that another release wrote is as good as none: ECS says it again.
+    let unfit: Option<UnfitArchitecture> = document.and_then(|document| from_json("architecture", &document).ok());
+    let architecture = unfit.map_or(settings.default_architecture, |unfit| unfit.architecture.other());
+    Ok(Some(TriedArchitecture { images, architecture }))
+}
+
 /// The launch record of a launch that got no further.
 async fn recorded<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Launch>, Error> {
     let document = ports.objects.get(&format!("{folder}launch")).await?;
@@ -567,11 +583,14 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     now: Timestamp,
 ) -> Result<Launch, Stop> {
     let key = format!("{folder}launch");
+    let tried = tried(ports, settings, &prepared.shape).await?;
+    let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),
         attempt: 0,
-        task_definition: definition(ports.tasks, settings, prepared.shape.clone()).await?,
+        task_definition: definition(ports.tasks, settings, TaskShape { architecture, ..prepared.shape.clone() }).await?,
+        tried,
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),
         preview: prepared.spec.is_preview(),

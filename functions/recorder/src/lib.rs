@@ -18,7 +18,7 @@ use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
     Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize,
-    VERSION, Verdict, from_json, keys, parsed, reason, to_json,
+    TriedArchitecture, UnfitArchitecture, VERSION, Verdict, from_json, keys, parsed, reason, to_json,
 };
 use driftless_core::{Cause, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -319,11 +319,22 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     keep_lock(ports, task, &run, Some(end.at.map_or(now, |at| at.max(now)))).await?;
     let began = end.code != Some(StopCode::FailedToStart) && has_begun(ports, task).await?;
     let cause = end.cause(began);
+    let unfit = launch.and_then(|launch| launch.tried.as_ref()).filter(|_| end.is_other_architecture());
+    if let Some(TriedArchitecture { images, architecture }) = unfit {
+        let unfit = UnfitArchitecture { version: VERSION, architecture: *architecture };
+        ports.objects.put(&keys::architecture(images), to_json(&unfit).into_bytes()).await?;
+    }
+    let remedy = unfit.map_or_else(
+        || end.remedy().into(),
+        |TriedArchitecture { architecture, .. }| {
+            format!("the image is not built for {architecture}; the next run has {}", architecture.other())
+        },
+    );
     Ok(Some(Outcome {
         platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
         operated: Some(ports.objects.exists(&format!("{task}out/lock")).await?),
         started_at: began.then_some(owner.at),
-        ..aborted(without_result(cause, &end, launch_size))
+        ..aborted(without_result(cause, &end.words, &remedy, launch_size))
     }))
 }
 
@@ -334,8 +345,7 @@ async fn has_begun<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &st
 }
 
 /// Why there is no result, in ECS's words, and the remedy.
-fn without_result(cause: Cause, end: &TaskEnd, size: Option<TaskSize>) -> String {
-    let (words, remedy) = (&end.words, end.remedy());
+fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize>) -> String {
     match cause {
         Cause::Program => format!("the task ended without a result: {words}"),
         Cause::Platform => format!("the task ended without a result: {words}; {remedy}"),

@@ -143,6 +143,12 @@ pub fn resources(cluster: &str, claim: &str) -> String {
     format!("resources/{cluster}/{claim}")
 }
 
+/// [`crate::UnfitArchitecture`], by [`driftless_core::TaskShape::images`].
+#[must_use]
+pub fn architecture(images: &str) -> String {
+    format!("architectures/{images}")
+}
+
 /// The last part of a task's ARN.
 #[must_use]
 pub fn task_id(arn: &str) -> &str {

@@ -11,8 +11,8 @@ mod outputs;
 mod report;
 mod run;
 
+pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, Operation};
-pub use driftless_core::{SECRETS, SHARE};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
@@ -22,7 +22,8 @@ pub use report::{
 };
 pub use run::{
     ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, Owner, ProjectedToken, Refused, RunId,
-    RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, WebIdentity,
+    RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, TriedArchitecture, UnfitArchitecture,
+    WebIdentity,
 };
 
 /// The version that every message and document carries.

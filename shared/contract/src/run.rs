@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Lock, ObjectKey, Operation, ProjectInfo};
+use crate::{Architecture, Lock, ObjectKey, Operation, ProjectInfo};
 
 /// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +56,9 @@ pub struct Launch {
     /// It is tried on Fargate Spot: see [`Launch::is_on_spot`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub spot: bool,
+    /// The processor of the task, if its Workspace selects none and names images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tried: Option<TriedArchitecture>,
     /// What the task definition gives a task; for what the run costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
@@ -104,6 +107,27 @@ pub struct StackId {
     pub namespace: String,
     /// Its uid.
     pub uid: String,
+}
+
+/// A processor that images are tried on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct TriedArchitecture {
+    /// [`driftless_core::TaskShape::images`].
+    pub images: String,
+    /// The processor.
+    pub architecture: Architecture,
+}
+
+/// The processor that images are not built for, by ECS's word: `architectures/<images>`, written by the recorder. The next task that has these
+/// images, and whose Workspace selects no processor, has the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct UnfitArchitecture {
+    /// [`crate::VERSION`].
+    pub version: u32,
+    /// The processor.
+    pub architecture: Architecture,
 }
 
 /// What a task has of Fargate, and is paid for.

@@ -1,6 +1,8 @@
-use std::str::FromStr;
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use crate::hash;
 
 /// The volume of a task that all its containers share, where PKO's pod has it: the source lies in `source` below it, and `workspace`
 /// is the directory of the project.
@@ -43,7 +45,7 @@ const SIZES: [(u32, u32, u32, u32); 8] = [
 ];
 
 /// The processor of a task, by Kubernetes' names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {
     /// x86, 64 bits.
@@ -51,6 +53,26 @@ pub enum Architecture {
     Amd64,
     /// Arm, 64 bits: AWS's Graviton.
     Arm64,
+}
+
+impl Architecture {
+    /// The one that an image is built for which is not built for this one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Amd64 => Self::Arm64,
+            Self::Arm64 => Self::Amd64,
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        })
+    }
 }
 
 impl FromStr for Architecture {
@@ -90,6 +112,16 @@ impl Default for TaskShape {
     fn default() -> Self {
         let DefaultSize { cpu, memory_mib } = DefaultSize::default();
         Self { image: None, architecture: None, cpu, memory_mib, ephemeral_gib: None, mounts: Vec::new(), init: Vec::new() }
+    }
+}
+
+impl TaskShape {
+    /// Identifies the images that the shape names, which ECS pulls for one processor. `None` if it names none.
+    #[must_use]
+    pub fn images(&self) -> Option<String> {
+        let named: BTreeSet<_> =
+            self.init.iter().map(|init| &init.image).chain([&self.image]).flatten().map(String::as_str).collect();
+        (!named.is_empty()).then(|| hash(&named.into_iter().collect::<Vec<_>>()))
     }
 }
 
@@ -139,6 +171,18 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn images_are_those_that_a_shape_names_in_any_order() {
+        let init = |image: Option<&str>| InitContainer { image: image.map(str::to_owned), ..InitContainer::default() };
+        let shape = |image: Option<&str>, init: Vec<InitContainer>| {
+            TaskShape { image: image.map(str::to_owned), init, ..TaskShape::default() }.images()
+        };
+        assert_eq!(shape(None, vec![init(None)]), None);
+        let both = shape(Some("a"), vec![init(Some("b")), init(None)]);
+        assert_eq!(both, shape(Some("b"), vec![init(Some("a"))]));
+        assert!(both.is_some() && both != shape(Some("a"), vec![]));
+    }
 
     #[test]
     fn the_smallest_size_that_holds_what_is_asked() {

@@ -60,6 +60,10 @@ pub enum Cause {
     Platform,
 }
 
+/// What ECS says, in small letters, of an image that is not built for the task's processor:
+/// `CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'`.
+const OTHER_ARCHITECTURE: &str = "descriptor matching platform";
+
 impl TaskEnd {
     /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the platform's
     /// failure, unless Driftless stopped the task: that is how an overdue run ends. `began`: Pulumi may have begun.
@@ -77,6 +81,12 @@ impl TaskEnd {
     #[must_use]
     pub fn is_taken_away(&self) -> bool {
         matches!(self.code, Some(StopCode::Spot | StopCode::Maintenance | StopCode::Outside))
+    }
+
+    /// Returns whether an image of the task is not built for the task's processor.
+    #[must_use]
+    pub fn is_other_architecture(&self) -> bool {
+        self.words.to_lowercase().contains(OTHER_ARCHITECTURE)
     }
 
     /// Returns what a person can do about this end.
@@ -106,9 +116,9 @@ impl TaskEnd {
             ("outofmemory", MORE_MEMORY),
             ("pulumi: exit code 137", KILLED),
             (
-                "descriptor matching platform",
+                OTHER_ARCHITECTURE,
                 "the image is not built for the task's processor; select another one with the node label kubernetes.io/arch in \
-                 spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or with TaskArchitecture of the installation",
+                 spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or remove the label",
             ),
             (
                 "cannotpull",

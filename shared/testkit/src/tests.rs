@@ -143,6 +143,7 @@ fn a_client_token_is_forgotten_an_hour_after_its_task_ended() {
         preview: false,
         refused: None,
         spot: true,
+        tried: None,
         size: None,
         request: None,
         at: world.now(),

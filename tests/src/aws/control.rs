@@ -96,6 +96,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/tasks/retire", post(retire))
         .route("/control/tasks/exhaust", post(exhaust))
         .route("/control/tasks/fail-starts", put(fail_starts))
+        .route("/control/tasks/build-for", put(build_for))
         .route("/control/tasks/slow-starts", put(slow_starts))
         .route("/control/tasks/forget", post(forget))
         .route("/control/s3/hold", put(hold))
@@ -221,6 +222,11 @@ async fn exhaust(State(control): Shared, Json(task): Json<String>) -> Answer<()>
 
 async fn fail_starts(State(control): Shared, Json((image, reason)): Json<(String, Option<String>)>) -> Answer<()> {
     control.parts.fargate.fail_starts(&image, reason);
+    Ok(Json(()))
+}
+
+async fn build_for(State(control): Shared, Json((image, processor)): Json<(String, String)>) -> Answer<()> {
+    control.parts.fargate.build_for(&image, &processor);
     Ok(Json(()))
 }
 
@@ -356,6 +362,11 @@ impl Client {
     /// [`Client::reset`], as no other test has the image.
     pub async fn fail_starts(&self, image: &str, reason: Option<&str>) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/fail-starts", &(image, reason)).await
+    }
+
+    /// Has an image built for one processor alone, by ECS's name for it. It goes on through [`Client::reset`], as no other test has the image.
+    pub async fn build_for(&self, image: &str, processor: &str) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/build-for", &(image, processor)).await
     }
 
     /// Lets tasks with a container of this image be pending for so many seconds, as on Fargate while it pulls a large image. It goes on

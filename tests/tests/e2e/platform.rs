@@ -76,6 +76,28 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
 }
 
 #[tokio::test]
+async fn image_that_is_built_for_the_other_processor_gets_it() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("other-processor").await?;
+    world.control.build_for("registry.example/arm:1", "ARM64").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    let template = "  workspaceTemplate: { spec: { image: 'registry.example/arm:1' } }\n";
+    team.apply_stack("app", Source::Program("app"), template).await?;
+    let told = |stack: &Stack| {
+        condition(stack).is_some_and(|(_, of, message)| {
+            of == "PlatformFailure" && message.contains("not built for amd64; the next run has arm64")
+        })
+    };
+    team.wait("app", "to say that the next run has another processor", told).await?;
+    let ready = team.ready_after("app", 2).await?;
+    assert_eq!(failures(&ready), (Some(0), None), "{:#?}", ready.status);
+    // The image is known by now.
+    team.apply_stack_as("other", "other", "{}", Source::Program("app"), template).await?;
+    team.ready_after("other", 1).await?;
+    team.clear().await
+}
+
+#[tokio::test]
 async fn task_that_ecs_cannot_start_names_what_to_check() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("not-started").await?;

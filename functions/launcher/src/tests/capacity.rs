@@ -121,6 +121,34 @@ fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
     assert!(!Launch { attempt: 0, ..launch }.is_on_spot());
 }
 
+#[test]
+fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
+    let arm = json!({ "podTemplate": { "spec": { "nodeSelector": { "kubernetes.io/arch": "arm64" } } } });
+    let of = |fields: &Value, unfit: Option<Architecture>| {
+        let world = quiet();
+        if let Some(architecture) = unfit {
+            let images = TaskShape { image: Some("own".into()), ..TaskShape::default() }.images().unwrap();
+            let unfit = to_json(&UnfitArchitecture { version: VERSION, architecture });
+            world.drive(world.put(&keys::architecture(&images), unfit.into_bytes())).unwrap().unwrap();
+        }
+        workspace(&world, &driftless_api::merge(project(), fields));
+        by_hand(&world, "u", &json!({ "type": "preview" }));
+        looked(&world, &hint("u"));
+        let launch = launch_record(&world);
+        (launch.tried.map(|tried| tried.architecture), launch.task_definition)
+    };
+    let own = json!({ "image": "own" });
+    let (tried, on_amd64) = of(&own, None);
+    assert_eq!(tried, Some(Architecture::Amd64));
+    let (tried, on_arm64) = of(&own, Some(Architecture::Amd64));
+    assert_eq!(tried, Some(Architecture::Arm64));
+    assert_ne!(on_arm64, on_amd64);
+    assert_eq!(of(&own, Some(Architecture::Arm64)), (Some(Architecture::Amd64), on_amd64));
+    // The Workspace selects the processor, or the installation the image.
+    assert_eq!(of(&driftless_api::merge(own, &arm), Some(Architecture::Arm64)), (None, on_arm64));
+    assert_eq!(of(&json!({}), Some(Architecture::Amd64)).0, None);
+}
+
 fn admissions(world: &World) -> Admissions {
     let lease: Option<Lease> = world.drive(Cluster::get(world, "driftless", keys::ADMISSIONS)).unwrap().unwrap();
     serde_json::from_str(&lease.unwrap().annotations()[keys::ADMISSIONS_ANNOTATION]).unwrap()

@@ -18,15 +18,20 @@ fn ended(end: &TaskEnd, verdict: Option<Verdict>, began: bool) -> Outcome {
 /// A world whose run was recorded after its task stopped with these reports.
 fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
     let world = world(&of_stack(), &json!({}));
+    recorded_after(&world, end, report);
+    world
+}
+
+/// Has the run of a world recorded after its task stopped with these reports.
+fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str)) {
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
-    let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
+    let Started::Task { arn } = world.drive(Tasks::run(world, &launch)).unwrap().unwrap() else { panic!("no task") };
     let owner = Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() };
-    put(&world, &format!("{folder}owner"), &to_json(&owner));
-    report(&world, &keys::task(ROLE, keys::task_id(&arn)));
+    put(world, &format!("{folder}owner"), &to_json(&owner));
+    report(world, &keys::task(ROLE, keys::task_id(&arn)));
     world.stop_task(&arn, end.clone());
-    look(&world);
-    world
+    look(world);
 }
 
 fn message(outcome: &Outcome) -> &str {
@@ -73,6 +78,32 @@ fn silent_task_fails_the_run_or_the_platform() {
     // An init container of the tenant's may have written what looks like progress.
     let end = TaskEnd { code: Some(StopCode::FailedToStart), ..TaskEnd::default() };
     assert_eq!(ended(&end, None, true).started_at, None);
+}
+
+#[test]
+fn images_for_another_processor_have_it_in_the_next_run() {
+    let words = "CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'";
+    let end = TaskEnd { code: Some(StopCode::FailedToStart), words: words.into(), ..TaskEnd::default() };
+    let outcome_of = |tried: Option<TriedArchitecture>| {
+        let world = world(&of_stack(), &json!({}));
+        let folder = keys::run(CLUSTER, "uid");
+        let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+        put(&world, &format!("{folder}launch"), &to_json(&Launch { tried, ..launch }));
+        recorded_after(&world, &end, |_, _| {});
+        let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
+        (outcome, world.objects().get(&keys::architecture("images")).cloned())
+    };
+    let architecture = Architecture::Amd64;
+    let (outcome, unfit) = outcome_of(Some(TriedArchitecture { images: "images".into(), architecture }));
+    assert!(
+        outcome.platform_failure && message(&outcome).ends_with("not built for amd64; the next run has arm64"),
+        "{outcome:?}"
+    );
+    let unfit: UnfitArchitecture = from_json("architecture", &unfit.unwrap()).unwrap();
+    assert_eq!(unfit, UnfitArchitecture { version: VERSION, architecture });
+    // The Workspace selects the processor.
+    let (outcome, unfit) = outcome_of(None);
+    assert!(message(&outcome).contains("nodeSelector, or remove the label") && unfit.is_none(), "{outcome:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use driftless_aws::Started;
 use driftless_contract::{
     Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, Resources, RunLimits, RunRequest, TaskSize,
 };
-use driftless_core::{Admissions, Applicant};
+use driftless_core::{Admissions, Applicant, Architecture};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use serde_json::{Value, json};
 
@@ -45,6 +45,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         preview: false,
         refused: None,
         spot: false,
+        tried: None,
         size,
         request: None,
         at,

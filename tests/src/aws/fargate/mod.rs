@@ -89,6 +89,8 @@ struct State {
     spot_refusals: u32,
     /// Images that cannot be pulled, and why.
     unpullable: BTreeMap<String, String>,
+    /// Images that are built for one processor alone, by ECS's name for it.
+    built_for: BTreeMap<String, String>,
     /// Images that are pulled slowly, and how long their tasks are pending.
     slow: BTreeMap<String, Duration>,
     /// How many tasks with a text in their definition there may be at once.
@@ -267,6 +269,11 @@ impl Fargate {
             Some(reason) => unpullable.insert(image.into(), reason),
             None => unpullable.remove(image),
         };
+    }
+
+    /// Has an image built for one processor alone, by ECS's name for it.
+    pub fn build_for(&self, image: &str, processor: &str) {
+        self.state().built_for.insert(image.into(), processor.into());
     }
 
     /// Lets tasks with a container of this image be pending for a while.

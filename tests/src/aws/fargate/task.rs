@@ -32,6 +32,8 @@ const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
 /// What ECS says where a registry wants a login and gets none.
+const NO_DESCRIPTOR: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): image Manifest does not contain \
+                             descriptor matching platform";
 const UNAUTHORIZED: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): 401 Unauthorized:";
 /// Between tries to deliver an event.
 const REDELIVERY: Duration = Duration::from_millis(500);
@@ -195,11 +197,17 @@ fn check(fargate: &Fargate, definition: &Value) -> Result<()> {
 
 /// The container whose image cannot be pulled, and why.
 fn unpulled(fargate: &Fargate, definition: &Value) -> Option<(String, String)> {
-    let unpullable = &fargate.state().unpullable;
+    let state = fargate.state();
+    let processor = definition["runtimePlatform"]["cpuArchitecture"].as_str().unwrap_or("X86_64");
     list(&definition["containerDefinitions"]).iter().find_map(|container| {
         let image = container["image"].as_str()?;
         let unknown = || (!may_pull(&fargate.site.template, image, container)).then(|| format!("{UNAUTHORIZED} {image}"));
-        let reason = unpullable.get(image).cloned().or_else(unknown)?;
+        let unfit = || {
+            let platform = if processor == "ARM64" { "linux/arm64/v8" } else { "linux/amd64" };
+            let is_other = state.built_for.get(image).is_some_and(|built_for| built_for != processor);
+            is_other.then(|| format!("{NO_DESCRIPTOR} '{platform}'"))
+        };
+        let reason = state.unpullable.get(image).cloned().or_else(unknown).or_else(unfit)?;
         Some((name(container).to_owned(), reason))
     })
 }
