@@ -308,13 +308,18 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     };
     // Nothing to fetch: whoever names the source says what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };
+    let had_less_time = matches!(&result, Err(Refusal::Git { error, .. }) if error.had_less_time());
     let (artifact, failure) = match result {
         Ok(artifact) => (artifact, None),
         Err(refusal) => (None, Some(FetchFailure { terminal: refusal.is_terminal(), message: refusal.to_string() })),
     };
     tracing::info!(%source, subject, failure = failure.as_ref().map(|failure| &failure.message), "fetched");
     let failures_before = before.filter(|before| before.subject == subject).map_or(0, |before| before.failures);
-    let failures = if failure.is_some() { 1 + failures_before } else { 0 };
+    let failures = match &failure {
+        None => 0,
+        Some(_) if had_less_time => failures_before.max(1),
+        Some(_) => 1 + failures_before,
+    };
     let took_seconds = clock().duration_since(now).as_secs().try_into().unwrap_or_default();
     let outcome = FetchOutcome { version: VERSION, subject, at: now, took_seconds, artifact, failures, failure };
     ports.objects.put(&keys::fetch(source), to_json(&outcome).into_bytes()).await?;

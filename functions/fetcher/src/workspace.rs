@@ -22,11 +22,13 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     if is_resting(&subject) {
         return Ok(None);
     }
-    let result = match source {
+    match source {
         OwnSource::Git { url, reference, dir, auth, .. } => {
-            git::fetch_of_workspace(ports, settings, key, (url, reference, dir, auth), &subject, now).await?
+            git::fetch_of_workspace(ports, settings, key, (url, reference, dir, auth), &subject, now).await
         }
-        OwnSource::Flux { url, digest, .. } => flux::fetch_of_workspace(ports, settings, key, (url, digest), now).await?,
-    };
-    Ok(Some((subject, result)))
+        OwnSource::Flux { url, digest, .. } => {
+            let result = flux::fetch_of_workspace(ports, settings, key, (url, digest), now).await?;
+            Ok(Some((subject, result)))
+        }
+    }
 }

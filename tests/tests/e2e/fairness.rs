@@ -8,7 +8,7 @@ use std::sync::{
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Program, Stack, Update};
 use driftless_tests::{
-    scenario::{Namespace, RUN, Source, commit, condition, is_ready, output},
+    scenario::{Handle, Namespace, RUN, Source, commit, condition, is_ready, output},
     world::{
         git::Repository,
         ready,
@@ -40,6 +40,10 @@ const FLOODED: usize = 2;
 const HELD: Duration = Duration::from_secs(45);
 /// How long an answer drips: two of them take longer than a push should.
 const DRIPS: Duration = Duration::from_secs(45);
+/// How long an answer drips of a server that is slow within the limits.
+const LAG: Duration = Duration::from_secs(9);
+/// The Stacks of a namespace on such a server. Those of all namespaces take all fetchers for longer than a push should take.
+const LAGGING: usize = 18;
 
 /// The beginning of an answer.
 const BEGINNING: &str =
@@ -100,6 +104,19 @@ async fn apply(team: &Namespace<'_>, name: &str, url: &str) -> Result<()> {
     team.apply_stack_as(name, name, "{}", Source::Git { url, reference: "branch: main", dir: "", auth: "" }, "").await
 }
 
+/// One namespace more than there are fetchers, each with so many Stacks on a server.
+async fn crowd<'w>(world: &'w Handle, name: &str, server: &Slow, stacks: usize) -> Result<Vec<Namespace<'w>>> {
+    let mut crowd = Vec::new();
+    for number in 0..=INSTANCES {
+        let team = world.namespace(&format!("{name}-{number}")).await?;
+        for app in 0..stacks {
+            apply(&team, &format!("app-{app}"), &format!("{}/{number}/{app}.git", server.url)).await?;
+        }
+        crowd.push(team);
+    }
+    Ok(crowd)
+}
+
 /// A Stack on a git repository, Ready at its first commit.
 async fn following(team: &Namespace<'_>) -> Result<Repository> {
     let repository = team.world.git.create(&team.name).await?;
@@ -154,14 +171,7 @@ async fn silent_git_server_of_many_namespaces_delays_no_push_of_another() -> Res
     let repository = following(&team).await?;
 
     let server = Slow::new("", None).await?;
-    let mut others = Vec::new();
-    for number in 0..=INSTANCES {
-        let other = world.namespace(&format!("silent-git-{number}")).await?;
-        for app in ["one", "two", "three"] {
-            apply(&other, app, &format!("{}/{number}/{app}.git", server.url)).await?;
-        }
-        others.push(other);
-    }
+    let others = crowd(&world, "silent-git", &server, 3).await?;
     ready::until("all fetchers ask the silent server", RUN, async || {
         let most = server.most.load(Ordering::SeqCst);
         ensure!(most == INSTANCES, "{most} connections");
@@ -172,8 +182,8 @@ async fn silent_git_server_of_many_namespaces_delays_no_push_of_another() -> Res
     let took = push_is_run(&team, &repository).await?;
     ensure!(took < USUAL, "the push was run after {took:?}");
     for other in &others {
-        for app in ["one", "two", "three"] {
-            other.unavailable(app, "git server did not answer within 15s").await?;
+        for app in 0..3 {
+            other.unavailable(&format!("app-{app}"), "git server did not answer within 15s").await?;
         }
         other.clear().await?;
     }
@@ -188,14 +198,7 @@ async fn dripping_git_server_of_many_namespaces_delays_no_push_of_another() -> R
     let repository = following(&team).await?;
 
     let server = Slow::new(BEGINNING, Some(DRIPS)).await?;
-    let (mut others, apps) = (Vec::new(), ["one", "two", "three"]);
-    for number in 0..=INSTANCES {
-        let other = world.namespace(&format!("dripping-git-{number}")).await?;
-        for app in apps {
-            apply(&other, app, &format!("{}/{number}/{app}.git", server.url)).await?;
-        }
-        others.push(other);
-    }
+    let others = crowd(&world, "dripping-git", &server, 3).await?;
     ready::until("every fetcher has had an answer of the dripping server", RUN, async || {
         let all = server.all.load(Ordering::SeqCst);
         ensure!(all >= 2 * INSTANCES, "{all} connections");
@@ -207,14 +210,38 @@ async fn dripping_git_server_of_many_namespaces_delays_no_push_of_another() -> R
     ensure!(took < USUAL, "the push was run after {took:?}");
     let mut limited = 0;
     for other in &others {
-        for app in apps {
-            let stack = other.unavailable(app, "git server").await?;
+        for app in 0..3 {
+            let stack = other.unavailable(&format!("app-{app}"), "git server").await?;
             let (_, _, message) = condition(&stack).context("a condition")?;
             limited += usize::from(message.contains("took longer than 10s, the limit after a slow fetch from its git server"));
         }
         other.clear().await?;
     }
-    ensure!(limited >= others.len() * apps.len() - INSTANCES, "{limited} fetches were limited");
+    ensure!(limited >= others.len() * 3 - INSTANCES, "{limited} fetches were limited");
+    team.clear().await?;
+    nothing_was_given_up(&world).await
+}
+
+#[tokio::test]
+async fn lagging_git_server_of_many_namespaces_delays_no_push_of_another() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let team = world.namespace("beside-lag").await?;
+    let repository = following(&team).await?;
+
+    let server = Slow::new(BEGINNING, Some(LAG)).await?;
+    let others = crowd(&world, "lagging-git", &server, LAGGING).await?;
+    ready::until("every fetcher has had an answer of the lagging server", RUN, async || {
+        let all = server.all.load(Ordering::SeqCst);
+        ensure!(all >= 2 * INSTANCES, "{all} connections");
+        Ok(())
+    })
+    .await?;
+
+    let took = push_is_run(&team, &repository).await?;
+    ensure!(took < USUAL, "the push was run after {took:?}");
+    for other in &others {
+        other.clear().await?;
+    }
     team.clear().await?;
     nothing_was_given_up(&world).await
 }

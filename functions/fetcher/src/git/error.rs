@@ -125,7 +125,7 @@ pub enum GitError {
     #[error("{}", self.words(&Fields::STACK))]
     Silent,
     #[error("git server in a private network failed; repository is not fetched; the fetcher's log has the cause")]
-    Hidden,
+    Hidden { had_less_time: bool },
     #[error("{who} cannot be reached: {why}")]
     Unreachable { who: &'static str, why: String },
     #[error("{}", self.words(&Fields::STACK))]
@@ -190,7 +190,7 @@ impl GitError {
                 servers::REST.as_mins()
             ),
             Self::TooSlow { seconds } => {
-                let why = if *seconds < TIME.as_secs() { ", the limit after a slow fetch from its git server" } else { "" };
+                let why = if self.had_less_time() { ", the limit after a slow fetch from its git server" } else { "" };
                 format!(
                     "fetch took longer than {seconds}s{why}; repository is not fetched; check the git server of {url}, or use a smaller \
                      repository"
@@ -206,10 +206,21 @@ impl GitError {
     pub fn hidden(self) -> Self {
         match self {
             Self::Unreachable { .. } | Self::Status { .. } | Self::TooSlow { .. } | Self::Silent | Self::Protocol { .. } => {
-                Self::Hidden
+                Self::Hidden { had_less_time: self.had_less_time() }
             }
             Self::OfName(error) => error.hidden(),
             error => error,
+        }
+    }
+
+    /// Whether the time was shorter than a fetch usually has, which is no fault of the source.
+    #[must_use]
+    pub fn had_less_time(&self) -> bool {
+        match self {
+            Self::TooSlow { seconds } => *seconds < TIME.as_secs(),
+            Self::Hidden { had_less_time } => *had_less_time,
+            Self::OfName(error) => error.had_less_time(),
+            _ => false,
         }
     }
 

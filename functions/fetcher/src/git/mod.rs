@@ -16,7 +16,7 @@ mod session;
 mod ssh;
 mod tree;
 
-use std::{collections::BTreeSet, fs::File, time::Duration};
+use std::{collections::BTreeSet, fs::File, net::SocketAddr, time::Duration};
 
 use driftless_api::{Stack, WorkspaceGitAuth};
 use driftless_aws::{Objects, Queues};
@@ -79,6 +79,8 @@ enum Stop {
     Refused(Refusal),
     /// The API server or the bucket.
     Failed(Error),
+    /// The server had its share of this instance. No fault of the source: who wants it asks again, and may meet another instance.
+    Later,
 }
 
 impl From<GitError> for Stop {
@@ -119,8 +121,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let wanted = Wanted::parse(&source.branch, &source.commit);
     let named = Named::Stack(&stack);
     let look = Look { ports, settings, key, url: &source.repo, subject: &source.fingerprint, named, needed, now };
-    let result = look.look(wanted).await?;
-    Ok(Some((source.fingerprint, result)))
+    look.look(wanted).await
 }
 
 /// Fetches the commit that a Workspace names by its id, a branch, a tag or a full ref. `key` is the Workspace's, `subject` the fingerprint
@@ -132,7 +133,7 @@ pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Art
     (url, reference, dir, auth): (&str, &str, &str, Option<&WorkspaceGitAuth>),
     subject: &str,
     now: Timestamp,
-) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
+) -> Result<Option<Answer>, Error> {
     let needed = [dir.to_owned()].into();
     let look = Look { ports, settings, key, url, subject, named: Named::Workspace(auth), needed, now };
     look.look(Wanted::of_reference("spec.git.ref", reference)).await
@@ -154,13 +155,15 @@ struct Look<'a, C, O, Q, A> {
 }
 
 impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
-    async fn look(&self, wanted: Result<Wanted, GitError>) -> Result<Result<Option<FetchedArtifact>, Refusal>, Error> {
-        match self.artifact(wanted).await {
-            Ok(artifact) => Ok(Ok(Some(artifact))),
-            Err(Stop::Git(error)) => Ok(Err(Refusal::Git { error, fields: self.named.fields() })),
-            Err(Stop::Refused(refusal)) => Ok(Err(refusal)),
-            Err(Stop::Failed(error)) => Err(error),
-        }
+    async fn look(&self, wanted: Result<Wanted, GitError>) -> Result<Option<Answer>, Error> {
+        let result = match self.artifact(wanted).await {
+            Ok(artifact) => Ok(Some(artifact)),
+            Err(Stop::Git(error)) => Err(Refusal::Git { error, fields: self.named.fields() }),
+            Err(Stop::Refused(refusal)) => Err(refusal),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Later) => return Ok(None),
+        };
+        Ok(Some((self.subject.to_owned(), result)))
     }
 
     async fn artifact(&self, wanted: Result<Wanted, GitError>) -> Result<FetchedArtifact, Stop> {
@@ -174,8 +177,12 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         {
             return Ok(stored.clone());
         }
-        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let server = place.server();
+        if server.as_ref().is_some_and(|server| git.servers.is_beyond_share(server, self.now)) {
+            tracing::info!(source = %self.key, "fetch skipped: its git server had half of this instance's time");
+            return Err(Stop::Later);
+        }
+        let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let time = server.as_ref().map_or(TIME, |server| git.servers.time(server, self.now));
         let (bounds, began) = (Bounds::new(git.max_pack_bytes, time), Instant::now());
         let found = self.found(place, credentials, wanted, known, &bounds).await;
@@ -245,6 +252,7 @@ async fn transport(
     bounds: &Bounds,
     now: Timestamp,
 ) -> Result<Box<dyn Transport + Send>, GitError> {
+    let server = place.server();
     match place {
         Place::Http(url) => {
             let scheme = if url.scheme() == "http" { "an http URL" } else { "an https URL" };
@@ -264,11 +272,7 @@ async fn transport(
                 let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https".into());
                 return Err(GitError::Unfit { scheme, source_name, remedy });
             }
-            let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
-                return Err(GitError::Url("it has no host"));
-            };
-            let addresses = net::addresses_for_tenant(host, port, settings, bounds).await?;
-            settings.servers.check(&(host.to_owned(), port), now)?;
+            let addresses = addresses(server, settings, bounds, now).await?;
             let client = net::client(addresses, &settings.ca_certificates)?;
             let web = Web::new(client, bounds.clone(), login);
             let url = gix_url::parse(url.as_str()).map_err(|_| GitError::Url("it is not a URL"))?;
@@ -284,14 +288,26 @@ async fn transport(
                 return Err(GitError::Unfit { scheme: "an ssh URL", source_name, remedy });
             };
             key.known_hosts = format!("{}\n{}", key.known_hosts, settings.known_hosts);
-            let addresses = net::addresses_for_tenant(&host, port, settings, bounds).await?;
-            settings.servers.check(&(host.clone(), port), now)?;
+            let addresses = addresses(server, settings, bounds, now).await?;
             ssh::connect(&Server { user, host, port, path, addresses }, &key, bounds).await
         }
         Place::Local(path) => match file::connect(path, Protocol::V2, false) {
             Ok(transport) => Ok(Box::new(transport)),
         },
     }
+}
+
+/// The addresses of a server that may be asked now.
+async fn addresses(
+    server: Option<(String, u16)>,
+    settings: &Settings,
+    bounds: &Bounds,
+    now: Timestamp,
+) -> Result<Vec<SocketAddr>, GitError> {
+    let server = server.ok_or(GitError::Url("it has no host"))?;
+    let addresses = net::addresses_for_tenant(&server.0, server.1, settings, bounds).await?;
+    settings.servers.check(&server, now)?;
+    Ok(addresses)
 }
 
 /// What is said to a git server. `None` if the commit is the one that is known.

@@ -1,5 +1,6 @@
 //! What a Stack or a Workspace names: where the repository is, and which commit of it.
 
+use driftless_core::login_in;
 use url::Url;
 
 use super::GitError;
@@ -39,27 +40,26 @@ impl Place {
         }
     }
 
-    /// The host and the port of the server.
+    /// The host and the port of the server, the same however the host is written.
     pub(super) fn server(&self) -> Option<(String, u16)> {
-        match self {
-            Self::Http(url) => Some((url.host_str()?.to_owned(), url.port_or_known_default()?)),
-            Self::Ssh { host, port, .. } => Some((host.clone(), *port)),
-            Self::Local(_) => None,
-        }
+        let (host, port) = match self {
+            Self::Http(url) => (url.host_str()?, url.port_or_known_default()?),
+            Self::Ssh { host, port, .. } => (host.as_str(), *port),
+            Self::Local(_) => return None,
+        };
+        Some((host.trim_end_matches('.').to_lowercase(), port))
     }
 
     fn of_url(url: &Url) -> Result<Self, GitError> {
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or(GitError::Url("it has no host"))?;
+        if let Some(what) = login_in(url) {
+            return Err(GitError::UrlWithLogin { what, ssh: url.scheme() == "ssh" });
+        }
         match url.scheme() {
-            // Anyone who may read the Stack would read it.
-            "http" | "https" if !url.username().is_empty() || url.password().is_some() => {
-                Err(GitError::UrlWithLogin { what: "a user or a password", ssh: false })
-            }
             "http" | "https" if url.query().is_some() || url.fragment().is_some() => {
                 Err(GitError::Url("it has a query or a fragment in it; take that out"))
             }
             "http" | "https" => Ok(Self::Http(url.clone())),
-            "ssh" if url.password().is_some() => Err(GitError::UrlWithLogin { what: "a password", ssh: true }),
             "ssh" => {
                 let path = url.path();
                 Ok(Self::Ssh {
@@ -146,6 +146,16 @@ mod tests {
         assert_eq!(parse("ssh://[::1]/~me/b.git"), ssh("git", "::1", 22, "~me/b.git"));
         assert_eq!(Place::parse("file:///srv/a.git", true).unwrap(), Place::Local("/srv/a.git".into()));
         assert_eq!(Place::parse("/srv/a.git", true).unwrap(), Place::Local("/srv/a.git".into()));
+    }
+
+    #[test]
+    fn server_is_the_same_however_its_host_is_written() {
+        let server = |text| Place::parse(text, false).unwrap().server();
+        for text in ["ssh://git@Git.Example.com/a", "git@git.example.com.:b", "ssh://git.EXAMPLE.com:22/c"] {
+            assert_eq!(server(text), Some(("git.example.com".into(), 22)), "{text}");
+        }
+        assert_eq!(server("https://Git.example.com./a"), Some(("git.example.com".into(), 443)));
+        assert_eq!(server("http://git.example.com:8080/a"), Some(("git.example.com".into(), 8080)));
     }
 
     #[test]
