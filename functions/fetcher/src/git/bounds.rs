@@ -70,6 +70,11 @@ impl Bounds {
         self.0.runtime.block_on(self.within(future)).map_err(|error| self.stop(error))
     }
 
+    /// Returns an error when the time is over, for work that waits for nothing.
+    pub(super) fn check(&self) -> Result<(), GitError> {
+        if Instant::now() < self.0.deadline { Ok(()) } else { Err(GitError::TooSlow { seconds: self.0.seconds }) }
+    }
+
     /// Counts what was received.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.0.received.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;

@@ -120,6 +120,11 @@ pub enum GitError {
         "the git server sent more than {limit} bytes for one commit; raise the installation's limit, or use a smaller repository"
     )]
     TooLarge { limit: u64 },
+    #[error(
+        "the git server sent an object as more than {limit} deltas; repository is not fetched; set pack.depth to 50 on the server, or \
+         repack the repository"
+    )]
+    Deltas { limit: u32 },
     #[error("{}", self.words(&Fields::STACK))]
     TooSlow { seconds: u64 },
     #[error("{}", self.words(&Fields::STACK))]

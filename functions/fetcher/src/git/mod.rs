@@ -9,6 +9,7 @@ mod credentials;
 mod error;
 mod github;
 mod http;
+mod key;
 mod net;
 mod remote;
 mod servers;
@@ -50,6 +51,9 @@ use crate::{
 
 /// The function's own time limit is two minutes, and the tree has to be stored yet.
 const TIME: Duration = Duration::from_secs(90);
+
+/// How long the last step of a fetch may take whose time is over: one object of a pack, at the maximum of size and deltas.
+const LAST_STEP: Duration = Duration::from_secs(20);
 
 /// What an installation sets for git.
 #[derive(Clone, Debug)]
@@ -178,10 +182,28 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
             return Ok(stored.clone());
         }
         let server = place.server();
-        if server.as_ref().is_some_and(|server| git.servers.is_beyond_share(server, self.now)) {
+        let namespace = format!("{}/{}", self.key.cluster, self.key.namespace);
+        if server.as_ref().is_some_and(|server| git.servers.is_beyond_share(server, &namespace, self.now)) {
             tracing::info!(source = %self.key, "fetch skipped: its git server had half of this instance's time");
             return Err(Stop::Later);
         }
+        let began = Instant::now();
+        let fetched = self.fetched(place, wanted, known, stored).await;
+        if let Some(server) = server {
+            git.servers.charge(&server, &namespace, began.elapsed(), self.now);
+        }
+        fetched
+    }
+
+    /// Talks to the server, and stores what is new.
+    async fn fetched(
+        &self,
+        place: Place,
+        wanted: Wanted,
+        known: Option<ObjectId>,
+        stored: Option<FetchedArtifact>,
+    ) -> Result<FetchedArtifact, Stop> {
+        let (git, server) = (&self.settings.git, place.server());
         let credentials = Credentials::read(self.ports.cluster, &self.key.namespace, &self.named).await?;
         let time = server.as_ref().map_or(TIME, |server| git.servers.time(server, self.now));
         let (bounds, began) = (Bounds::new(git.max_pack_bytes, time), Instant::now());
@@ -216,9 +238,14 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         let transport =
             bounds.within(Box::pin(transport(place, credentials, git, self.named.fields(), bounds, self.now))).await??;
         let (limits, needed, of_talk) = (self.settings.limits, self.needed.clone(), bounds.clone());
-        // gitoxide blocks. When the time is over it ends with its next step, and nobody waits for that.
-        let talk = tokio::task::spawn_blocking(move || talk(transport, of_talk, &wanted, known, &limits, &needed));
-        bounds.within(talk).await?.map_err(|_| GitError::Protocol { to: "a request" })?
+        // gitoxide blocks.
+        let mut talk = tokio::task::spawn_blocking(move || talk(transport, &of_talk, &wanted, known, &limits, &needed));
+        let talked = bounds.within(&mut talk).await;
+        // When the time is over it ends with its next step. A thread that went on would take the processor and memory of later requests.
+        if talked.is_err() && tokio::time::timeout(LAST_STEP, talk).await.is_err() {
+            tracing::error!(source = %self.key, "the thread of a fetch goes on after its time");
+        }
+        talked?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
 
     /// What the last look came to, if it was for the same spec and its tree is there yet.
@@ -313,13 +340,13 @@ async fn addresses(
 /// What is said to a git server. `None` if the commit is the one that is known.
 fn talk(
     transport: Box<dyn Transport + Send>,
-    bounds: Bounds,
+    bounds: &Bounds,
     wanted: &Wanted,
     known: Option<ObjectId>,
     limits: &Limits,
     needed: &BTreeSet<String>,
 ) -> Result<Option<Found>, GitError> {
-    let mut session = Session::open(transport, bounds)?;
+    let mut session = Session::open(transport, bounds.clone())?;
     let commit = match wanted {
         Wanted::Commit(commit) => *commit,
         Wanted::Name { field, name } => session.resolve(field, name)?,
@@ -327,17 +354,23 @@ fn talk(
     if known == Some(commit) {
         return Ok(None);
     }
-    let found = fetch_commit(&mut session, commit, limits, needed);
+    let found = fetch_commit(&mut session, bounds, commit, limits, needed);
     match wanted {
         Wanted::Commit(_) => found.map(Some),
         Wanted::Name { .. } => found.map(Some).map_err(|error| GitError::OfName(Box::new(error))),
     }
 }
 
-fn fetch_commit(session: &mut Session, commit: ObjectId, limits: &Limits, needed: &BTreeSet<String>) -> Result<Found, GitError> {
+fn fetch_commit(
+    session: &mut Session,
+    bounds: &Bounds,
+    commit: ObjectId,
+    limits: &Limits,
+    needed: &BTreeSet<String>,
+) -> Result<Found, GitError> {
     let directory = tempfile::tempdir().map_err(GitError::Scratch)?;
     let bundle = session.fetch(commit, directory.path())?;
     let spool = tempfile::tempfile().map_err(GitError::Scratch)?;
-    let (id, tree) = tree::read(&bundle, &commit, limits, needed, &spool)?;
+    let (id, tree) = tree::read(&bundle, bounds, &commit, limits, needed, &spool)?;
     Ok(Found { commit, tree: (id, tree, spool) })
 }

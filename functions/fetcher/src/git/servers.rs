@@ -14,10 +14,14 @@ pub(super) const REST: SignedDuration = SignedDuration::from_mins(2);
 /// How long a server counts as slow after a slow fetch, as a multiple of the fetch's duration.
 const SLOW_FACTOR: i32 = 2;
 
-/// Of an instance's time that a server spends, this multiple is the time in which it may spend it: half of the instance is left to others.
+/// A server may have half of an instance's time: its share is paid for in twice the time that it had.
 const SHARE: i32 = 2;
-/// How far a server may be ahead of its share, so that a burst of fast fetches is no reason to wait.
+/// A namespace has an eighth of it on one server before it yields to the other namespaces.
+const NAMESPACE_SHARE: i32 = 8;
+/// How far ahead of its share a server or a namespace may be: a burst of fast fetches is no reason to wait.
 const BURST: SignedDuration = SLOW_FETCH;
+/// How far ahead a server may be for a namespace within its own share.
+const NAMESPACE_BURST: SignedDuration = SignedDuration::from_secs(30);
 
 /// A host and a port.
 type Server = (String, u16);
@@ -31,21 +35,16 @@ pub struct Servers(Arc<Memory>);
 struct Memory {
     silent: Rests,
     slow: Rests,
-    /// Until when the time that a server had is its share. This is the generic cell rate algorithm of ATM, with durations as cells.
-    shares: Mutex<HashMap<Server, Timestamp>>,
+    /// When the time that a server had is paid for, and that of a namespace on it. This is the generic cell rate algorithm of ATM, with
+    /// durations as cells.
+    shares: Mutex<HashMap<(Server, Option<String>), Timestamp>>,
 }
 
 impl Servers {
     /// Remembers how long a fetch took, and whether its server gave no first answer. `began` is when the fetch began.
     pub(super) fn remember(&self, server: Server, is_silent: bool, took: Duration, began: Timestamp) {
-        let Memory { silent, slow, shares } = &*self.0;
+        let Memory { silent, slow, .. } = &*self.0;
         let took = SignedDuration::try_from(took).unwrap_or_default();
-        let mut shares = shares.lock().unwrap_or_else(PoisonError::into_inner);
-        shares.retain(|_, until| began < *until);
-        let until = shares.entry(server.clone()).or_insert(began);
-        // A fetch that takes longer makes its server slow, and the next ones end after this time.
-        *until = until.checked_add(took.min(SLOW_FETCH).saturating_mul(SHARE)).unwrap_or(*until);
-        drop(shares);
         if is_silent {
             silent.begin(server, REST, began);
         // A fetch that had less time prolongs no rest, so that large repositories of the server are fetched after it.
@@ -59,10 +58,27 @@ impl Servers {
         if self.0.silent.has(server, now) { Err(GitError::Silent) } else { Ok(()) }
     }
 
-    /// Whether a server had more of this instance's time than its share.
-    pub(super) fn is_beyond_share(&self, server: &Server, now: Timestamp) -> bool {
+    /// Charges a server with the time that a request of a namespace took, until its tree was stored.
+    pub(super) fn charge(&self, server: &Server, namespace: &str, took: Duration, began: Timestamp) {
+        // A fetch that takes longer makes its server slow, and the next ones end after this time.
+        let took = SignedDuration::try_from(took).unwrap_or_default().min(SLOW_FETCH);
+        let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|_, until| began < *until);
+        for (of, share) in [(None, SHARE), (Some(namespace.to_owned()), NAMESPACE_SHARE)] {
+            let until = shares.entry((server.clone(), of)).or_insert(began);
+            *until = until.checked_add(took.saturating_mul(share)).unwrap_or(*until);
+        }
+    }
+
+    /// Whether a server had more of this instance's time than its share, so that a namespace which used much of it has to wait.
+    pub(super) fn is_beyond_share(&self, server: &Server, namespace: &str, now: Timestamp) -> bool {
         let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        shares.get(server).is_some_and(|until| until.duration_since(now) > BURST)
+        let ahead = |of: Option<String>| {
+            let until = shares.get(&(server.clone(), of));
+            until.map_or(SignedDuration::ZERO, |until| until.duration_since(now))
+        };
+        let server_ahead = ahead(None);
+        server_ahead > NAMESPACE_BURST || server_ahead > BURST && ahead(Some(namespace.to_owned())) > BURST
     }
 
     /// How long a fetch from a server may take. A slow server is asked nonetheless, for less time: others may have small repositories there.
@@ -113,33 +129,62 @@ mod tests {
         assert!(servers.check(&server(443), at(239)).is_err());
     }
 
+    /// How many seconds of an hour a server has of an instance that namespaces ask all the time, each for fetches of that many seconds.
+    fn spent(namespaces: u32, took: u64) -> u64 {
+        let servers = Servers::default();
+        let (mut now, mut spent) = (0, 0);
+        while now < 3600 {
+            let asks = (0..namespaces).map(|number| number.to_string());
+            let Some(namespace) = asks.into_iter().find(|name| !servers.is_beyond_share(&server(443), name, at(now))) else {
+                now += 1;
+                continue;
+            };
+            let took = servers.time(&server(443), at(now)).as_secs().min(took);
+            servers.remember(server(443), false, Duration::from_secs(took), at(now));
+            servers.charge(&server(443), &namespace, Duration::from_secs(took), at(now));
+            (now, spent) = (now + i64::try_from(took).unwrap(), spent + took);
+        }
+        spent
+    }
+
     #[test]
     fn server_has_half_of_an_instance_however_fast_it_answers() {
-        for took in [1, 3, 9, 60] {
-            let servers = Servers::default();
-            let (mut now, mut spent) = (0, 0);
-            while now < 3600 {
-                if servers.is_beyond_share(&server(443), at(now)) {
-                    now += 1;
-                    continue;
-                }
-                let took = servers.time(&server(443), at(now)).as_secs().min(took);
-                servers.remember(server(443), false, Duration::from_secs(took), at(now));
-                (now, spent) = (now + i64::try_from(took).unwrap(), spent + took);
-            }
-            // A fetch of a minute is followed by two in which fetches have ten seconds, and the server half of the time.
-            let most = if took > 10 { 3600 * 7 / 10 } else { 3600 / 2 + 20 };
-            assert!((1700..=most).contains(&spent), "{spent} s with fetches of {took} s");
-            assert!(!servers.is_beyond_share(&server(22), at(now)));
+        for (namespaces, took) in [(1, 1), (1, 9), (20, 1), (20, 3), (20, 9)] {
+            let spent = spent(namespaces, took);
+            assert!((1700..=1850).contains(&spent), "{spent} s with fetches of {took} s of {namespaces} namespaces");
         }
+        // A fetch of a minute is charged as ten seconds, and followed by two minutes in which fetches have ten seconds.
+        let spent = spent(20, 60);
+        assert!((1800..=3600 * 3 / 4).contains(&spent), "{spent}");
+    }
+
+    #[test]
+    fn namespace_that_uses_much_of_a_server_leaves_it_to_those_that_use_little() {
+        let servers = Servers::default();
+        let (mut now, mut spent, mut poll) = (0, 0, 0);
+        while now < 3600 {
+            if now >= poll {
+                poll += 60;
+                assert!(!servers.is_beyond_share(&server(443), "quiet", at(now)), "after {now} s");
+                servers.charge(&server(443), "quiet", Duration::from_millis(300), at(now));
+            }
+            if servers.is_beyond_share(&server(443), "busy", at(now)) {
+                now += 1;
+            } else {
+                servers.charge(&server(443), "busy", Duration::from_secs(9), at(now));
+                (now, spent) = (now + 9, spent + 9);
+            }
+        }
+        assert!((1500..=1850).contains(&spent), "{spent}");
+        assert!(!servers.is_beyond_share(&server(22), "busy", at(now)));
     }
 
     #[test]
     fn burst_of_fast_fetches_is_within_the_share() {
         let servers = Servers::default();
         for number in 0..20 {
-            assert!(!servers.is_beyond_share(&server(443), at(number)), "after {number} fetches");
-            servers.remember(server(443), false, Duration::from_millis(300), at(number));
+            assert!(!servers.is_beyond_share(&server(443), "a", at(number)), "after {number} fetches");
+            servers.charge(&server(443), "a", Duration::from_millis(300), at(number));
         }
     }
 

@@ -17,7 +17,7 @@ use gix_transport::{
 use russh::{
     Channel, Preferred, client,
     keys::{
-        Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate, decode_secret_key,
+        Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate,
         known_hosts::known_host_keys_path,
     },
 };
@@ -27,7 +27,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{GitError, bounds::Bounds};
+use super::{GitError, bounds::Bounds, key};
 
 /// A private key, what opens it, and the lines of the host keys that are right.
 pub(super) struct Key {
@@ -48,7 +48,7 @@ pub(super) struct Server {
 
 /// Connects, shows the key, and starts git on the other side.
 pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Result<Box<dyn Transport + Send>, GitError> {
-    let private = private_key(key)?;
+    let private = private_key(key, bounds).await?;
     let known = known_keys(server, &key.known_hosts)?;
     let mut config = client::Config::default();
     if !known.is_empty() {
@@ -96,19 +96,12 @@ fn transport(
     Box::new(Connection::new(incoming, outgoing, Protocol::V2, path, host, ConnectMode::Process, false))
 }
 
-fn private_key(key: &Key) -> Result<PrivateKey, GitError> {
-    let passphrase = key.passphrase.as_ref().map(ExposeSecret::expose_secret);
-    decode_secret_key(key.pem.expose_secret(), passphrase).map_err(|_| {
-        let passphrase = match passphrase {
-            Some(_) => "the passphrase beside it is not its own",
-            None => "it needs its passphrase (password)",
-        };
-        // The library reads no P-256 key whose private number has fewer than 32 bytes: one of 256.
-        let why = format!(
-            "cannot be opened: it is no private key in PEM form, or {passphrase}; if it is an ECDSA key that ssh opens, use an Ed25519 key"
-        );
-        GitError::Credential { source_name: key.source_name.clone(), why }
-    })
+async fn private_key(key: &Key, bounds: &Bounds) -> Result<PrivateKey, GitError> {
+    let (pem, passphrase) = (key.pem.clone(), key.passphrase.clone());
+    let open = move || key::open(pem.expose_secret(), passphrase.as_ref().map(ExposeSecret::expose_secret));
+    let opened = bounds.within(tokio::task::spawn_blocking(open)).await?;
+    let opened = opened.unwrap_or_else(|_| Err("cannot be opened; use an Ed25519 key".into()));
+    opened.map_err(|why| GitError::Credential { source_name: key.source_name.clone(), why })
 }
 
 /// The keys that a server may show. The library reads them from a file.

@@ -5,25 +5,29 @@ use std::{collections::BTreeSet, fs::File, io::BufWriter};
 use driftless_source::{Builder, Error, Limits, Tree};
 use gix_hash::{ObjectId, oid};
 use gix_object::{CommitRefIter, Kind, TreeRefIter, tree::EntryKind};
-use gix_pack::{Bundle, cache::Never};
+use gix_pack::{Bundle, cache::Never, data::decode::header::ResolvedBase};
 use gix_zlib::Inflate;
 
-use super::GitError;
+use super::{GitError, bounds::Bounds};
 
 /// How a file begins whose content Git LFS keeps elsewhere. Such a file is short.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const MAX_LFS_POINTER: usize = 1024;
+/// The most deltas that lead to an object. git makes 50, and each may give an object of the maximum size on the way to a small one.
+const MAX_DELTAS: u32 = 100;
 
-/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left out and a
-/// pointer of Git LFS is a file with its text, as after a plain `git clone`; within them both are errors.
+/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left out, and a
+/// pointer of Git LFS is a file with its text; within them both are errors. The time is looked at before each object, which takes seconds
+/// at most.
 pub(super) fn read(
     bundle: &Bundle,
+    bounds: &Bounds,
     commit: &oid,
     limits: &Limits,
     needed: &BTreeSet<String>,
     spool: &File,
 ) -> Result<(ObjectId, Tree), GitError> {
-    let mut objects = Objects { bundle, inflate: Inflate::default() };
+    let mut objects = Objects { bundle, bounds, inflate: Inflate::default() };
     let mut buffer = Vec::new();
     let kind = objects.find(commit, &mut buffer)?;
     let root = CommitRefIter::from_bytes(&buffer, gix_hash::Kind::Sha1).tree_id();
@@ -80,11 +84,21 @@ fn is_needed(path: &str, directories: &BTreeSet<String>) -> bool {
 
 struct Objects<'a> {
     bundle: &'a Bundle,
+    bounds: &'a Bounds,
     inflate: Inflate,
 }
 
 impl Objects<'_> {
     fn find(&mut self, id: &oid, into: &mut Vec<u8>) -> Result<Kind, GitError> {
+        self.bounds.check()?;
+        let Bundle { index, pack } = self.bundle;
+        let entry = |id: &oid| index.lookup(id).map(|found| pack.entry(index.pack_offset_at_index(found))).transpose();
+        let base = |id: &oid| Ok(entry(id)?.map(ResolvedBase::InPack));
+        let found = entry(id).ok().flatten().ok_or(GitError::Pack)?;
+        let header = pack.decode_header(found, &mut self.inflate, &base).map_err(|_| GitError::Pack)?;
+        if header.num_deltas > MAX_DELTAS {
+            return Err(GitError::Deltas { limit: MAX_DELTAS });
+        }
         let found = self.bundle.find(id, into, &mut self.inflate, &mut Never).ok().flatten();
         found.map(|(object, _)| object.kind).ok_or(GitError::Pack)
     }
@@ -98,5 +112,141 @@ fn failed(error: Error) -> GitError {
     match error {
         Error::Refused(refusal) => refusal.into(),
         Error::Read(error) | Error::Spool(error) => GitError::Scratch(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, io::Write as _, time::Duration};
+
+    use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+    use flate2::{Compression, write::ZlibEncoder};
+    use gix_pack::bundle::write::Options;
+
+    use super::*;
+
+    /// An object of a pack: its type, what it is based on, and its content, or the delta.
+    struct Packed {
+        kind: u8,
+        base: Option<usize>,
+        content: Vec<u8>,
+    }
+
+    const COMMIT: u8 = 1;
+    const TREE: u8 = 2;
+    const BLOB: u8 = 3;
+
+    fn whole(kind: u8, content: Vec<u8>) -> Packed {
+        Packed { kind, base: None, content }
+    }
+
+    /// A delta of an object at that position and of that size: its first bytes, as many as one byte tells.
+    fn first_bytes(base: usize, base_size: usize, bytes: u8) -> Packed {
+        let mut content = size(base_size);
+        content.extend([bytes, 0b1001_0000, bytes]);
+        Packed { kind: 6, base: Some(base), content }
+    }
+
+    /// A number with seven bits a byte, the lowest first.
+    fn size(mut rest: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let low = u8::try_from(rest & 0x7f).unwrap();
+            rest >>= 7;
+            bytes.push(if rest == 0 { low } else { low | 0x80 });
+            if rest == 0 {
+                return bytes;
+            }
+        }
+    }
+
+    fn pack(objects: &[Packed]) -> Vec<u8> {
+        let mut pack = b"PACK\0\0\0\x02".to_vec();
+        pack.extend(u32::try_from(objects.len()).unwrap().to_be_bytes());
+        let mut offsets = Vec::new();
+        for Packed { kind, base, content } in objects {
+            let offset = pack.len();
+            let low = u8::try_from(content.len() & 0xf).unwrap();
+            let rest = content.len() >> 4;
+            pack.push(kind << 4 | low | if rest == 0 { 0 } else { 0x80 });
+            if rest > 0 {
+                pack.extend(size(rest));
+            }
+            if let Some(base) = base {
+                let mut distance: usize = offset - offsets[*base];
+                let mut bytes = vec![u8::try_from(distance & 0x7f).unwrap()];
+                while distance > 0x7f {
+                    distance = (distance >> 7) - 1;
+                    bytes.insert(0, u8::try_from(distance & 0x7f).unwrap() | 0x80);
+                }
+                pack.extend(bytes);
+            }
+            let mut zlib = ZlibEncoder::new(&mut pack, Compression::fast());
+            zlib.write_all(content).unwrap();
+            zlib.finish().unwrap();
+            offsets.push(offset);
+        }
+        let trailer = digest(&SHA1_FOR_LEGACY_USE_ONLY, &pack);
+        pack.extend(trailer.as_ref());
+        pack
+    }
+
+    fn id(kind: &str, content: &[u8]) -> ObjectId {
+        let object = [format!("{kind} {}\0", content.len()).as_bytes(), content].concat();
+        ObjectId::from_bytes_or_panic(digest(&SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
+    }
+
+    /// What comes of a commit whose tree has these names, each for the blob `z`, from a pack with these blobs before its tree and commit.
+    fn read_names(names: usize, mut objects: Vec<Packed>, time: Duration) -> Result<(ObjectId, Tree), GitError> {
+        let blob = id("blob", b"z");
+        let tree: Vec<u8> =
+            (0..names).flat_map(|name| [format!("100644 {name:06}\0").as_bytes(), blob.as_bytes()].concat()).collect();
+        let commit = format!("tree {}\nauthor a <a> 0 +0000\ncommitter a <a> 0 +0000\n\n", id("tree", &tree)).into_bytes();
+        let (head, tree_id) = (id("commit", &commit), id("tree", &tree));
+        objects.extend([whole(TREE, tree), whole(COMMIT, commit)]);
+        let folder = tempfile::tempdir().unwrap();
+        let written = Bundle::write_to_directory(
+            &mut &pack(&objects)[..],
+            Some(folder.path()),
+            &mut gix_utils::progress::Discard,
+            &std::sync::atomic::AtomicBool::new(false),
+            None::<gix_object::find::Never>,
+            gix_hash::Kind::Sha1,
+            Options { thread_limit: Some(1), ..Options::default() },
+        );
+        let bundle = written.unwrap().to_bundle().unwrap().unwrap();
+        let bounds = Bounds::new(u64::MAX, time);
+        let found = read(&bundle, &bounds, &head, &Limits::default(), &BTreeSet::new(), &tempfile::tempfile().unwrap());
+        assert!(found.as_ref().is_ok_and(|(root, _)| *root == tree_id) || found.is_err());
+        found
+    }
+
+    /// A blob of so many bytes, and `z` as a delta of it.
+    fn large_base(bytes: usize) -> Vec<Packed> {
+        vec![whole(BLOB, vec![b'z'; bytes]), first_bytes(0, bytes, 1)]
+    }
+
+    #[tokio::test]
+    async fn commit_whose_files_are_costly_to_read_is_read_until_its_time_is_over() {
+        read_names(3, large_base(1000), Duration::from_mins(1)).unwrap();
+        // Each name has the whole blob inflated again: without the limit this takes many minutes.
+        let error = read_names(20_000, large_base(32 << 20), Duration::from_secs(1)).unwrap_err();
+        assert!(matches!(error, GitError::TooSlow { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn object_behind_more_deltas_than_git_makes_is_refused() {
+        let chain = |deltas: u32| {
+            let long = u8::try_from(deltas).unwrap();
+            let mut objects = vec![whole(BLOB, vec![b'z'; 200])];
+            objects.extend((1..=long).map(|delta| {
+                let before = usize::from(delta) - 1;
+                first_bytes(before, if before == 0 { 200 } else { usize::from(long - delta) + 2 }, long - delta + 1)
+            }));
+            read_names(1, objects, Duration::from_mins(1))
+        };
+        chain(MAX_DELTAS).unwrap();
+        let error = chain(MAX_DELTAS + 1).unwrap_err();
+        assert!(matches!(error, GitError::Deltas { .. }), "{error}");
     }
 }
