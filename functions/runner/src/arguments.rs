@@ -83,10 +83,11 @@ pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
     for config in single {
         let kind = if config.secret { "--secret" } else { "--plaintext" };
         let path = config.path.then_some("--path");
-        let arguments = ["config", "set", "--raw", kind].into_iter().chain(path);
+        let arguments = ["config", "set", kind].into_iter().chain(path);
         let mut call = Call::new(arguments, stack);
         call.arguments.extend(["--".into(), config.key.clone()]);
-        call.input = text(config);
+        // pulumi removes one newline from the end of its input. Only versions since June 2026 have `--raw`, which keeps it.
+        call.input = text(config) + "\n";
         calls.push(call);
     }
     calls
@@ -344,12 +345,29 @@ mod tests {
                 (&*format!("config set-all --plaintext=a=1 --plaintext=aws:region=eu=1 {end}"), ""),
                 (&*format!(r#"config set-all --json={{"deep":{{"objectValue":{{"n":1}},"value":"{{\"n\":1}}"}}}} {end}"#), ""),
                 (&*format!("config set-all --path --plaintext=list[0]=x {end}"), ""),
-                (&*format!("config set --raw --secret {end} -- token"), "canary\n"),
-                (&*format!("config set --raw --secret --path {end} -- tree.leaf"), "canary"),
-                (&*format!("config set --raw --secret {end} -- all"), r#"{"k":"canary"}"#),
-                (&*format!("config set --raw --plaintext {end} -- long"), &*long),
+                (&*format!("config set --secret {end} -- token"), "canary\n\n"),
+                (&*format!("config set --secret --path {end} -- tree.leaf"), "canary\n"),
+                (&*format!("config set --secret {end} -- all"), "{\"k\":\"canary\"}\n"),
+                (&*format!("config set --plaintext {end} -- long"), &*format!("{long}\n")),
             ]
         );
+    }
+
+    /// The newline is the one that every version of pulumi removes; a flag against that is unknown to older ones.
+    #[test]
+    fn value_on_standard_input_has_one_newline_more() {
+        let mut spec = spec(Operation::Up);
+        for value in ["", "canary", "canary\n", "canary\n\n", "\n", "canary\r\n"] {
+            for (value, secret) in [(value.to_owned(), true), ("x".repeat(MAX_ARGUMENT_BYTES + 1) + value, false)] {
+                let key = "key".to_owned();
+                spec.config = vec![Config { key, path: false, value: ConfigValue::String(value.clone()), secret }];
+                let calls = config(&spec);
+                assert_eq!(calls.len(), 1);
+                assert_eq!(calls[0].input.strip_suffix('\n'), Some(&*value), "{value:?}");
+                assert!(!calls[0].arguments.contains(&"--raw".to_owned()));
+            }
+        }
+        assert_eq!(select(&spec).input, "", "a call without a value has no input");
     }
 
     #[test]
@@ -363,7 +381,7 @@ mod tests {
         let arguments = |call: &Call| call.arguments.join(" ");
         let stack = "--non-interactive --stack=--remove";
         assert_eq!(arguments(&environments(&spec).unwrap()), format!("config env add --yes {stack} -- --stack=other acme/prod"));
-        assert_eq!(arguments(&config(&spec)[0]), format!("config set --raw --secret {stack} -- --path"));
+        assert_eq!(arguments(&config(&spec)[0]), format!("config set --secret {stack} -- --path"));
         assert!(operation_line(&spec).contains(" --target=--exclude-protected "));
     }
 

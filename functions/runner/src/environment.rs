@@ -13,8 +13,10 @@ use crate::dotenv;
 
 /// Prefixes of variables that identify the task or steer the runner. With the first two a program would act as the task, and with its
 /// Region or its host name, which each task has of its own, pulumi would replace what a program has made of them.
-const OURS: [&str; 7] =
-    ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION", "DRIFTLESS_", "HOSTNAME"];
+const OURS: [&str; 7] = ["AWS_CONTAINER_", "ECS_", "AWS_ENDPOINT_URL", REGIONS[0], REGIONS[1], "DRIFTLESS_", "HOSTNAME"];
+
+/// The variables that AWS's SDKs take a Region from.
+pub(crate) const REGIONS: [&str; 2] = ["AWS_REGION", "AWS_DEFAULT_REGION"];
 
 /// What pulumi's environment is.
 pub(crate) struct Environment {
@@ -23,8 +25,9 @@ pub(crate) struct Environment {
     pub secrets: Vec<String>,
 }
 
-/// The container's environment without ours, then what tells of the program's `identity`, then the run's, in order; then what init containers wrote to the file that `PULUMI_ENV`
-/// names, as in PKO. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
+/// The container's environment without ours, then what tells of the program's `identity`, then the run's, in order; then what init
+/// containers wrote to the file that `PULUMI_ENV` names, as in PKO. The identity's Region is left out under both names if the run has
+/// one of them. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
 pub(crate) fn environment(
     container: impl IntoIterator<Item = (OsString, OsString)>,
     identity: Vec<(OsString, OsString)>,
@@ -43,7 +46,10 @@ pub(crate) fn environment(
     // A task has no stack settings of the run before. Without this a state whose secrets a key service encrypts would be read, and
     // encrypted anew, with a passphrase.
     environment.insert("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER".into(), "true".into());
-    environment.extend(identity);
+    // As EKS's webhook does it: otherwise the cluster's Region under one name would win over the run's own under the other.
+    let has_region = run.iter().any(|env| REGIONS.contains(&env.name.as_str()));
+    let is_left_out = |name: &OsStr| has_region && REGIONS.iter().any(|region| name == *region);
+    environment.extend(identity.into_iter().filter(|(name, _)| !is_left_out(name)));
     environment.extend(run.iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
     let written = file.map_or_else(|| Ok(BTreeMap::new()), |file| written(Path::new(&file), &environment))?;
     environment.extend(written.iter().map(|(name, value)| (name.into(), value.into())));
@@ -134,6 +140,20 @@ mod tests {
         let identity = vec![("KUBECONFIG".into(), "ours".into()), ("AWS_ROLE_ARN".into(), "ours".into())];
         let found = environment(container, identity, &[env("AWS_ROLE_ARN", "run")], Path::new("/nowhere")).unwrap().variables;
         assert_eq!((&found[OsStr::new("KUBECONFIG")], &found[OsStr::new("AWS_ROLE_ARN")]), (&"ours".into(), &"run".into()));
+    }
+
+    #[test]
+    fn region_of_the_run_under_either_name_replaces_the_clusters_under_both() {
+        let regions = |run: &[Env]| {
+            let identity = [REGIONS[0], REGIONS[1], "AWS_ROLE_ARN"].map(|name| (name.into(), "cluster".into())).to_vec();
+            let found = environment([("HOME".into(), "/tmp".into())], identity, run, Path::new("/nowhere")).unwrap().variables;
+            assert_eq!(found[OsStr::new("AWS_ROLE_ARN")], "cluster");
+            REGIONS.map(|name| found.get(OsStr::new(name)).map(|value| value.to_str().unwrap().to_owned()))
+        };
+        let both = |first: Option<&str>, second: Option<&str>| [first, second].map(|value| value.map(str::to_owned));
+        assert_eq!(regions(&[env("AWS_DEFAULT_REGION", "run")]), both(None, Some("run")));
+        assert_eq!(regions(&[env("AWS_REGION", "run")]), both(Some("run"), None));
+        assert_eq!(regions(&[env("OTHER", "run")]), both(Some("cluster"), Some("cluster")));
     }
 
     #[test]

@@ -23,6 +23,11 @@ impl Failure {
         Self { reason: reason::PLATFORM_FAILURE, message: message.to_string() }
     }
 
+    /// The task has another processor than the image: the run does not count as a failure either.
+    pub(crate) fn other_architecture(message: impl Display) -> Self {
+        Self { reason: reason::OTHER_ARCHITECTURE, message: message.to_string() }
+    }
+
     /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
     /// `dead` is what is known of the lock of a dead run.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {

@@ -15,6 +15,7 @@ use reqwest::Url;
 use serde_json::json;
 
 use crate::{
+    environment::REGIONS,
     files,
     log::Log,
     mask::Mask,
@@ -23,6 +24,9 @@ use crate::{
 
 /// New tokens come well before the old ones expire.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// The length of the longest name that STS takes for a session of a role.
+const MAX_SESSION_NAME: usize = 64;
 
 /// Why there are no new tokens.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +57,8 @@ impl ProgramIdentity {
         Ok(Self { secrets: secrets.to_owned(), given: RefCell::new(given), expiry_told: Cell::new(false) })
     }
 
-    /// What tells pulumi and its plugins where the files are.
-    pub(crate) fn variables(&self, update_uid: &str) -> Vec<(OsString, OsString)> {
+    /// What tells pulumi and its plugins where the files are. The same in every run of a stack: a program may store its environment.
+    pub(crate) fn variables(&self, stack: &str) -> Vec<(OsString, OsString)> {
         let given = self.given.borrow();
         let mut variables: Vec<(OsString, OsString)> = match service(&given.cluster.server) {
             Some((host, port)) => {
@@ -66,13 +70,13 @@ impl ProgramIdentity {
             variables.extend([
                 ("AWS_ROLE_ARN".into(), OsString::from(&web.role_arn)),
                 ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.secrets.join(AWS_TOKEN).into()),
-                ("AWS_ROLE_SESSION_NAME".into(), format!("driftless-{update_uid}").into()),
+                ("AWS_ROLE_SESSION_NAME".into(), session_name(&given.cluster.namespace, stack).into()),
                 // As EKS sets it: older SDKs call the global endpoint of STS without it, which a VPC endpoint does not serve.
                 ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
             // As EKS sets them in a pod whose ServiceAccount has a role.
             if let Some(region) = region_of_eks(&given.cluster.server) {
-                variables.extend(["AWS_REGION", "AWS_DEFAULT_REGION"].map(|name| (name.into(), region.into())));
+                variables.extend(REGIONS.map(|name| (name.into(), region.into())));
             }
         }
         variables
@@ -117,6 +121,14 @@ impl ProgramIdentity {
         (now >= at && !self.expiry_told.replace(true))
             .then(|| format!("driftless: the tokens of the program's ServiceAccount expired at {at:.0}, and no new ones came"))
     }
+}
+
+/// Returns the name that AWS's logs show of what a program did: `driftless-NAMESPACE.STACK`, with a dot for each character that STS
+/// does not take, and not longer than STS takes.
+fn session_name(namespace: &str, stack: &str) -> String {
+    let is_taken = |character: char| character.is_ascii_alphanumeric() || "_+=,.@-".contains(character);
+    let name = format!("driftless-{namespace}.{stack}");
+    name.chars().map(|character| if is_taken(character) { character } else { '.' }).take(MAX_SESSION_NAME).collect()
 }
 
 /// Returns the Region of an EKS cluster by the address of its API server: `https://ID.gr7.REGION.eks.amazonaws.com`, or
@@ -219,6 +231,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn session_name_is_one_that_sts_takes() {
+        for (namespace, stack, expected) in [
+            ("team", "dev", "driftless-team.dev"),
+            ("team", "acme/shop/dev_1", "driftless-team.acme.shop.dev_1"),
+            ("team", "a b:é", "driftless-team.a.b.."),
+        ] {
+            assert_eq!(session_name(namespace, stack), expected);
+        }
+        let longest = session_name(&"n".repeat(63), "dev");
+        assert_eq!((longest.len(), longest.starts_with("driftless-nnn")), (MAX_SESSION_NAME, true));
+    }
+
     /// The files of a run, and its variables as `NAME=VALUE`.
     fn found(scratch: &Path, given: Identity) -> (Vec<PathBuf>, Vec<String>) {
         let program = ProgramIdentity::new(scratch, given).unwrap();
@@ -226,7 +251,7 @@ mod tests {
         let files = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().map(|entry| entry.unwrap().path());
         let mut files: Vec<_> = files.collect();
         files.sort();
-        let variables = program.variables("uid-1").into_iter();
+        let variables = program.variables("acme/shop/dev").into_iter();
         (files, variables.map(|(name, value)| format!("{}={}", name.display(), value.display())).collect())
     }
 
@@ -248,7 +273,7 @@ mod tests {
                 "KUBERNETES_SERVICE_PORT=6443".into(),
                 "AWS_ROLE_ARN=arn:aws:iam::1:role/app".into(),
                 format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", scratch.join(AWS_TOKEN).display()),
-                "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
+                "AWS_ROLE_SESSION_NAME=driftless-team.acme.shop.dev".into(),
                 "AWS_STS_REGIONAL_ENDPOINTS=regional".into(),
             ]
         );

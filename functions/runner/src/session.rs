@@ -17,6 +17,7 @@ use driftless_contract::{
 };
 use futures::future::{pending, try_join};
 use jiff::Timestamp;
+use rustix::io::Errno;
 use serde_json::{Map, Value};
 use tokio::{
     sync::{Notify, watch},
@@ -118,7 +119,7 @@ impl<'a> Session<'a> {
     ) -> io::Result<Self> {
         let (source, workspace) = (settings.share.join("source"), settings.share.join("workspace"));
         let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
-        let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.run.uid));
+        let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.stack));
         let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
         let dir = match &spec.source {
             // PKO resolves the link too: a program sees where it really is.
@@ -476,6 +477,17 @@ fn oom_kills(vmstat: &Path) -> u64 {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn not_run(error: io::Error) -> Failure {
+    // The task was given the wrong processor, and the program has done nothing: this is no failure of the program.
+    if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) {
+        let processor = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        return Failure::other_architecture(format!(
+            "the image is not built for {processor}: pulumi cannot run: Exec format error"
+        ));
+    }
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }
 
@@ -529,6 +541,9 @@ fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::{os::unix::fs::PermissionsExt, process::Command};
+
+    use driftless_contract::reason;
     use serde_json::json;
 
     use super::*;
@@ -560,6 +575,31 @@ mod tests {
         bare(&info, Operation::Destroy, &tree).unwrap();
         assert_eq!(project(&tree).unwrap(), info);
         fs::remove_dir_all(tree).unwrap();
+    }
+
+    #[test]
+    fn pulumi_for_another_processor_is_a_failure_of_the_platform() {
+        let pulumi = std::env::temp_dir().join(format!("driftless-processor-{}", std::process::id()));
+        // The header of an executable for a processor that no machine has.
+        let header = [b"\x7fELF\x02\x01\x01".as_slice(), &[0; 9], b"\x02\0\xff\xfe\x01\0\0\0", &[0; 40]].concat();
+        fs::write(&pulumi, header).unwrap();
+        fs::set_permissions(&pulumi, fs::Permissions::from_mode(0o755)).unwrap();
+        let failure = loop {
+            let error = Command::new(&pulumi).spawn().unwrap_err();
+            // A process that another test starts has the file open for writing until it is another program.
+            if error.kind() != io::ErrorKind::ExecutableFileBusy {
+                break not_run(error);
+            }
+        };
+        assert_eq!(failure.reason, reason::OTHER_ARCHITECTURE);
+        let processor = failure.message.strip_prefix("the image is not built for ");
+        let processor = processor.and_then(|rest| rest.strip_suffix(": pulumi cannot run: Exec format error"));
+        assert!(processor.is_some_and(|name| ["amd64", "arm64"].contains(&name)), "{}", failure.message);
+        fs::remove_file(&pulumi).unwrap();
+
+        let failure = not_run(Command::new(&pulumi).spawn().unwrap_err());
+        assert_eq!(failure.reason, reason::UNKNOWN);
+        assert!(failure.message.ends_with("; is it in the image, and on its PATH?"), "{}", failure.message);
     }
 
     #[test]

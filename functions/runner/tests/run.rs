@@ -72,6 +72,20 @@ async fn log_in_the_folder_is_what_was_printed_with_secrets_masked() {
     assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "the whole log is stored before the result");
 }
 
+/// pulumi removes one newline from the end of what it reads.
+#[tokio::test]
+async fn secret_values_reach_pulumi_with_one_newline_more() {
+    let aws = Aws::new("newlines");
+    aws.launch(|spec| {
+        spec.config = ["canary-1", "canary-2\n", "canary-3\n\n"]
+            .map(|value| Config { key: "k".into(), path: false, value: ConfigValue::String(value.into()), secret: true })
+            .to_vec();
+    });
+    aws.run().await.unwrap();
+    assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+    assert_eq!(fs::read(aws.dir.join("input")).unwrap(), b"canary-1\ncanary-2\n\ncanary-3\n\n\n");
+}
+
 #[tokio::test]
 async fn run_whose_log_is_not_taken_succeeds() {
     let aws = Aws::new("no-log");
@@ -486,7 +500,7 @@ async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resou
         "KUBERNETES_SERVICE_HOST=cluster".into(),
         format!("AWS_WEB_IDENTITY_TOKEN_FILE={}", token.display()),
         format!("PWD={}", aws.dir.join("share/source").display()),
-        "AWS_ROLE_SESSION_NAME=driftless-uid-1".into(),
+        "AWS_ROLE_SESSION_NAME=driftless-n.dev".into(),
         "AWS_ROLE_ARN=arn:own".into(),
     ] {
         assert!(env.lines().any(|found| found == line), "{line} in\n{env}");

@@ -233,9 +233,21 @@ pub mod reason {
     pub const TIMED_OUT: &str = "TimedOut";
     /// The bucket failed the runner before Pulumi began.
     pub const PLATFORM_FAILURE: &str = driftless_core::reason::PLATFORM_FAILURE;
+    /// Pulumi cannot run, because the image is not built for the task's processor. ECS starts such a task, if the image is for one processor
+    /// alone.
+    pub const OTHER_ARCHITECTURE: &str = "OtherArchitecture";
     /// All that a runner gives.
-    pub const ALL: [&str; 8] =
-        [UPDATE_CONFLICT, INVALID_ACCESS_TOKEN, LEGACY_STATE, UNKNOWN, INTERRUPTED, SILENT, TIMED_OUT, PLATFORM_FAILURE];
+    pub const ALL: [&str; 9] = [
+        UPDATE_CONFLICT,
+        INVALID_ACCESS_TOKEN,
+        LEGACY_STATE,
+        UNKNOWN,
+        INTERRUPTED,
+        SILENT,
+        TIMED_OUT,
+        PLATFORM_FAILURE,
+        OTHER_ARCHITECTURE,
+    ];
 }
 
 /// How a run ended.

@@ -32,6 +32,7 @@ echo "$call" >> "$DIR/calls"
 env > "$DIR/env"
 for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
 [ -z "$log" ] || cat "$DIR/events" > "$log"
+[ "$call" != "config set" ] || cat >> "$DIR/input"
 [ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
 [ "$call" != "stack select" ] || [ ! -e "$DIR/gone" ] || case "$*" in
   *--create*) ;;
