@@ -21,8 +21,8 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION,
-    from_json, keys, to_json,
+    Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, UnfitArchitecture,
+    VERSION, from_json, keys, to_json,
 };
 use driftless_core::{Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
@@ -557,14 +557,16 @@ async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskSha
 async fn tried<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
+    update: &ObjectKey,
     shape: &TaskShape,
 ) -> Result<Option<TriedArchitecture>, Error> {
-    let Some(images) = shape.images().filter(|_| shape.architecture.is_none()) else { return Ok(None) };
-    let document = ports.objects.get(&keys::architecture(&images)).await?;
-    // One that another release wrote is as good as none: ECS says it again.
+    let images = shape.images(&settings.default_image).filter(|_| shape.architecture.is_none());
+    let Some(images) = images else { return Ok(None) };
+    let document = ports.objects.get(&keys::architecture(update, &images)).await?;
+    // One that another release wrote is as good as none: the next failure says it again.
     let unfit: Option<UnfitArchitecture> = document.and_then(|document| from_json("architecture", &document).ok());
     let architecture = unfit.map_or(settings.default_architecture, |unfit| unfit.architecture.other());
-    Ok(Some(TriedArchitecture { images, architecture }))
+    Ok(Some(TriedArchitecture { images, architecture, other_failed: unfit.is_some() }))
 }
 
 /// The launch record of a launch that got no further.
@@ -583,7 +585,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     now: Timestamp,
 ) -> Result<Launch, Stop> {
     let key = format!("{folder}launch");
-    let tried = tried(ports, settings, &prepared.shape).await?;
+    let tried = tried(ports, settings, &prepared.run.update, &prepared.shape).await?;
     let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
     let launch = Launch {
         version: VERSION,

@@ -20,7 +20,7 @@ use driftless_contract::{
     Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize,
     TriedArchitecture, UnfitArchitecture, VERSION, Verdict, from_json, keys, parsed, reason, to_json,
 };
-use driftless_core::{Cause, StopCode, TaskEnd};
+use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
 use give_back::give_back;
@@ -301,7 +301,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
         keep_lock(ports, task, &run, None).await?;
         // Only an interrupted run needs the word of ECS: any other reported why it ended.
         let end = if is_interrupted(&outcome) { ports.tasks.state(arn).await?.into_end() } else { TaskEnd::default() };
-        return Ok(Some(taken_away(outcome, &end)));
+        return Ok(Some(other_architecture(ports, launch, taken_away(outcome, &end)).await?));
     }
     let end = match ports.tasks.state(arn).await? {
         TaskState::Stopped { end } => end,
@@ -313,28 +313,55 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     // The result may have been stored between the first look and the end of the task.
     if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
         keep_lock(ports, task, &run, None).await?;
-        return Ok(Some(taken_away(outcome, &end)));
+        return Ok(Some(other_architecture(ports, launch, taken_away(outcome, &end)).await?));
     }
     // The task may have lived on, and taken the lock, after this reconciliation began.
     keep_lock(ports, task, &run, Some(end.at.map_or(now, |at| at.max(now)))).await?;
     let began = end.code != Some(StopCode::FailedToStart) && has_begun(ports, task).await?;
     let cause = end.cause(began);
-    let unfit = launch.and_then(|launch| launch.tried.as_ref()).filter(|_| end.is_other_architecture());
-    if let Some(TriedArchitecture { images, architecture }) = unfit {
-        let unfit = UnfitArchitecture { version: VERSION, architecture: *architecture };
-        ports.objects.put(&keys::architecture(images), to_json(&unfit).into_bytes()).await?;
-    }
-    let remedy = unfit.map_or_else(
-        || end.remedy().into(),
-        |TriedArchitecture { architecture, .. }| {
-            format!("the image is not built for {architecture}; the next run has {}", architecture.other())
-        },
-    );
+    let next = if end.is_other_architecture() { next_architecture(ports, launch).await? } else { None };
+    let remedy = next.unwrap_or_else(|| end.remedy().into());
     Ok(Some(Outcome {
         platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
         operated: Some(ports.objects.exists(&format!("{task}out/lock")).await?),
         started_at: began.then_some(owner.at),
         ..aborted(without_result(cause, &end.words, &remedy, launch_size))
+    }))
+}
+
+/// Adds what becomes of a run whose pulumi could not be run on the task's processor.
+async fn other_architecture<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    launch: Option<&Launch>,
+    mut outcome: Outcome,
+) -> Result<Outcome, Error> {
+    if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict
+        && reason == reason::OTHER_ARCHITECTURE
+    {
+        let next = next_architecture(ports, launch).await?;
+        message.push_str("; ");
+        message.push_str(next.as_deref().unwrap_or(SELECT_ARCHITECTURE));
+    }
+    Ok(outcome)
+}
+
+/// Has the next task with these images get the other processor, and returns that in words. `None` if the Workspace selects the processor.
+async fn next_architecture<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    launch: Option<&Launch>,
+) -> Result<Option<String>, Error> {
+    let Some((run, tried)) = launch.and_then(|launch| Some((&launch.run, launch.tried.as_ref()?))) else { return Ok(None) };
+    let TriedArchitecture { images, architecture, other_failed } = tried;
+    let unfit = UnfitArchitecture { version: VERSION, architecture: *architecture };
+    ports.objects.put(&keys::architecture(&run.update, images), to_json(&unfit).into_bytes()).await?;
+    let other = architecture.other();
+    Ok(Some(if *other_failed {
+        format!(
+            "an image is not built for {architecture}, and before this one was not built for {other}; build all images of the run for one \
+             processor; its next run has {other}"
+        )
+    } else {
+        format!("an image is not built for {architecture}; the next run with these images has {other}")
     }))
 }
 
@@ -373,7 +400,8 @@ fn is_interrupted(outcome: &Outcome) -> bool {
 fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
-        outcome.platform_failure = is_taken_away || reason == reason::PLATFORM_FAILURE;
+        outcome.platform_failure =
+            is_taken_away || [reason::PLATFORM_FAILURE, reason::OTHER_ARCHITECTURE].contains(&reason.as_str());
         match end.code {
             Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
             Some(StopCode::Outside) if is_taken_away => {

@@ -143,10 +143,10 @@ pub fn resources(cluster: &str, claim: &str) -> String {
     format!("resources/{cluster}/{claim}")
 }
 
-/// [`crate::UnfitArchitecture`], by [`driftless_core::TaskShape::images`].
+/// [`crate::UnfitArchitecture`] of a run's namespace, by [`driftless_core::TaskShape::images`].
 #[must_use]
-pub fn architecture(images: &str) -> String {
-    format!("architectures/{images}")
+pub fn architecture(update: &ObjectKey, images: &str) -> String {
+    format!("architectures/{}/{}/{images}", update.cluster, update.namespace)
 }
 
 /// The last part of a task's ARN.

@@ -117,10 +117,14 @@ pub struct TriedArchitecture {
     pub images: String,
     /// The processor.
     pub architecture: Architecture,
+    /// Some image was not built for the other processor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub other_failed: bool,
 }
 
-/// The processor that images are not built for, by ECS's word: `architectures/<images>`, written by the recorder. The next task that has these
-/// images, and whose Workspace selects no processor, has the other one.
+/// The processor that images are not built for, by the word of ECS or of a task of the namespace:
+/// `architectures/<cluster>/<namespace>/<images>`, written by the recorder. The next task of the namespace that has these images, and whose
+/// Workspace selects no processor, has the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct UnfitArchitecture {

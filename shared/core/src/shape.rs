@@ -116,12 +116,14 @@ impl Default for TaskShape {
 }
 
 impl TaskShape {
-    /// Identifies the images that the shape names, which ECS pulls for one processor. `None` if it names none.
+    /// Identifies the images of a task, which ECS pulls for one processor. `None` if the shape names none.
     #[must_use]
-    pub fn images(&self) -> Option<String> {
-        let named: BTreeSet<_> =
-            self.init.iter().map(|init| &init.image).chain([&self.image]).flatten().map(String::as_str).collect();
-        (!named.is_empty()).then(|| hash(&named.into_iter().collect::<Vec<_>>()))
+    pub fn images(&self, default_image: &str) -> Option<String> {
+        let names_one = self.image.is_some() || self.init.iter().any(|init| init.image.is_some());
+        let main = self.image.as_deref().unwrap_or(default_image);
+        let init = self.init.iter().map(|init| init.image.as_deref().unwrap_or(main));
+        let images: BTreeSet<_> = init.chain([main]).collect();
+        names_one.then(|| hash(&images.into_iter().collect::<Vec<_>>()))
     }
 }
 
@@ -173,15 +175,18 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn images_are_those_that_a_shape_names_in_any_order() {
+    fn images_are_those_of_a_task_in_any_order() {
         let init = |image: Option<&str>| InitContainer { image: image.map(str::to_owned), ..InitContainer::default() };
         let shape = |image: Option<&str>, init: Vec<InitContainer>| {
-            TaskShape { image: image.map(str::to_owned), init, ..TaskShape::default() }.images()
+            TaskShape { image: image.map(str::to_owned), init, ..TaskShape::default() }.images("default")
         };
         assert_eq!(shape(None, vec![init(None)]), None);
         let both = shape(Some("a"), vec![init(Some("b")), init(None)]);
         assert_eq!(both, shape(Some("b"), vec![init(Some("a"))]));
         assert!(both.is_some() && both != shape(Some("a"), vec![]));
+        // The default image is another image of the task.
+        assert_eq!(shape(None, vec![init(Some("b"))]), shape(Some("default"), vec![init(Some("b"))]));
+        assert_ne!(shape(None, vec![init(Some("b"))]), shape(Some("b"), vec![]));
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub enum Cause {
 /// `CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'`.
 const OTHER_ARCHITECTURE: &str = "descriptor matching platform";
 
+/// What to do if the Workspace selects a processor that the image is not built for.
+pub const SELECT_ARCHITECTURE: &str = "select another processor with the node label kubernetes.io/arch in \
+                                       spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or remove the label";
+
 impl TaskEnd {
     /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the platform's
     /// failure, unless Driftless stopped the task: that is how an overdue run ends. `began`: Pulumi may have begun.
@@ -115,11 +119,7 @@ impl TaskEnd {
         let remedies = [
             ("outofmemory", MORE_MEMORY),
             ("pulumi: exit code 137", KILLED),
-            (
-                OTHER_ARCHITECTURE,
-                "the image is not built for the task's processor; select another one with the node label kubernetes.io/arch in \
-                 spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or remove the label",
-            ),
+            (OTHER_ARCHITECTURE, SELECT_ARCHITECTURE),
             (
                 "cannotpull",
                 "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries",

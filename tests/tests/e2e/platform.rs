@@ -85,7 +85,7 @@ async fn image_that_is_built_for_the_other_processor_gets_it() -> Result<()> {
     team.apply_stack("app", Source::Program("app"), template).await?;
     let told = |stack: &Stack| {
         condition(stack).is_some_and(|(_, of, message)| {
-            of == "PlatformFailure" && message.contains("not built for amd64; the next run has arm64")
+            of == "PlatformFailure" && message.contains("not built for amd64; the next run with these images has arm64")
         })
     };
     team.wait("app", "to say that the next run has another processor", told).await?;

@@ -127,14 +127,15 @@ fn images_that_are_not_built_for_a_processor_are_tried_on_the_other() {
     let of = |fields: &Value, unfit: Option<Architecture>| {
         let world = quiet();
         if let Some(architecture) = unfit {
-            let images = TaskShape { image: Some("own".into()), ..TaskShape::default() }.images().unwrap();
+            let images = TaskShape { image: Some("own".into()), ..TaskShape::default() }.images("pulumi").unwrap();
             let unfit = to_json(&UnfitArchitecture { version: VERSION, architecture });
-            world.drive(world.put(&keys::architecture(&images), unfit.into_bytes())).unwrap().unwrap();
+            world.drive(world.put(&keys::architecture(&key("Update", "n", "u"), &images), unfit.into_bytes())).unwrap().unwrap();
         }
         workspace(&world, &driftless_api::merge(project(), fields));
         by_hand(&world, "u", &json!({ "type": "preview" }));
         looked(&world, &hint("u"));
         let launch = launch_record(&world);
+        assert_eq!(launch.tried.as_ref().is_some_and(|tried| tried.other_failed), unfit.is_some() && launch.tried.is_some());
         (launch.tried.map(|tried| tried.architecture), launch.task_definition)
     };
     let own = json!({ "image": "own" });

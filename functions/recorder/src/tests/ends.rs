@@ -83,27 +83,37 @@ fn silent_task_fails_the_run_or_the_platform() {
 #[test]
 fn images_for_another_processor_have_it_in_the_next_run() {
     let words = "CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'";
-    let end = TaskEnd { code: Some(StopCode::FailedToStart), words: words.into(), ..TaskEnd::default() };
-    let outcome_of = |tried: Option<TriedArchitecture>| {
+    let refused = TaskEnd { code: Some(StopCode::FailedToStart), words: words.into(), ..TaskEnd::default() };
+    let architecture = Architecture::Amd64;
+    let tried = |other_failed| Some(TriedArchitecture { images: "images".into(), architecture, other_failed });
+    let (first, again) =
+        ("not built for amd64; the next run with these images has arm64", "before this one was not built for arm64");
+    // ECS refuses an image for several processors, and runs one that is for another.
+    for (tried, reported, expected) in [
+        (tried(false), false, first),
+        (tried(true), false, again),
+        (None, false, "nodeSelector, or remove the label"),
+        (tried(false), true, first),
+        (None, true, "nodeSelector, or remove the label"),
+    ] {
         let world = world(&of_stack(), &json!({}));
         let folder = keys::run(CLUSTER, "uid");
         let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
-        put(&world, &format!("{folder}launch"), &to_json(&Launch { tried, ..launch }));
-        recorded_after(&world, &end, |_, _| {});
+        put(&world, &format!("{folder}launch"), &to_json(&Launch { tried: tried.clone(), ..launch }));
+        let end = if reported { &TaskEnd { code: Some(StopCode::Exited), ..TaskEnd::default() } } else { &refused };
+        recorded_after(&world, end, |world, task| {
+            if reported {
+                let (reason, message) = (reason::OTHER_ARCHITECTURE.into(), "Exec format error".into());
+                let verdict = Verdict::Failed { phase: Phase::Run, reason, message };
+                put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
+            }
+        });
         let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
-        (outcome, world.objects().get(&keys::architecture("images")).cloned())
-    };
-    let architecture = Architecture::Amd64;
-    let (outcome, unfit) = outcome_of(Some(TriedArchitecture { images: "images".into(), architecture }));
-    assert!(
-        outcome.platform_failure && message(&outcome).ends_with("not built for amd64; the next run has arm64"),
-        "{outcome:?}"
-    );
-    let unfit: UnfitArchitecture = from_json("architecture", &unfit.unwrap()).unwrap();
-    assert_eq!(unfit, UnfitArchitecture { version: VERSION, architecture });
-    // The Workspace selects the processor.
-    let (outcome, unfit) = outcome_of(None);
-    assert!(message(&outcome).contains("nodeSelector, or remove the label") && unfit.is_none(), "{outcome:?}");
+        assert!(outcome.platform_failure && message(&outcome).contains(expected), "{outcome:?}");
+        let unfit = world.objects().get(&keys::architecture(&key("n", "u"), "images")).cloned();
+        let unfit = unfit.map(|document| from_json::<UnfitArchitecture>("architecture", &document).unwrap());
+        assert_eq!(unfit, tried.map(|_| UnfitArchitecture { version: VERSION, architecture }));
+    }
 }
 
 #[test]
