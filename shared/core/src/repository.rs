@@ -60,6 +60,8 @@ pub fn git_variables(
     if commit.len() != 40 || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Vec::new();
     }
+    // The default branch has a name that is not known here.
+    let reference = reference.filter(|name| *name != "HEAD");
     let name = Some(name.trim_end_matches('@')).filter(|name| !name.is_empty()).or(reference);
     // Of a group within a group, the owner is the whole path to it.
     let (kind, path) = repository.and_then(|repository| repository.split_once('/')).unzip();
@@ -179,6 +181,7 @@ mod tests {
         let named = format!("{head} PULUMI_GIT_HEAD_NAME=main");
         assert_eq!(found(&format!("main@sha1:{commit}"), None, None, ""), named);
         assert_eq!(found(commit, Some("main"), None, ""), named);
+        assert_eq!(found(commit, Some("HEAD"), None, ""), head);
         assert_eq!(
             found(commit, Some("main"), Some("gitlab.com/group/team/shop"), "deep/app"),
             format!(
