@@ -1,7 +1,10 @@
 //! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless as they are, and which need a change. The functions'
 //! own code decides. A report has no value of a Secret, a variable or a configuration key.
 
-use std::fmt;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use driftless_api::{Stack, Update, Workspace, WorkspaceSpec};
 use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec, login_in};
@@ -25,6 +28,13 @@ const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"]
 
 /// What a task has in place of `imagePullSecrets`.
 const LOGINS: &str = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
+
+/// The hosts whose ssh keys an installation knows that names none.
+const KNOWN_HOSTS: [&str; 2] = ["github.com", "gitlab.com"];
+/// Ends of names that private networks alone resolve.
+const PRIVATE_NAMES: [&str; 4] = [".local", ".internal", ".svc", ".cluster.local"];
+/// The same of the cluster's own, which a task does not reach.
+const CLUSTER_NAMES: [&str; 2] = [".svc", ".cluster.local"];
 
 /// What an object, or a part of it, is under Driftless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,7 +174,9 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
         let remedy = "a program that runs git needs another way to what it reads there, such as spec.envRefs";
         notes.push(different("spec.projectRepo: the program finds the files of the commit, and no .git", remedy));
     }
-    notes.extend(stack.spec.project_repo.as_deref().and_then(|url| login("spec.projectRepo", url)));
+    let (spec, is_set) = (&stack.spec, |name: &Option<String>| name.as_ref().is_some_and(|name| !name.is_empty()));
+    let has_login = spec.git_auth.is_some() || is_set(&spec.git_auth_secret);
+    notes.extend(spec.project_repo.iter().flat_map(|url| of_git("spec.projectRepo", url, has_login)));
     let workspace = stack.workspace();
     notes.extend(of_runs("spec.workspaceTemplate.spec", stack.metadata.namespace.as_deref(), &workspace, accounts));
     notes
@@ -178,7 +190,9 @@ fn of_workspace(workspace: &Workspace, accounts: &[Value]) -> Vec<Note> {
     let mut spec = workspace.spec.clone();
     let mut notes = Vec::new();
     notes.extend(workspace.own_source().err().map(|words| refused(words, "")));
-    notes.extend(spec.git.as_ref().and_then(|git| git.url.as_deref()).and_then(|url| login("spec.git.url", url)));
+    if let Some(git) = &spec.git {
+        notes.extend(git.url.iter().flat_map(|url| of_git("spec.git.url", url, git.auth.is_some())));
+    }
     (spec.git, spec.flux, spec.local) = (None, None, None);
     notes.extend(spec.shape("spec", DefaultSize::default()).err().map(|words| refused(words, "")));
     notes.extend(of_runs("spec", workspace.metadata.namespace.as_deref(), &spec, accounts));
@@ -193,6 +207,58 @@ fn of_update(update: &Update) -> Vec<Note> {
         "it is not complete",
         "wait for it, or delete it, before its namespace is handed over: else it ends as Aborted, and its Stack runs once more",
     )]
+}
+
+/// What keeps a git server from being reached, or believed.
+fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
+    let mut notes: Vec<_> = login(field, url).into_iter().collect();
+    let Some((is_ssh, host)) = server(url) else { return notes };
+    if is_private(&host) {
+        notes.push(different(
+            format!(
+                "{field}: git server {host:?} seems to be in a private network and is reached only if GitPrivateHosts lists it"
+            ),
+            "list it in the parameter GitPrivateHosts (docs/sources.md)",
+        ));
+    }
+    if has_login && url.starts_with("http://") {
+        notes.push(refused(format!("{field} is an http URL: no credentials go over plain http; it is not fetched"), "use https"));
+    }
+    if is_ssh && !KNOWN_HOSTS.contains(&&*host) {
+        notes.push(different(
+            format!("{field}: the ssh host key of {host:?} has to be known: Driftless knows those of github.com and gitlab.com"),
+            "put its known_hosts line into GitKnownHosts, or into the key known_hosts of the Secret with the ssh key (docs/sources.md)",
+        ));
+    }
+    notes
+}
+
+/// Whether the URL is of ssh, and its host: of a URL, or of git's short form `user@host:path`.
+fn server(url: &str) -> Option<(bool, String)> {
+    let (is_ssh, host) = if url.contains("://") {
+        let url = Url::parse(url).ok()?;
+        (url.scheme() == "ssh", url.host_str()?.to_owned())
+    } else {
+        let (host, _) = url.split_once(':').filter(|(host, _)| !host.contains('/'))?;
+        (true, host.rsplit_once('@').map_or(host, |(_, host)| host).to_owned())
+    };
+    Some((is_ssh, host.trim_matches(['[', ']']).trim_end_matches('.').to_lowercase()))
+}
+
+/// Whether a host is in a private network, as far as its name or address tells.
+fn is_private(host: &str) -> bool {
+    match host.parse() {
+        // 100.64.0.0/10 is of carriers, and of Pods.
+        Ok(IpAddr::V4(address)) => address.is_private() || matches!(Ipv4Addr::octets(&address), [100, 64..=127, ..]),
+        Ok(IpAddr::V6(address)) => address.is_unique_local(),
+        Err(_) => !host.contains('.') || PRIVATE_NAMES.iter().any(|end| host.ends_with(end)),
+    }
+}
+
+/// Whether a backend's URL, or the `endpoint` in it, names a Service of the cluster.
+fn is_in_cluster(url: &str) -> bool {
+    let names = url.split(['/', '?', '&', '=', '@']).map(|part| part.split_once(':').map_or(part, |(host, _)| host));
+    names.into_iter().any(|host| CLUSTER_NAMES.iter().any(|end| host.len() > end.len() && host.ends_with(end)))
 }
 
 fn login(field: &str, url: &str) -> Option<Note> {
@@ -254,6 +320,13 @@ fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, account
             "the backend is file://, on a disk of PKO's pod: a task finds no state there, and would create everything once more";
         let remedy =
             "move the state to a backend that a task reaches, such as s3:// (pulumi stack export, import), before the hand-over";
+        notes.push(refused(what, remedy));
+    }
+    if backend.is_some_and(is_in_cluster) {
+        let what =
+            "the backend is a Service of the cluster, and a task is outside the cluster's network: it does not reach the state";
+        let remedy =
+            "give it an address that a task reaches, such as that of a load balancer, or move the state, before the hand-over";
         notes.push(refused(what, remedy));
     }
     let name = workspace.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default");
@@ -397,6 +470,74 @@ mod tests {
     }
 
     #[test]
+    fn git_servers_that_need_a_parameter_or_https_are_told() {
+        let (private, http, key) = ("only if GitPrivateHosts lists it", "no credentials go over plain http", "has to be known");
+        let none = json!({});
+        let own = json!({ "token": { "name": "login", "key": "token" } });
+        let secret = json!({ "gitAuthSecret": "login" });
+        let token = json!({ "gitAuth": { "accessToken": { "type": "Secret", "secret": { "name": "login", "key": "token" } } } });
+        for (url, auth, words) in [
+            ("https://github.com/a/b.git", &secret, &[][..]),
+            ("https://10.1.2.3/a.git", &none, &[private]),
+            ("https://100.64.1.2/a.git", &none, &[private]),
+            ("https://[fd00::1]/a.git", &none, &[private]),
+            ("https://172.32.0.1/a.git", &none, &[]),
+            ("https://100.128.0.1/a.git", &none, &[]),
+            ("https://git/a.git", &none, &[private]),
+            ("https://git.team.svc/a.git", &none, &[private]),
+            ("https://git.team.svc.cluster.local:3000/a.git", &none, &[private]),
+            ("https://git.corp.internal/a.git", &none, &[private]),
+            ("https://Git.Corp.LOCAL./a.git", &none, &[private]),
+            ("https://internal.example/a.git", &none, &[]),
+            ("http://git.example/a.git", &none, &[]),
+            ("http://git.example/a.git", &secret, &[http]),
+            ("http://git.example/a.git", &token, &[http]),
+            ("http://git.team.svc/a.git", &token, &[private, http]),
+            ("ssh://git@github.com/a/b.git", &secret, &[]),
+            ("git@GitLab.com:a/b.git", &secret, &[]),
+            ("ssh://git@git.example:2222/a/b.git", &secret, &[key]),
+            ("git@git.example:a/b.git", &secret, &[key]),
+            ("git@10.1.2.3:a/b.git", &secret, &[private, key]),
+        ] {
+            let usual = json!({ "programRef": null, "projectRepo": url, "branch": "main" });
+            let of_stack = stack(&driftless_api::merge(usual, auth));
+            let of_workspace = json!({
+                "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": { "namespace": "shop", "name": "own" },
+                "spec": { "git": { "url": url, "auth": (*auth != none).then_some(&own) } },
+            });
+            let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
+            let reports =
+                scan(&Objects { stacks: vec![of_stack], workspaces: vec![of_workspace], accounts, ..Objects::default() });
+            assert_eq!(reports.len(), 2, "{url}");
+            for (report, field) in reports.iter().zip(["spec.projectRepo", "spec.git.url"]) {
+                let text = report.to_string();
+                for part in [private, http, key] {
+                    assert_eq!(text.contains(part), words.contains(&part), "{part}: {url}\n{text}");
+                }
+                assert!(words.is_empty() || text.contains(field), "{text}");
+                assert_eq!(report.verdict() == Verdict::Refused, words.contains(&http), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn backend_in_the_network_of_the_cluster_is_told() {
+        for (url, expected) in [
+            ("s3://state?endpoint=minio.minio.svc:9000&s3ForcePathStyle=true", true),
+            ("s3://state?endpoint=http://minio.minio.svc.cluster.local", true),
+            ("https://pulumi.team.svc/api", true),
+            ("s3://state?endpoint=minio.example:9000", false),
+            ("s3://state.svc.example", false),
+        ] {
+            let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
+            let objects = Objects { stacks: vec![stack(&json!({ "backend": url }))], accounts, ..Objects::default() };
+            let text = scan(&objects)[0].to_string();
+            assert_eq!(text.contains("outside the cluster's network"), expected, "{url}\n{text}");
+            assert_eq!(text.starts_with("refused"), expected, "{url}\n{text}");
+        }
+    }
+
+    #[test]
     fn program_for_aws_without_a_role_is_told_what_a_task_lacks() {
         let (role, region) = ("is no task's", "no aws:region in the Stack's configuration");
         let variable = |name: &str| json!({ name: { "type": "Literal", "literal": { "value": "a" } } });
@@ -428,7 +569,18 @@ mod tests {
     fn identities_and_logins_of_a_service_account_are_told() {
         for (annotations, secrets, verdict, words) in [
             (json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), Value::Null, Verdict::Same, "is the program's"),
-            (json!({ "iam.gke.io/gcp-service-account": "a@b" }), Value::Null, Verdict::Different, "means nothing to a task"),
+            (
+                json!({ "iam.gke.io/gcp-service-account": "a@b" }),
+                Value::Null,
+                Verdict::Different,
+                "iam.gke.io/gcp-service-account means nothing to a task\n               do: mount a token with a projected volume",
+            ),
+            (
+                json!({ "azure.workload.identity/client-id": "a" }),
+                Value::Null,
+                Verdict::Different,
+                "azure.workload.identity/client-id means nothing to a task\n               do: mount a token with a projected volume",
+            ),
             (Value::Null, json!([{ "name": "login" }]), Verdict::Different, "PrivateRegistries"),
         ] {
             let objects = Objects {
