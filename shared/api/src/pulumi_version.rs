@@ -1,20 +1,42 @@
 //! The version of pulumi in an image, as far as its tag names it.
 
-use crate::ConfigItem;
+use crate::{ConfigItem, WorkspaceStack};
 
 /// The first version whose `config set-all` takes JSON.
 const JSON_CONFIG: [u64; 3] = [3, 202, 0];
+/// The first version that knows `PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER` (pulumi/pulumi#17236). A run has no `Pulumi.STACK.yaml` of
+/// the run before: an older version takes the backend's own provider from the second run on.
+const STATE_SECRETS: [u64; 3] = [3, 134, 0];
 
-/// Returns why a run cannot set this configuration, for an image of Pulumi with a tag such as `3.197.0-nonroot`. `at` is the image's field.
-pub(crate) fn too_low(at: &str, image: Option<&str>, config: &[ConfigItem]) -> Option<String> {
+/// Returns why an image of Pulumi with a tag such as `3.197.0-nonroot` cannot run this stack. `at` is the image's field, `backend` the
+/// URL of the backend where the spec has it in clear.
+pub(crate) fn too_low(at: &str, image: Option<&str>, stack: &WorkspaceStack, backend: Option<&str>) -> Option<String> {
     let image = image?;
-    let item = config.iter().find(|item| is_json(item)).filter(|_| version(image).is_some_and(|found| found < JSON_CONFIG))?;
-    let [major, minor, patch] = JSON_CONFIG;
-    Some(format!(
-        "{at} is {image:?}, whose pulumi takes no JSON configuration, which the config key {:?} has; use an image with pulumi \
-         {major}.{minor}.{patch} or newer",
-        item.key
-    ))
+    let found = version(image)?;
+    let words = |needed: [u64; 3], why: &str, remedy: &str| {
+        let [major, minor, patch] = needed;
+        format!("{at} is {image:?}, whose pulumi {why}; use an image with pulumi {major}.{minor}.{patch} or newer{remedy}")
+    };
+    if let Some(item) = stack.config.iter().find(|item| is_json(item)).filter(|_| found < JSON_CONFIG) {
+        let why = format!("takes no JSON configuration, which the config key {:?} has", item.key);
+        return Some(words(JSON_CONFIG, &why, ""));
+    }
+    stack.secrets_provider.as_deref().filter(|provider| found < STATE_SECRETS && is_lost(provider, backend)).map(|_| {
+        let why = "takes no secrets provider from the state, which spec.secretsProvider needs from the second run on";
+        // With the file, the provider is not looked for in the state.
+        let remedy = ", or remove the field if the stack exists and Pulumi.STACK.yaml of the source names the provider";
+        words(STATE_SECRETS, why, remedy)
+    })
+}
+
+/// Whether a second run without `Pulumi.STACK.yaml` and without a look at the state has another provider than this one.
+fn is_lost(provider: &str, backend: Option<&str>) -> bool {
+    match provider {
+        "" | "default" => false,
+        // The default of every backend but Pulumi Cloud.
+        "passphrase" => backend.is_some_and(|url| url.starts_with("http")),
+        _ => true,
+    }
 }
 
 fn is_json(item: &ConfigItem) -> bool {
@@ -56,7 +78,10 @@ mod tests {
 
     #[test]
     fn old_pulumi_is_refused_for_json_alone() {
-        let told = |image: &str, item: Value| too_low("spec.image", Some(image), &[serde_json::from_value(item).unwrap()]);
+        let told = |image: &str, item: Value| {
+            let stack = WorkspaceStack { config: vec![serde_json::from_value(item).unwrap()], ..WorkspaceStack::default() };
+            too_low("spec.image", Some(image), &stack, None)
+        };
         let old = "pulumi/pulumi:3.201.9-nonroot";
         let file = |json: bool| json!({ "key": "k", "valueFrom": { "path": "/a", "json": json } });
         for item in [json!({ "key": "k", "value": 1 }), json!({ "key": "k", "value": [] }), file(true)] {
@@ -67,6 +92,31 @@ mod tests {
         }
         for item in [json!({ "key": "k", "value": "1" }), file(false)] {
             assert_eq!(told(old, item), None);
+        }
+    }
+
+    #[test]
+    fn old_pulumi_is_refused_for_a_secrets_provider_that_the_second_run_loses() {
+        let told = |image: &str, provider: &str, backend: Option<&str>| {
+            let stack = WorkspaceStack { secrets_provider: Some(provider.into()), ..WorkspaceStack::default() };
+            too_low("spec.image", Some(image), &stack, backend)
+        };
+        let (old, new, key) = ("pulumi/pulumi:3.133.0-nonroot", "pulumi/pulumi:3.134.0-nonroot", "awskms://alias/a");
+        let words = "spec.image is \"pulumi/pulumi:3.133.0-nonroot\", whose pulumi takes no secrets provider from the state, which \
+                     spec.secretsProvider needs from the second run on; use an image with pulumi 3.134.0 or newer, or remove the field \
+                     if the stack exists and Pulumi.STACK.yaml of the source names the provider";
+        assert_eq!(told(old, key, Some("s3://state")).as_deref(), Some(words));
+        assert_eq!(told(old, key, None).as_deref(), Some(words));
+        assert_eq!(told(old, "passphrase", Some("https://api.pulumi.com")).as_deref(), Some(words));
+        for (image, provider, backend) in [
+            (new, key, Some("s3://state")),
+            ("pulumi/pulumi:latest", key, Some("s3://state")),
+            (old, "", None),
+            (old, "default", None),
+            (old, "passphrase", Some("s3://state")),
+            (old, "passphrase", None),
+        ] {
+            assert_eq!(told(image, provider, backend), None, "{image} {provider} {backend:?}");
         }
     }
 }

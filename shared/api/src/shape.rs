@@ -21,14 +21,17 @@ const PKO_INIT: [&str; 2] = ["bootstrap", "fetch"];
 const MAX_INIT: usize = 8;
 
 /// Fields of a pod that say where it runs, or how. A task runs the same program without them.
-const POD_ONLY: [&str; 21] = [
+const POD_ONLY: [&str; 24] = [
     "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
     "dnsPolicy",
     "enableServiceLinks",
     "hostname",
     "imagePullSecrets",
     "nodeName",
     "nodeSelector",
+    "os",
     "overhead",
     "preemptionPolicy",
     "priority",
@@ -45,7 +48,8 @@ const POD_ONLY: [&str; 21] = [
     "topologySpreadConstraints",
 ];
 /// The same of a container.
-const CONTAINER_ONLY: [&str; 11] = [
+const CONTAINER_ONLY: [&str; 12] = [
+    "lifecycle",
     "livenessProbe",
     "ports",
     "readinessProbe",
@@ -62,11 +66,20 @@ const CONTAINER_ONLY: [&str; 11] = [
 /// The label of a node that a task has a counterpart of.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Labels and annotations by which a webhook gives a pod an identity or files, and what does so here.
+/// Labels and annotations by which a webhook gives a pod an identity or files, and what does so here. The remedies are those of
+/// docs/migration.md. An init container cannot log in for the program: it has neither a token nor a Secret.
 const INJECTORS: [(&str, &str); 3] = [
-    ("azure.workload.identity/use", "take credentials from a Secret with the Stack's spec.envRefs"),
+    (
+        "azure.workload.identity/use",
+        "mount a serviceAccountToken of a projected volume for the audience api://AzureADTokenExchange in the container pulumi, \
+         and set AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE",
+    ),
     ("iam.amazonaws.com/role", "name the role in the annotation eks.amazonaws.com/role-arn of the ServiceAccount"),
-    ("vault.hashicorp.com/agent-inject", "read Vault in an init container that appends to $PULUMI_ENV"),
+    (
+        "vault.hashicorp.com/agent-inject",
+        "mount a serviceAccountToken of a projected volume for Vault's audience in the container pulumi, set VAULT_ADDR (and \
+         VAULT_NAMESPACE), and have the program log in to Vault with that token",
+    ),
 ];
 
 /// What becomes of a Workspace's fields that only say where or how a pod runs: `PodFields` of the installation.
@@ -315,10 +328,22 @@ fn init_container(at: &str, container: &Value, volumes: &Volumes<'_>, asked: &mu
     Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env, mounts })
 }
 
-/// The fields of a map that are among these, empty ones aside.
-fn set_of<'a>(map: &'a Value, fields: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
-    let set = map.as_object().into_iter().flatten().filter(|(_, value)| is_set(value)).map(|(field, _)| field.as_str());
-    set.filter(|field| fields.contains(field))
+/// The fields of a map that are ignored, empty ones aside.
+fn set_of<'a>(map: &'a Value, ignored: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
+    let set = map.as_object().into_iter().flatten().filter(|(_, value)| is_set(value));
+    set.filter(|(field, value)| is_ignored(field, value, ignored)).map(|(field, _)| field.as_str())
+}
+
+/// Whether a run without this field is the same run.
+fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
+    ignored.contains(&field)
+        && match field {
+            // A run has the token, and nothing keeps it from a program.
+            "automountServiceAccountToken" => *value != Value::Bool(false),
+            // It may change the container that the program finds; the other hooks act when the container ends.
+            "lifecycle" => !is_set(&value["postStart"]),
+            _ => true,
+        }
 }
 
 /// A map of the pod template has no other field than these and the `ignored` ones, empty ones aside.
@@ -326,10 +351,16 @@ fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), 
     if !matches!(map, Value::Object(_) | Value::Null) {
         return Err(format!("{at} is no map of fields"));
     }
-    let known = |field: &String| [fields, ignored].iter().any(|fields| fields.contains(&field.as_str()));
-    let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known(field));
-    let Some((field, _)) = other else { return Ok(()) };
-    Err(format!("{}; remove it", meaningless(at, field)))
+    let is_known = |field: &str, value: &Value| fields.contains(&field) || is_ignored(field, value, ignored);
+    let other = map.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !is_known(field, value));
+    match other.map(|(field, _)| field.as_str()) {
+        Some("lifecycle") => Err(format!(
+            "{}; remove it, and do what it does in the image or in an init container",
+            meaningless(at, "lifecycle.postStart")
+        )),
+        Some(field) => Err(format!("{}; remove it", meaningless(at, field))),
+        None => Ok(()),
+    }
 }
 
 fn check_pull(at: &str, policy: Option<&str>) -> Result<(), String> {
@@ -501,6 +532,21 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_only_say_how_a_pod_runs_stall_no_stack() {
+        let how = json!({ "exec": { "command": ["sleep", "5"] } });
+        let spec = workspace(pod(json!({
+            "automountServiceAccountToken": true, "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] }, "os": { "name": "linux" },
+            "containers": [{ "name": "pulumi", "lifecycle": { "preStop": how } }],
+        })));
+        assert_eq!(spec.shape("spec", DefaultSize::default()).err(), None);
+        let pod = "spec.podTemplate.spec";
+        let expected = [".automountServiceAccountToken", ".containers[pulumi].lifecycle", ".dnsConfig", ".os"];
+        let mut named = spec.pod_only("spec");
+        named.sort();
+        assert_eq!(named, expected.map(|field| format!("{pod}{field}")));
+    }
+
+    #[test]
     fn what_has_no_meaning_is_refused_by_its_name() {
         let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
         let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
@@ -519,10 +565,24 @@ mod tests {
                 "podTemplate.spec.automountServiceAccountToken has no meaning on Fargate; remove it",
             ),
             (
-                json!({ "podTemplate": { "metadata": { "labels": { "azure.workload.identity/use": "true" } } } }),
-                "podTemplate.metadata, azure.workload.identity/use has no meaning on Fargate; remove it, and take credentials",
+                pod(json!({ "hostAliases": [{ "ip": "10.0.0.1" }] })),
+                "podTemplate.spec.hostAliases has no meaning on Fargate; remove it",
             ),
-            (main(json!({ "lifecycle": { "preStop": {} } })), "podTemplate.spec.containers[pulumi].lifecycle has no meaning"),
+            (
+                json!({ "podTemplate": { "metadata": { "labels": { "azure.workload.identity/use": "true" } } } }),
+                "podTemplate.metadata, azure.workload.identity/use has no meaning on Fargate; remove it, and mount a serviceAccountToken \
+                 of a projected volume for the audience api://AzureADTokenExchange in the container pulumi, and set AZURE_CLIENT_ID, \
+                 AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE",
+            ),
+            (
+                json!({ "podTemplate": { "metadata": { "annotations": { "vault.hashicorp.com/agent-inject": "true" } } } }),
+                "podTemplate.metadata, vault.hashicorp.com/agent-inject has no meaning on Fargate; remove it, and mount a \
+                 serviceAccountToken of a projected volume for Vault's audience in the container pulumi, set VAULT_ADDR",
+            ),
+            (
+                main(json!({ "lifecycle": { "postStart": { "exec": { "command": ["sh"] } }, "preStop": {} } })),
+                "podTemplate.spec.containers[pulumi].lifecycle.postStart has no meaning on Fargate; remove it, and do what it does",
+            ),
             (json!({ "git": {} }), "git has no meaning on Fargate; remove it, and set one of spec.projectRepo"),
             (json!({ "flux": {} }), "flux has no meaning"),
             (json!({ "local": {} }), "local has no meaning"),
@@ -562,6 +622,11 @@ mod tests {
                 init(env(json!({ "secretKeyRef": { "name": "n", "key": "k" } }))),
                 "initContainers[a].env[A].valueFrom cannot be resolved",
             ),
+            (
+                init(json!({ "envFrom": [{ "secretRef": { "name": "s" } }] })),
+                "initContainers[a].envFrom has no meaning on Fargate",
+            ),
+            (init(json!({ "workingDir": "/a" })), "initContainers[a].workingDir has no meaning on Fargate"),
             (init(json!({ "args": ["$(PULUMI_ENV)"] })), "initContainers[a] has $(PULUMI_ENV), which only Kubernetes expands"),
             (
                 pod(json!({ "initContainers": [{ "name": "a" }, { "name": "a" }] })),

@@ -149,6 +149,10 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
     let old = stack(&json!({ "config": { "n": 1 }, "workspaceTemplate": { "spec": { "image": "pulumi/pulumi:3.197.0" } } }));
     let spec = CoreStack::from(&old).spec;
     assert!(spec.refused.is_none() && spec.old_pulumi.is_some_and(|words| words.starts_with(&format!("{at}.image is "))));
+    let image = json!({ "image": "pulumi/pulumi:3.133.0" });
+    let old = stack(&json!({ "secretsProvider": "awskms://alias/a", "config": {}, "workspaceTemplate": { "spec": image } }));
+    let told = CoreStack::from(&old).spec.old_pulumi;
+    assert!(told.is_some_and(|words| words.contains("spec.secretsProvider needs")));
 }
 
 #[test]

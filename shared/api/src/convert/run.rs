@@ -140,21 +140,23 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     } else if spec.project_info.is_some() {
         refused = Some(format!("{} is not the Stack's source; remove it", template("projectInfo")));
     }
-    let config: Vec<_> = workspace.config.iter().map(config_item).collect();
     let shape = spec.shape(TEMPLATE, DefaultSize::default());
     let image = shape.as_ref().ok().and_then(|shape| shape.image.as_deref());
-    let old_pulumi = pulumi_version::too_low(&template("image"), image, &config);
-    let refused = refused.or(shape.err());
-    let mut spec = spec;
-    spec.env_from.extend(workspace.env_from.iter().map(env_from));
-    spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
-    spec.stacks = vec![WorkspaceStack {
-        config,
+    let new_stack = WorkspaceStack {
+        config: workspace.config.iter().map(config_item).collect(),
         create: Some(workspace.create),
         environment: workspace.environment.clone(),
         name: workspace.stack.clone(),
         secrets_provider: workspace.secrets_provider.clone(),
-    }];
+    };
+    let backend =
+        spec.environment(TEMPLATE).ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
+    let old_pulumi = pulumi_version::too_low(&template("image"), image, &new_stack, backend.as_deref());
+    let refused = refused.or(shape.err());
+    let mut spec = spec;
+    spec.env_from.extend(workspace.env_from.iter().map(env_from));
+    spec.project_info = workspace.project.clone().map(|(name, runtime)| ProjectInfo { name, runtime });
+    spec.stacks = vec![new_stack];
     Templated { spec, metadata, refused, old_pulumi }
 }
 

@@ -16,11 +16,12 @@ const DEFINITIONS: [(&str, &str); 4] = [
 ];
 
 /// Tests that the page names as `file::test`.
-const TESTS: [(&str, &str); 19] = [
+const TESTS: [(&str, &str); 21] = [
     ("canary", include_str!("../canary.rs")),
     ("compat", include_str!("mod.rs")),
     ("drift", include_str!("../drift.rs")),
     ("failures", include_str!("../failures.rs")),
+    ("fairness", include_str!("../fairness.rs")),
     ("git", include_str!("../git.rs")),
     ("hostile", include_str!("../hostile.rs")),
     ("identity", include_str!("../identity.rs")),
@@ -28,6 +29,8 @@ const TESTS: [(&str, &str); 19] = [
     ("languages", include_str!("../languages.rs")),
     ("logs", include_str!("../logs.rs")),
     ("main_path", include_str!("../main_path.rs")),
+    // What no run shows: a task has no Pod Identity, no webhook and no network of the cluster. The doctor tells of it.
+    ("migrate", include_str!("../../../../infra/doctor/src/migrate.rs")),
     ("migration", include_str!("../migration.rs")),
     ("pko", include_str!("../pko.rs")),
     ("platform", include_str!("../platform.rs")),
