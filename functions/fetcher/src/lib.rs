@@ -23,6 +23,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 pub use guard::PrivateHosts;
 pub use transport::{Artifacts, Download, Place, Transport};
@@ -218,6 +219,13 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
         _ => return String::new(),
     };
     format!("; source is not fetched; raise {parameter}")
+}
+
+/// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more than that is refused, because gitoxide asks for
+/// memory before it uses it; without the limit the kernel would end the process, and no answer would be recorded.
+pub fn limit_memory(function_mib: u64) -> std::io::Result<()> {
+    let bytes = Some((function_mib << 20) / 8 * 7);
+    Ok(setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?)
 }
 
 /// What came of a request: which state of the source it is about (see [`FetchOutcome::subject`]), and why there is no tree, if there is

@@ -7,13 +7,14 @@ use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
 use driftless_telemetry::env;
-use fetcher::{Ports, Settings, Transport, failed, git, git_files, handle};
+use fetcher::{Ports, Settings, Transport, failed, git, git_files, handle, limit_memory};
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
     driftless_telemetry::init("fetcher");
+    limit_memory(env::parsed("AWS_LAMBDA_FUNCTION_MEMORY_SIZE")?)?;
     let aws = driftless_aws::config().await;
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-fetcher");
     let open = |bucket| Bucket::new(&aws, bucket);

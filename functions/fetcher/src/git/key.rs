@@ -5,6 +5,8 @@ use russh::keys::{PrivateKey, decode_secret_key, ssh_key::Kdf};
 
 /// The maximum size of a key's text: an RSA key of 8192 bits has 6.5 KB.
 const MAX_BYTES: usize = 8 << 10;
+/// The longest modulus of an RSA key.
+const MAX_MODULUS_BYTES: usize = 8192 / 8;
 /// The most rounds of bcrypt. ssh-keygen makes 24 of them; 256 take two seconds or three.
 const MAX_ROUNDS: u32 = 256;
 
@@ -16,6 +18,17 @@ pub(super) fn open(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, S
     if text.len() > MAX_BYTES {
         return Err(format!("has more than {MAX_BYTES} bytes; use an Ed25519 key"));
     }
+    let key = decoded(text, passphrase)?;
+    // Signing takes the time of the thread that watches it.
+    match key.public_key().key_data().rsa().and_then(|key| key.n().as_positive_bytes()) {
+        Some(modulus) if modulus.len() > MAX_MODULUS_BYTES => {
+            Err("is an RSA key of more than 8192 bits; use an Ed25519 key".into())
+        }
+        _ => Ok(key),
+    }
+}
+
+fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     let passphrase_error = match passphrase {
         Some(_) => "the passphrase beside it is not its own",
         None => "it needs its passphrase (password)",

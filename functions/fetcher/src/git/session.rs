@@ -19,6 +19,8 @@ use super::{GitError, bounds::Bounds, remote::is_short_id};
 
 /// The largest object: GitHub's limit for a file is 100 MB. A few may be in memory at once.
 const MAX_OBJECT_BYTES: usize = 128 << 20;
+/// The most memory for reading an object: two objects of a chain of deltas, and the deltas.
+const MAX_READ_BYTES: usize = 3 * MAX_OBJECT_BYTES;
 
 pub(super) struct Session {
     transport: Box<dyn Transport + Send>,
@@ -91,8 +93,13 @@ impl Session {
         let interrupt = self.bounds.interrupt();
         let written = Bundle::write_to_directory(&mut reader, Some(directory), &mut Discard, interrupt, base, hash, options);
         let bundle = written.ok().and_then(|written| written.to_bundle()).and_then(Result::ok);
-        bundle.ok_or_else(|| self.bounds.reason(GitError::Pack))
+        bundle.map(|bundle| bounded(bundle, MAX_READ_BYTES)).ok_or_else(|| self.bounds.reason(GitError::Pack))
     }
+}
+
+/// A bundle that takes so many bytes of memory at most for an object and the deltas that lead to it.
+pub(super) fn bounded(Bundle { pack, index }: Bundle, bytes: usize) -> Bundle {
+    Bundle { pack: pack.with_alloc_limit_bytes(Some(bytes)), index }
 }
 
 fn agent() -> (&'static str, Option<String>) {

@@ -123,7 +123,7 @@ mod tests {
     use flate2::{Compression, write::ZlibEncoder};
     use gix_pack::bundle::write::Options;
 
-    use super::*;
+    use super::{super::session::bounded, *};
 
     /// An object of a pack: its type, what it is based on, and its content, or the delta.
     struct Packed {
@@ -131,6 +131,9 @@ mod tests {
         base: Option<usize>,
         content: Vec<u8>,
     }
+
+    /// What reading an object of these tests may take.
+    const READ_BYTES: usize = 20 << 20;
 
     const COMMIT: u8 = 1;
     const TREE: u8 = 2;
@@ -214,7 +217,8 @@ mod tests {
             gix_hash::Kind::Sha1,
             Options { thread_limit: Some(1), ..Options::default() },
         );
-        let bundle = written.unwrap().to_bundle().unwrap().unwrap();
+        let bundle = written.ok().and_then(|written| written.to_bundle()?.ok()).ok_or(GitError::Pack)?;
+        let bundle = bounded(bundle, READ_BYTES);
         let bounds = Bounds::new(u64::MAX, time);
         let found = read(&bundle, &bounds, &head, &Limits::default(), &BTreeSet::new(), &tempfile::tempfile().unwrap());
         assert!(found.as_ref().is_ok_and(|(root, _)| *root == tree_id) || found.is_err());
@@ -230,8 +234,59 @@ mod tests {
     async fn commit_whose_files_are_costly_to_read_is_read_until_its_time_is_over() {
         read_names(3, large_base(1000), Duration::from_mins(1)).unwrap();
         // Each name has the whole blob inflated again: without the limit this takes many minutes.
-        let error = read_names(20_000, large_base(32 << 20), Duration::from_secs(1)).unwrap_err();
+        let error = read_names(20_000, large_base(8 << 20), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, GitError::TooSlow { .. }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn deltas_that_take_more_memory_than_an_object_are_refused() {
+        // Each delta repeats the copy of one byte. All deltas of a chain are in memory at once.
+        let chain = |mib: usize| {
+            let bytes = mib << 19;
+            let copies: Vec<u8> = [0x90, 1].repeat(bytes);
+            let mut objects = vec![whole(BLOB, b"zz".to_vec())];
+            for (base, base_size) in [(0, 2), (1, bytes), (2, bytes)] {
+                let content = [size(base_size), size(bytes), copies.clone()].concat();
+                objects.push(Packed { kind: 6, base: Some(base), content });
+            }
+            objects.push(first_bytes(3, bytes, 1));
+            read_names(1, objects, Duration::from_mins(5))
+        };
+        chain(1).unwrap();
+        assert!(matches!(chain(8).unwrap_err(), GitError::Pack));
+    }
+
+    const CHILD_MEMORY: &str = "CHILD_MEMORY_MIB";
+
+    /// Does what the next test asks for, as a function with that memory, and nothing otherwise.
+    #[tokio::test]
+    async fn child_of_the_next_test() {
+        let Some(mib) = std::env::var_os(CHILD_MEMORY) else { return };
+        crate::limit_memory(mib.to_str().unwrap().parse().unwrap()).unwrap();
+        let bytes: usize = 1 << 20;
+        // A byte of its own, and then the base but for its last byte.
+        let like = |base: usize, byte: u8| {
+            let content = [&size(bytes)[..], &size(bytes), &[1, byte, 0xf0, 0xff, 0xff, 0x0f]].concat();
+            Packed { kind: 6, base: Some(base), content }
+        };
+        let mut objects = vec![whole(BLOB, vec![b'z'; bytes])];
+        for level in 0..24 {
+            objects.extend([like(usize::from(level) * 2, 2 * level), like(usize::from(level) * 2, 2 * level + 1)]);
+        }
+        objects.push(first_bytes(0, bytes, 1));
+        let told = read_names(1, objects, Duration::from_mins(1)).map_or_else(|error| error.to_string(), |_| "read".into());
+        println!("child: {told}");
+    }
+
+    #[test]
+    fn pack_that_takes_more_memory_than_the_function_has_is_refused() {
+        // While a blob is read, each level above it that has another one below is in memory: 24 levels of 1 MiB.
+        for (mib, expected) in [("24", "child: the git server sent a pack that is damaged"), ("1024", "child: read")] {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "git::tree::tests::child_of_the_next_test", "--nocapture"]).env(CHILD_MEMORY, mib);
+            let output = child.output().unwrap();
+            assert!(String::from_utf8_lossy(&output.stdout).contains(expected), "{mib} MiB: {output:?}");
+        }
     }
 
     #[tokio::test]
