@@ -43,7 +43,8 @@ async fn env<C: Cluster>(inputs: &mut Inputs<'_, C>, env_from: &[EnvFromSource],
             let Some(reference) = reference else { continue };
             let values = inputs.all(kind, &reference.name, reference.optional.unwrap_or(false)).await?;
             let secret = kind == Kind::Secret;
-            env.extend(values.into_iter().map(|(name, value)| Env { name: format!("{prefix}{name}"), value, secret }));
+            let of = |(name, value)| Env { name: format!("{prefix}{name}"), value, secret, below_identity: true };
+            env.extend(values.into_iter().map(of));
         }
     }
     for var in vars {
@@ -53,7 +54,7 @@ async fn env<C: Cluster>(inputs: &mut Inputs<'_, C>, env_from: &[EnvFromSource],
 }
 
 async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result<Option<Env>, Stop> {
-    let make = |value, secret| Env { name: var.name.clone(), value, secret };
+    let make = |value, secret| Env { name: var.name.clone(), value, secret, below_identity: false };
     let Some(from) = &var.value_from else { return Ok(Some(make(var.value.clone().unwrap_or_default(), false))) };
     for (kind, reference) in [(Kind::Secret, &from.secret_key_ref), (Kind::ConfigMap, &from.config_map_key_ref)] {
         if let Some(KeySelector { name, key, optional }) = reference {

@@ -286,7 +286,7 @@ fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let dir = text(|tree| &tree.dir).unwrap_or_default();
     let commit = ours.commit.as_deref().unwrap_or_default();
     let variables = git_variables(commit, text(|tree| &tree.reference), text(|tree| &tree.repository), dir);
-    variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false })
+    variables.into_iter().map(|(name, value)| Env { name: name.into(), value, secret: false, below_identity: true })
 }
 
 /// The sealed inputs of a Stack, if there are any.

@@ -25,9 +25,9 @@ pub(crate) struct Environment {
     pub secrets: Vec<String>,
 }
 
-/// The container's environment without ours, then what tells of the program's `identity`, then the run's, in order; then what init
-/// containers wrote to the file that `PULUMI_ENV` names, as in PKO. The identity's Region is left out under both names if the run has
-/// one of them. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
+/// The container's environment without ours, then the run's of `envFrom`, what tells of the program's `identity`, and the run's others, in
+/// order; then what init containers wrote to the file that `PULUMI_ENV` names, as in PKO. The identity's Region is left out under both
+/// names if the others have one of them. `HOME` is the image's where pulumi can write there, and else a directory in `scratch`.
 pub(crate) fn environment(
     container: impl IntoIterator<Item = (OsString, OsString)>,
     identity: Vec<(OsString, OsString)>,
@@ -46,11 +46,14 @@ pub(crate) fn environment(
     // A task has no stack settings of the run before. Without this a state whose secrets a key service encrypts would be read, and
     // encrypted anew, with a passphrase.
     environment.insert("PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER".into(), "true".into());
-    // As EKS's webhook does it: otherwise the cluster's Region under one name would win over the run's own under the other.
-    let has_region = run.iter().any(|env| REGIONS.contains(&env.name.as_str()));
+    let (from, own): (Vec<_>, Vec<_>) = run.iter().partition(|env| env.below_identity);
+    environment.extend(from.into_iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
+    // As EKS's webhook does it, which does not look at `envFrom`: otherwise the cluster's Region under one name would win over the run's own
+    // under the other.
+    let has_region = own.iter().any(|env| REGIONS.contains(&env.name.as_str()));
     let is_left_out = |name: &OsStr| has_region && REGIONS.iter().any(|region| name == *region);
     environment.extend(identity.into_iter().filter(|(name, _)| !is_left_out(name)));
-    environment.extend(run.iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
+    environment.extend(own.into_iter().map(|env| (OsString::from(&env.name), OsString::from(&env.value))));
     let written = file.map_or_else(|| Ok(BTreeMap::new()), |file| written(Path::new(&file), &environment))?;
     environment.extend(written.iter().map(|(name, value)| (name.into(), value.into())));
     // Without it `--event-log` is an unknown flag.
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     fn env(name: &str, value: &str) -> Env {
-        Env { name: name.into(), value: value.into(), secret: false }
+        Env { name: name.into(), value: value.into(), secret: false, below_identity: false }
     }
 
     #[test]
@@ -154,6 +157,9 @@ mod tests {
         assert_eq!(regions(&[env("AWS_DEFAULT_REGION", "run")]), both(None, Some("run")));
         assert_eq!(regions(&[env("AWS_REGION", "run")]), both(Some("run"), None));
         assert_eq!(regions(&[env("OTHER", "run")]), both(Some("cluster"), Some("cluster")));
+        let from = Env { below_identity: true, ..env("AWS_REGION", "from") };
+        assert_eq!(regions(std::slice::from_ref(&from)), both(Some("cluster"), Some("cluster")));
+        assert_eq!(regions(&[from, env("AWS_DEFAULT_REGION", "run")]), both(Some("from"), Some("run")));
     }
 
     #[test]

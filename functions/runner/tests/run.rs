@@ -213,7 +213,8 @@ async fn passed_on(name: &str, not_secret: &[&str], expected: &[&str]) {
     fs::write(aws.dir.join("outputs"), outputs("canary-1")).unwrap();
     // Pulumi knows that this one is secret.
     fs::write(aws.dir.join("masked"), outputs("[secret]")).unwrap();
-    let env = |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret };
+    let env =
+        |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret, below_identity: false };
     aws.launch(|spec| {
         spec.env = vec![env("A", "canary-1", true), env("C", "public", false), env("D", "publ", true)];
         spec.files = vec![file(&aws.dir.join("etc/pin"), b"123456", true), file(&aws.dir.join("etc/name"), b"public", false)];
@@ -491,7 +492,7 @@ async fn the_program_runs_as_its_service_account_and_what_fails_is_told_by_resou
     aws.put("in/identity", to_json(&identity).into_bytes());
     aws.launch(|spec| {
         spec.identity = true;
-        spec.env = vec![Env { name: "AWS_ROLE_ARN".into(), value: "arn:own".into(), secret: false }];
+        spec.env = vec![Env { name: "AWS_ROLE_ARN".into(), value: "arn:own".into(), secret: false, below_identity: false }];
     });
     aws.run().await.unwrap();
     let env = fs::read_to_string(aws.dir.join("env")).unwrap();

@@ -387,6 +387,9 @@ pub struct Env {
     /// It came from a Secret: masked wherever it shows up.
     #[serde(default)]
     pub secret: bool,
+    /// It came from `envFrom`: what the ServiceAccount's identity sets comes before it, as in a pod.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub below_identity: bool,
 }
 
 impl fmt::Debug for Env {

@@ -7,7 +7,7 @@ use super::*;
 /// The sealed inputs of the Stack `victim/s`.
 fn sealed(world: &World) -> (String, Vec<u8>) {
     let stack = StackId { namespace: "victim".into(), uid: "uid-victim".into() };
-    let env = vec![Env { name: "TOKEN".into(), value: "hunter2".into(), secret: true }];
+    let env = vec![Env { name: "TOKEN".into(), value: "hunter2".into(), secret: true, below_identity: false }];
     let key = keys::sealed(CLUSTER, &stack);
     let document = to_json(&SealedInputs { version: VERSION, stack, env, config: Vec::new(), files: Vec::new() }).into_bytes();
     world.drive(world.put_sealed(&key, document.clone())).unwrap().unwrap();
