@@ -257,8 +257,14 @@ fn is_private(host: &str) -> bool {
 
 /// Whether a backend's URL, or the `endpoint` in it, names a Service of the cluster.
 fn is_in_cluster(url: &str) -> bool {
-    let names = url.split(['/', '?', '&', '=', '@']).map(|part| part.split_once(':').map_or(part, |(host, _)| host));
-    names.into_iter().any(|host| CLUSTER_NAMES.iter().any(|end| host.len() > end.len() && host.ends_with(end)))
+    let Ok(url) = Url::parse(url) else { return false };
+    let bucket = ["s3", "gs", "azblob"].contains(&url.scheme());
+    let host = url.host_str().filter(|_| !bucket).map(str::to_owned);
+    let endpoint = url.query_pairs().find(|(name, _)| name == "endpoint").map(|(_, endpoint)| {
+        let address = endpoint.split_once("://").map_or(&*endpoint, |(_, address)| address);
+        address.split([':', '/']).next().unwrap_or_default().to_owned()
+    });
+    host.into_iter().chain(endpoint).any(|host| CLUSTER_NAMES.iter().any(|end| host.ends_with(end)))
 }
 
 fn login(field: &str, url: &str) -> Option<Note> {
@@ -525,7 +531,9 @@ mod tests {
         for (url, expected) in [
             ("s3://state?endpoint=minio.minio.svc:9000&s3ForcePathStyle=true", true),
             ("s3://state?endpoint=http://minio.minio.svc.cluster.local", true),
+            ("s3://state?endpoint=http%3A%2F%2Fminio.minio.svc%3A9000", true),
             ("https://pulumi.team.svc/api", true),
+            ("s3://state.svc", false),
             ("s3://state?endpoint=minio.example:9000", false),
             ("s3://state.svc.example", false),
         ] {

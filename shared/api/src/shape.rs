@@ -340,6 +340,8 @@ fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
         && match field {
             // A run has the token, and nothing keeps it from a program.
             "automountServiceAccountToken" => *value != Value::Bool(false),
+            // Other name servers, or other full names: the program would reach something else.
+            "dnsConfig" => !is_set(&value["nameservers"]) && !is_set(&value["searches"]),
             // It may change the container that the program finds; the other hooks act when the container ends.
             "lifecycle" => !is_set(&value["postStart"]),
             _ => true,
@@ -563,6 +565,10 @@ mod tests {
             (
                 pod(json!({ "automountServiceAccountToken": false })),
                 "podTemplate.spec.automountServiceAccountToken has no meaning on Fargate; remove it",
+            ),
+            (
+                pod(json!({ "dnsConfig": { "nameservers": ["10.0.0.1"], "options": [{ "name": "ndots", "value": "1" }] } })),
+                "podTemplate.spec.dnsConfig has no meaning on Fargate; remove it",
             ),
             (
                 pod(json!({ "hostAliases": [{ "ip": "10.0.0.1" }] })),

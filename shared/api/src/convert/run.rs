@@ -151,7 +151,10 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     };
     let backend =
         spec.environment(TEMPLATE).ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
-    let old_pulumi = pulumi_version::too_low(&template("image"), image, &new_stack, backend.as_deref());
+    // A destroy of what an older pulumi made is the user's way out.
+    let secrets_provider = new_stack.secrets_provider.clone().filter(|_| stack.metadata.deletion_timestamp.is_none());
+    let checked = WorkspaceStack { secrets_provider, ..new_stack.clone() };
+    let old_pulumi = pulumi_version::too_low(&template("image"), image, &checked, backend.as_deref());
     let refused = refused.or(shape.err());
     let mut spec = spec;
     spec.env_from.extend(workspace.env_from.iter().map(env_from));
