@@ -345,7 +345,8 @@ async fn other_architecture<C, O: Objects, Q, T>(
     Ok(outcome)
 }
 
-/// Has the next task with these images get the other processor, and returns that in words. `None` if the Workspace selects the processor.
+/// Records that the images are not built for the task's processor, and returns the end of the message. `None` if the Workspace selects the
+/// processor.
 async fn next_architecture<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     launch: Option<&Launch>,

@@ -29,7 +29,7 @@ pub(crate) fn too_low(at: &str, image: Option<&str>, stack: &WorkspaceStack, bac
     })
 }
 
-/// Whether a second run without `Pulumi.STACK.yaml` and without a look at the state has another provider than this one.
+/// Returns whether the second run of an old pulumi uses another secrets provider: it has no `Pulumi.STACK.yaml` and does not read the state's.
 fn is_lost(provider: &str, backend: Option<&str>) -> bool {
     match provider {
         "" | "default" => false,
