@@ -85,6 +85,16 @@ impl Slow {
         });
         Ok(slow)
     }
+
+    /// Waits until every fetcher has had an answer of this server.
+    async fn until_known(&self) -> Result<()> {
+        ready::until("every fetcher has had an answer of the slow server", RUN, async || {
+            let all = self.all.load(Ordering::SeqCst);
+            ensure!(all >= 2 * INSTANCES, "{all} connections");
+            Ok(())
+        })
+        .await
+    }
 }
 
 async fn until_closed(mut connection: TcpStream) {
@@ -199,12 +209,7 @@ async fn dripping_git_server_of_many_namespaces_delays_no_push_of_another() -> R
 
     let server = Slow::new(BEGINNING, Some(DRIPS)).await?;
     let others = crowd(&world, "dripping-git", &server, 3).await?;
-    ready::until("every fetcher has had an answer of the dripping server", RUN, async || {
-        let all = server.all.load(Ordering::SeqCst);
-        ensure!(all >= 2 * INSTANCES, "{all} connections");
-        Ok(())
-    })
-    .await?;
+    server.until_known().await?;
 
     let took = push_is_run(&team, &repository).await?;
     ensure!(took < USUAL, "the push was run after {took:?}");
@@ -230,12 +235,7 @@ async fn lagging_git_server_of_many_namespaces_delays_no_push_of_another() -> Re
 
     let server = Slow::new(BEGINNING, Some(LAG)).await?;
     let others = crowd(&world, "lagging-git", &server, LAGGING).await?;
-    ready::until("every fetcher has had an answer of the lagging server", RUN, async || {
-        let all = server.all.load(Ordering::SeqCst);
-        ensure!(all >= 2 * INSTANCES, "{all} connections");
-        Ok(())
-    })
-    .await?;
+    server.until_known().await?;
 
     let took = push_is_run(&team, &repository).await?;
     ensure!(took < USUAL, "the push was run after {took:?}");
