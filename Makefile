@@ -10,6 +10,8 @@ export CARGO_BUILD_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 # The runner and the forwarder are no functions, but the same build makes them.
 DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarder
 SEEDS ?= 10000
+FROM ?= 0
+CRATES := cargo test --workspace --locked --exclude driftless-tests
 
 .PHONY: help
 help: ## This list.
@@ -28,12 +30,21 @@ test: ## Every lint, and all tests but arm64, images-test and flux, which build 
 	@$(MAKE) --jobs=2 --output-sync lint tools
 	@$(MAKE) unit e2e
 
+# The tests below `aws::tests` start moto.
+.PHONY: check
+check: lint-rust ## Format, clippy, unit tests, simulation: no tools, no world.
+	$(CRATES)
+	cargo test --package driftless-tests --locked --lib --test sim -- --skip aws::tests::
+
 .PHONY: lint
-lint: lint-infra lint-files ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
+lint: lint-infra lint-files lint-rust ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
 	@tests/tools/install cargo-deny
 	cargo deny --log-level error check bans licenses sources
+
+.PHONY: lint-rust
+lint-rust: ## Format and clippy.
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
 
 .PHONY: advisories
 advisories: ## Known vulnerabilities of the dependencies. Reads the network; CI runs it once a day.
@@ -55,23 +66,28 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
-	cargo test --workspace --locked --exclude driftless-tests
+	$(CRATES)
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
 	cargo test --package driftless-tests --locked --lib --test sim --test deployment --test docs --test argocd --test kube_state_metrics
 
+# Only the command line sets TEST: a variable of that name in the environment would leave tests out.
 .PHONY: e2e
-e2e: build ## Tests through the real processes.
+e2e: build ## Tests through the real processes; make e2e TEST=drift:: runs those of the e2e binary with that in their name.
+ifeq ($(origin TEST),command line)
+	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 $(TEST)
+else
 	@tests/tools/install helm
 	cargo test --package driftless-tests --locked --test processes --test cluster
 	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
 	cargo test --package driftless-tests --locked --test privileges
 	$(COUNTED)
+endif
 
 # In a world of their own: they take long, and compile beside each other. The output of those that pass says which were skipped; libtest
-# counts those among the passed.
-LANGUAGES := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
-COUNTED = @$(LANGUAGES) >target/languages.log 2>&1; status=$$?; cat target/languages.log; \
+# counts those among the passed. A variable LANGUAGES of make would replace the one of the environment, which the tests read.
+LANGUAGE_TESTS := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
+COUNTED = @$(LANGUAGE_TESTS) >target/languages.log 2>&1; status=$$?; cat target/languages.log; \
 	echo "languages: $$(grep -c '^skipped: ' target/languages.log) programs skipped"; exit $$status
 
 .PHONY: languages
@@ -79,13 +95,13 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 	$(COUNTED)
 
 .PHONY: sim
-sim: ## The simulation: make sim SEEDS=10000
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --seeds $(SEEDS)
+sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7.
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS)
 
 .PHONY: mutants
-mutants: ## Mutation testing of the decisions: lists every change of shared/core that no test of its own notices.
+mutants: ## Mutation testing of the decisions: lists every change of shared/core that no test of its own notices. SHARD=0/4: a quarter.
 	@tests/tools/install cargo-mutants
-	cargo mutants --package driftless-core --timeout 60 --output target -- --locked
+	cargo mutants --package driftless-core --timeout 60 --output target $(SHARD:%=--shard %) -- --locked
 
 .PHONY: bench
 bench: tools ## The figures of the README, of the release build.
