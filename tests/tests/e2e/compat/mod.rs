@@ -188,7 +188,8 @@ async fn kubectl_wait(team: &Namespace<'_>, condition: &str, stacks: &[&str]) ->
     }
     let kubectl = Path::new(team.world.get("WORLD_TOOLS")?).join("kubectl");
     let mut kubectl = tokio::process::Command::new(kubectl);
-    kubectl.args(["wait", "--timeout=20s", "--namespace", &team.name, &format!("--for=condition={condition}")]);
+    // kubectl watches one Stack after the other, which took longer than 20 s for all of them on a busy machine.
+    kubectl.args(["wait", "--timeout=180s", "--namespace", &team.name, &format!("--for=condition={condition}")]);
     kubectl
         .args(stacks.iter().map(|stack| format!("stacks.pulumi.com/{stack}")))
         .env("KUBECONFIG", team.world.get("KUBECONFIG")?);
