@@ -1,5 +1,5 @@
 use driftless_api::{PodFields, names};
-use driftless_contract::{FetchOutcome, FetchedArtifact, VERSION, to_json};
+use driftless_contract::{FetchOutcome, FetchedArtifact, StackId, VERSION, to_json};
 use driftless_core::SourceRef;
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use jiff::SignedDuration;
@@ -556,5 +556,35 @@ fn object_that_cannot_be_read_fails_no_message_and_stalls_its_stack() {
         let before = world.object(&object);
         look(&world, object.clone());
         assert_eq!(world.object(&object), before);
+    }
+}
+
+#[test]
+fn stack_that_is_gone_leaves_nothing_of_its_inputs() {
+    let world = World::new(0, Faults::NONE);
+    let stack = key("pulumi.com/v1", "Stack", "s");
+    put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev" }));
+    let mut deleted = world.object(&stack).unwrap();
+    deleted["metadata"]["finalizers"] = json!([names::FINALIZER]);
+    deleted["metadata"]["deletionTimestamp"] = world.now().to_string().into();
+    world.insert(deleted);
+    let id = StackId { namespace: "n".into(), uid: "n-s".into() };
+    for key in [keys::inputs(CLUSTER, &id.uid), keys::sealed(CLUSTER, &id)] {
+        world.drive(Objects::put(&world, &key, b"{}".to_vec())).unwrap().unwrap();
+    }
+    look(&world, stack.clone());
+    assert!(world.object(&stack).is_none() && world.objects().is_empty(), "{:?}", world.objects().keys());
+}
+
+#[test]
+fn lost_fetch_request_is_sent_again_after_30_seconds() {
+    let world = World::new(0, Faults::NONE);
+    let spec = json!({ "stack": "dev", "projectRepo": "https://git.example.com/acme/shop", "branch": "main" });
+    put(&world, "Stack", "n", "s", &json!({}), &spec);
+    for seconds in [0, 30] {
+        world.advance(SignedDuration::from_secs(seconds));
+        look(&world, key("pulumi.com/v1", "Stack", "s"));
+        let delivered: Vec<_> = std::iter::from_fn(|| world.receive()).collect();
+        assert!(delivered.iter().any(|message| matches!(message, Message::Fetch(_))), "after {seconds} s: {delivered:?}");
     }
 }

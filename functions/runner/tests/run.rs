@@ -7,13 +7,14 @@ use std::{fs, path::Path};
 
 use driftless_contract::{
     ClusterAccess, Config, ConfigValue, Drift, DriftedResource, EXIT_REFUSED, Env, File, Identity, Lock, Operation, Phase,
-    Progress, RunLimits, VERSION, Verdict, WebIdentity, to_json,
+    Progress, RunLimits, RunSource, VERSION, Verdict, WebIdentity, to_json,
 };
+use driftless_source::{Digest, Manifest};
 use futures::future::join_all;
 use jiff::Timestamp;
 use runner::Error;
 
-use self::aws::{Aws, REFUSED, Served, TASK, UNAVAILABLE, now};
+use self::aws::{Aws, REFUSED, Served, TASK, UNAVAILABLE, now, stored};
 
 mod aws;
 
@@ -156,6 +157,44 @@ async fn bucket_that_fails_the_runner_is_no_failure_of_the_program() {
     aws.put("in/manifest", b"other".to_vec());
     aws.run().await.unwrap();
     assert_eq!(aws.failure().1, "Unknown");
+}
+
+#[tokio::test]
+async fn pulumi_sees_no_tree_but_the_one_of_its_run() {
+    let (manifest, pack) = stored(&[("Pulumi.yaml", "name: q\nruntime: yaml\n")]);
+    for (name, manifest, words) in [
+        ("other-manifest", Some(manifest.to_bytes()), "the tree is not the one that this run is for"),
+        ("other-pack", None, "the file \"Pulumi.yaml\": "),
+    ] {
+        let aws = Aws::new(name);
+        aws.launch(|_| {});
+        aws.put("in/pack", pack.clone());
+        if let Some(manifest) = manifest {
+            aws.put("in/manifest", manifest);
+        }
+        aws.run().await.unwrap();
+        let (phase, _, message) = aws.failure();
+        assert!(phase == Phase::Fetch && message.starts_with(words), "{message}");
+        assert!(aws.calls().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn no_file_of_a_tree_is_written_through_a_link() {
+    let (tree, pack) = stored(&[("Pulumi.yaml", "name: p\nruntime: yaml\n"), ("link/file", ""), ("target/other", "")]);
+    // No tree that the fetcher unpacks has a link in place of a directory.
+    let manifest = Manifest { links: [("link".to_owned(), "target".to_owned())].into(), ..tree }.to_bytes();
+    let aws = Aws::new("link");
+    aws.launch(|spec| {
+        let manifest_sha256 = Digest::sha256(&manifest).hex().into();
+        spec.source = RunSource::Tree { dir: String::new(), paths: vec![], manifest_sha256 };
+    });
+    aws.put("in/manifest", manifest);
+    aws.put("in/pack", pack);
+    aws.run().await.unwrap();
+    let (.., message) = aws.failure();
+    assert!(message.starts_with("cannot write \"link\": "), "{message}");
+    assert!(!aws.dir.join("share/source/target/file").exists());
 }
 
 #[tokio::test]

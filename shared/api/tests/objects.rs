@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
-use driftless_core::SourceState;
+use driftless_core::{
+    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Operation, PlatformFailures, Readiness, SourceState,
+    StackStatus, reason,
+};
+use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -221,4 +225,45 @@ fn the_last_good_artifact_is_used_unless_its_object_goes_or_nobody_verified_it()
         let why = state(&none, &verify, &[("SourceVerified", status, generation)], true).unwrap_err();
         assert_eq!(why, format!("{unverified}{words}"));
     }
+}
+
+#[test]
+fn status_of_a_stack_is_read_back_as_it_was_written() {
+    let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+    let text = || "text".to_owned();
+    let status = StackStatus {
+        observed_generation: Some(3),
+        observed_reconcile_request: text(),
+        readiness: Some(Readiness::Reconciling { reason: reason::STACK_PROCESSING, message: text() }),
+        current_update: Some(CurrentUpdate { name: text(), generation: 3, reconcile_request: text(), commit: text() }),
+        last_update: Some(LastUpdate {
+            name: text(),
+            generation: 2,
+            reconcile_request: text(),
+            operation: Some(Operation::Up),
+            state: LastUpdateState::Failed,
+            message: text(),
+            last_attempted_commit: text(),
+            last_successful_commit: text(),
+            permalink: Some(text()),
+            last_resync_time: Some(at),
+            failures: 4,
+        }),
+        outputs: Some([(text(), json!(1))].into()),
+        project: Some((text(), text())),
+        operated: Some(true),
+        ran: Some(true),
+        conflict: true,
+        platform_failures: Some(PlatformFailures { count: 1, fresh: true }),
+        waits_for: Some(text()),
+        drift: DriftStatus { current: Some(text()), last: Some(text()), checked: Some(at), verdict: Some(DriftVerdict::None) },
+        suspended: true,
+        inputs: Some(text()),
+        scope: Some(text()),
+        next_look: Some(at),
+    };
+    let mut stack: Stack = read(json!({ "metadata": {}, "spec": { "stack": "dev" } }));
+    stack.set_status(&status, at);
+    let written: Stack = read(serde_json::to_value(&stack).unwrap());
+    assert_eq!(StackStatus::from(written.status.as_ref().unwrap()), status);
 }

@@ -261,6 +261,14 @@ mod tests {
     }
 
     #[test]
+    fn pulumi_has_two_minutes_to_save_its_checkpoint() {
+        let shape = TaskShape { image: Some("image".into()), ..TaskShape::default() };
+        let all = containers(&settings(), &shape).unwrap();
+        // Without it Fargate kills the container after 30 s.
+        assert_eq!(all.last().and_then(ContainerDefinition::stop_timeout), Some(120));
+    }
+
+    #[test]
     fn volume_is_where_each_container_mounts_it_and_open_to_every_user() {
         let mounts = |path: &str| vec![Mount { volume: "cache".into(), path: path.into() }];
         let init = vec![InitContainer { mounts: mounts("/c"), ..init("a", None) }];

@@ -104,16 +104,43 @@ fn configured<'a>(url: Option<&'a String>, variable: &str) -> Result<&'a String>
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::BTreeSet,
+        sync::{Arc, Mutex},
+    };
+
+    use driftless_contract::VERSION;
+    use serde_json::Value;
 
     use super::*;
+    use crate::sdk::tests::service;
+
+    fn source(namespace: &str, kind: &str, name: &str) -> ObjectKey {
+        let [cluster, api_version, kind, namespace, name] = ["c", "", kind, namespace, name].map(String::from);
+        ObjectKey { cluster, api_version, kind, namespace, name }
+    }
+
+    #[tokio::test]
+    async fn fetch_requests_are_sent_to_the_groups_of_their_sources() {
+        let groups = Arc::new(Mutex::new(Vec::new()));
+        let sent = Arc::clone(&groups);
+        let config = service(move |_, body| {
+            let message: Value = serde_json::from_str(body).unwrap();
+            sent.lock().unwrap().push(message["MessageGroupId"].as_str().unwrap().to_owned());
+            (200, r#"{ "MessageId": "m" }"#.into())
+        });
+        let urls = QueueUrls { sources: Some("https://sqs/1/sources.fifo".into()), ..QueueUrls::default() };
+        let queues = Sqs::new(&config.await, urls);
+        let sources = ["a", "b"].map(|namespace| source(namespace, "Stack", "s"));
+        for source in &sources {
+            let request = FetchRequest { version: VERSION, source: source.clone(), collect: false, hops: 0 };
+            queues.fetch(&request, "once").await.unwrap();
+        }
+        assert_eq!(*groups.lock().unwrap(), sources.each_ref().map(group));
+    }
 
     #[test]
     fn sources_of_a_namespace_share_two_groups_and_those_of_others_have_their_own() {
-        let source = |namespace: &str, kind: &str, name: &str| {
-            let [cluster, api_version, kind, namespace, name] = ["c", "", kind, namespace, name].map(String::from);
-            ObjectKey { cluster, api_version, kind, namespace, name }
-        };
         let groups = |namespace| (0..50).map(|n| group(&source(namespace, "Stack", &format!("s{n}")))).collect::<BTreeSet<_>>();
         assert_eq!((groups("a").len(), groups("b").len()), (2, 2));
         assert!(groups("a").is_disjoint(&groups("b")));

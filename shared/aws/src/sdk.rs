@@ -94,7 +94,15 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Read as _, Write as _},
+        net::{TcpListener, TcpStream},
+        thread,
+    };
+
+    use aws_config::Region;
+    use aws_credential_types::Credentials;
     use aws_sdk_ecs::{
         config::http::HttpResponse,
         error::{ErrorMetadata, SdkError},
@@ -103,6 +111,29 @@ mod tests {
     use aws_sdk_s3::primitives::SdkBody;
 
     use super::*;
+
+    /// The configuration for a service of AWS that answers each request by its head, in lower case, and its body.
+    pub(crate) async fn service(answer: impl Fn(&str, &str) -> (u16, String) + Send + 'static) -> SdkConfig {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        thread::spawn(move || listener.incoming().for_each(|stream| serve(&stream.unwrap(), &answer)));
+        let config = aws_config::defaults(BehaviorVersion::v2026_01_12()).region(Region::new("eu-west-1")).endpoint_url(url);
+        config.credentials_provider(Credentials::new("a", "s", None, None, "test")).load().await
+    }
+
+    /// Answers one request.
+    fn serve(mut stream: &TcpStream, answer: impl Fn(&str, &str) -> (u16, String)) {
+        let mut reader = BufReader::new(stream);
+        let lines = reader.by_ref().lines().map(|line| line.unwrap().to_lowercase());
+        let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        let length =
+            head.iter().find_map(|line| line.strip_prefix("content-length: ")).map_or(0, |length| length.parse().unwrap());
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let (status, text) = answer(&head.join("\n"), str::from_utf8(&body).unwrap());
+        let length = text.len();
+        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{text}").unwrap();
+    }
 
     fn answer(status: u16, code: &str, message: &str) -> SdkError<StopTaskError, HttpResponse> {
         let error = StopTaskError::generic(ErrorMetadata::builder().code(code).message(message).build());

@@ -294,8 +294,10 @@ fn permanent(call: &str, message: impl ToString) -> Error {
 #[cfg(test)]
 pub(crate) mod tests {
     use aws_sdk_ecs::types::Container;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::sdk::tests::service;
 
     pub(crate) fn settings() -> TaskSettings {
         TaskSettings {
@@ -315,14 +317,46 @@ pub(crate) mod tests {
         }
     }
 
-    #[test]
-    fn tasks_are_tagged_by_cluster_namespace_and_stack() {
-        let launch = serde_json::json!({
+    fn launch() -> Launch {
+        let launch = json!({
             "version": 1, "attempt": 0, "taskDefinition": "d", "at": "2026-01-01T00:00:00Z",
             "run": { "update": { "cluster": "arn:aws:eks:r:1:cluster/c", "apiVersion": "v", "kind": "Update", "namespace": "team", "name": "u" }, "uid": "uid", "claim": "l" },
             "request": { "spec": { "workspaceName": "shop" } },
         });
-        let launch: Launch = serde_json::from_value(launch).unwrap();
+        serde_json::from_value(launch).unwrap()
+    }
+
+    /// What a launch comes to where ECS gives these answers.
+    async fn started(launch: &Launch, answer: impl Fn(Value) -> (u16, Value) + Send + 'static) -> Started {
+        let config = service(move |_, body| {
+            let (status, answer) = answer(serde_json::from_str(body).unwrap());
+            (status, answer.to_string())
+        });
+        Ecs::new(&config.await, "cluster".into(), Some(settings())).run(launch).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn retried_launch_has_the_task_of_its_client_token() {
+        for attempt in [0, 1] {
+            let launch = Launch { attempt, ..launch() };
+            // As ECS does: the same token is the same task.
+            let task = |request: Value| (200, json!({ "tasks": [{ "taskArn": request["clientToken"] }] }));
+            assert_eq!(started(&launch, task).await, Started::Task { arn: format!("uid-{attempt}") });
+        }
+    }
+
+    #[tokio::test]
+    async fn client_token_that_is_taken_names_the_task_of_the_run() {
+        let why = "the client token is taken, by no task that ECS names".into();
+        for (tasks, expected) in [(json!(["arn"]), Started::Task { arn: "arn".into() }), (json!([]), Started::Refused { why })] {
+            let conflict = json!({ "__type": "ConflictException", "message": "other parameters", "resourceIds": tasks });
+            assert_eq!(started(&launch(), move |_| (400, conflict.clone())).await, expected);
+        }
+    }
+
+    #[test]
+    fn tasks_are_tagged_by_cluster_namespace_and_stack() {
+        let launch = launch();
         let own = ["CostCenter=4=2", "driftless:stack=mine"].map(Into::into).into();
         let tags = tags(&TaskSettings { tags: own, ..settings() }, &launch);
         let tags: Vec<_> = tags.iter().filter_map(|tag| tag.key().zip(tag.value())).collect();

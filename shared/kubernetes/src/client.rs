@@ -472,9 +472,12 @@ mod tests {
             let response = http::Response::builder().status(code).body(Body::from(text.into_bytes())).unwrap();
             async move { Ok::<_, BoxError>(response) }
         });
+        (client(kube::Client::new(service, "default")), queries)
+    }
+
+    fn client(kube: kube::Client) -> Client {
         let endpoint = Endpoint { server: String::new(), certificate_authority: None };
-        let kube = kube::Client::new(service, "default");
-        (Client { kube, endpoint, manager: "test", seen: Arc::default() }, queries)
+        Client { kube, endpoint, manager: "test", seen: Arc::default() }
     }
 
     fn page(names: &[&str], next: &str) -> (u16, String) {
@@ -565,6 +568,28 @@ mod tests {
         let (client, queries) = cluster(move |_| (200, list.to_string()));
         assert_eq!(client.watch_labels().await.unwrap(), [("n".to_owned(), "false".to_owned())].into());
         assert_eq!(*queries.lock().unwrap(), ["labelSelector=driftless.dev%2Fwatch"]);
+    }
+
+    #[tokio::test]
+    async fn deletion_is_of_the_very_object_that_was_read() {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let bodies = Arc::clone(&sent);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let bodies = Arc::clone(&bodies);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                bodies.lock().unwrap().push(serde_json::from_slice::<serde_json::Value>(&body)?);
+                Ok::<_, BoxError>(http::Response::new(Body::from(json!({ "metadata": {} }).to_string().into_bytes())))
+            }
+        });
+        let metadata = json!({ "namespace": "n", "name": "a", "uid": "1", "resourceVersion": "2" });
+        let read: ConfigMap = serde_json::from_value(json!({ "metadata": metadata })).unwrap();
+        client(kube::Client::new(service, "default")).delete(&read).await.unwrap();
+        let sent = sent.lock().unwrap();
+        assert_eq!(
+            sent.iter().map(|body| &body["preconditions"]).collect::<Vec<_>>(),
+            [&json!({ "uid": "1", "resourceVersion": "2" })]
+        );
     }
 
     #[test]

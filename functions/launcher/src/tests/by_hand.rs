@@ -302,3 +302,41 @@ fn update_waits_for_a_workspace_that_cannot_be_read() {
         assert_eq!(world.cluster(), before);
     }
 }
+
+#[test]
+fn variables_of_secrets_are_secret_and_those_of_config_maps_are_not() {
+    let world = quiet();
+    for (kind, name) in [("Secret", "s"), ("ConfigMap", "c")] {
+        let metadata = json!({ "namespace": "n", "name": name });
+        world.insert(json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "data": { name: "YQ==" } }));
+    }
+    let of_key = |name: &str| json!({ "name": name, "key": name });
+    let env = json!([
+        { "name": "S", "valueFrom": { "secretKeyRef": of_key("s") } },
+        { "name": "C", "valueFrom": { "configMapKeyRef": of_key("c") } },
+    ]);
+    let env_from = json!([{ "secretRef": { "name": "s" } }, { "configMapRef": { "name": "c" } }]);
+    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    let spec = spec(&world);
+    let found: Vec<_> = spec.env.iter().map(|env| (env.name.as_str(), env.secret)).collect();
+    assert_eq!(found, [("s", true), ("c", false), ("S", true), ("C", false)]);
+}
+
+#[test]
+fn claim_is_on_the_last_backend_that_the_environment_names() {
+    let world = quiet();
+    let metadata = json!({ "namespace": "n", "name": "c" });
+    let data = json!({ "PULUMI_BACKEND_URL": "s3://first" });
+    world.insert(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data }));
+    let env = json!([{ "name": "PULUMI_BACKEND_URL", "value": "s3://last" }]);
+    let env_from = json!([{ "configMapRef": { "name": "c" } }]);
+    workspace(&world, &driftless_api::merge(project(), &json!({ "env": env, "envFrom": env_from })));
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    let spec = spec(&world);
+    // The runner sets both, and the last one is pulumi's.
+    assert_eq!(spec.env.iter().map(|env| env.value.as_str()).collect::<Vec<_>>(), ["s3://first", "s3://last"]);
+    assert_eq!(spec.run.claim, keys::claim("n", "s3://last", "organization/shop/u"));
+}

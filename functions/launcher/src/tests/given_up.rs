@@ -75,6 +75,20 @@ fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
 }
 
 #[test]
+fn update_whose_backend_is_another_than_recorded_starts_no_task() {
+    let world = quiet();
+    of_stack(&world, "n", "up", &json!({}));
+    let env = json!([{ "name": "PULUMI_BACKEND_URL", "valueFrom": { "secretKeyRef": { "name": "s", "key": "A" } } }]);
+    reads_secret(&world, &json!({ "workspace": { "env": env } }));
+    world.set_faults(Faults { full: 1000, ..Faults::NONE });
+    looked(&world, &hint("u"));
+    world.set_faults(Faults::NONE);
+    received(&world);
+    secret(&world, &json!({ "A": "Yg==" }));
+    assert_eq!(outcome(&world), "given up");
+}
+
+#[test]
 fn a_place_among_the_runs_is_given_back_as_well() {
     let world = quiet();
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };

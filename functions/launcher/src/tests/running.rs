@@ -41,6 +41,23 @@ fn tokens_are_replaced_at_half_their_life_while_the_task_lives() {
 }
 
 #[test]
+fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    world.advance(SignedDuration::from_mins(30));
+    // The recorder has written the outcome and tidied up since this reconciliation looked for it.
+    let folder = keys::run(CLUSTER, "uid-u");
+    world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
+    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+    let launch: Launch = from_json("launch", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let (update, task) = (update(&world, "u"), &world.live_tasks()[0].arn);
+    world.drive(tend(&ports, &settings(), &hint("u"), &update, Some(&launch), task, world.now())).unwrap().unwrap();
+    assert_eq!(inbox(&world).into_keys().collect::<Vec<_>>(), ["run"]);
+}
+
+#[test]
 fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
     let world = quiet();
     let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });

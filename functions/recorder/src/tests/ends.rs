@@ -217,3 +217,16 @@ fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
         assert_eq!(kept, Lock { earlier: earlier.into_iter().map(lock).collect(), ..lock(pid) });
     }
 }
+
+#[test]
+fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
+    let world = world(&of_stack(), &json!({}));
+    let outcome = || world.objects().get(&format!("{}outcome", keys::run(CLUSTER, "uid"))).cloned();
+    world.advance(SignedDuration::from_mins(10));
+    look(&world);
+    assert_eq!(outcome(), None, "ECS may not know a new task yet");
+    world.advance(SignedDuration::from_secs(1));
+    look(&world);
+    let outcome: Outcome = from_json("outcome", &outcome().unwrap()).unwrap();
+    assert!(message(&outcome).contains("ECS does not know it any more"), "{}", message(&outcome));
+}

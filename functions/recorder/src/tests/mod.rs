@@ -385,7 +385,9 @@ fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
     for (metadata, released) in [(json!({ "finalizers": [names::FINALIZER, "other/f"] }), true), (of_stack(), false)] {
         for calls in 0..60 {
             let world = world(&metadata, &json!({}));
-            put(&world, &format!("{TASK}in/identity"), "tokens");
+            for name in ["in/identity", "out/lock"] {
+                put(&world, &format!("{TASK}{name}"), "secret");
+            }
             report(&world, &succeeded(&world));
             let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
             let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };

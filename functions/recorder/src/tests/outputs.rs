@@ -60,6 +60,23 @@ fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
     }
 }
 
+#[test]
+fn result_that_changed_after_its_outcome_is_not_stored() {
+    let recorded = |n: u32| {
+        let world = world(&of_stack(), &json!({}));
+        let outputs = Some([("n".to_owned(), OutputValue { value: n.into(), secret: false })].into());
+        report(&world, &RunResult { outputs, ..succeeded(&world) });
+        world
+    };
+    let (first, world) = (recorded(1), recorded(2));
+    look(&first);
+    let outcome = format!("{}outcome", keys::run(CLUSTER, "uid"));
+    put(&world, &outcome, str::from_utf8(&first.objects()[&outcome]).unwrap());
+    look(&world);
+    let is_stored = |world: &World| world.cluster().iter().any(|object| object["kind"] == "Secret");
+    assert_eq!((is_stored(&first), is_stored(&world)), (true, false));
+}
+
 /// The first look ends before it writes the status.
 fn crash_before_write(world: &World) {
     let before = world.cluster();

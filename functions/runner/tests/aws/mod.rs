@@ -130,11 +130,8 @@ impl Aws {
 
     /// Gives the task an `up` of a small tree.
     pub fn launch(&self, change: impl FnOnce(&mut RunSpec)) {
-        let mut spool = Cursor::new(Vec::new());
-        let tree = Tree::from_files([("Pulumi.yaml", &b"name: p\nruntime: yaml\n"[..])], &mut spool).unwrap();
-        let mut pack = Vec::new();
-        tree.write_pack(&mut spool, &mut pack).unwrap();
-        let manifest = Manifest::of(&tree).to_bytes();
+        let (manifest, pack) = stored(&[("Pulumi.yaml", "name: p\nruntime: yaml\n")]);
+        let manifest = manifest.to_bytes();
         let mut spec = spec(Digest::sha256(&manifest).hex());
         change(&mut spec);
         self.put("in/manifest", manifest);
@@ -216,6 +213,14 @@ impl Aws {
 #[expect(clippy::disallowed_methods, reason = "requests are signed")]
 pub fn now() -> Timestamp {
     Timestamp::now()
+}
+
+/// The manifest and the pack of a tree of these files.
+pub fn stored(files: &[(&str, &str)]) -> (Manifest, Vec<u8>) {
+    let (mut spool, mut pack) = (Cursor::new(Vec::new()), Vec::new());
+    let tree = Tree::from_files(files.iter().map(|(path, text)| (*path, text.as_bytes())), &mut spool).unwrap();
+    tree.write_pack(&mut spool, &mut pack).unwrap();
+    (Manifest::of(&tree), pack)
 }
 
 fn spec(manifest_sha256: &str) -> RunSpec {
