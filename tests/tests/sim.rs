@@ -22,20 +22,15 @@ fn no_seed_breaks_an_invariant() {
         stats.attacks > 500 && stats.workspaces > 50 && stats.annotations > 50 && stats.rogues > 50,
         "nobody was attacked: {stats:?}"
     );
+    assert!(stats.unswept > 10 && stats.outages > 20, "sweeps were not missing, or there was no outage: {stats:?}");
     assert!(stats.queued > 20, "the quiet namespace waited for no slot: {stats:?}");
 }
 
 #[test]
 fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     for breakage in Breakage::ALL {
-        let rule = match breakage {
-            Breakage::Admissions => "1:",
-            Breakage::Secrets | Breakage::Seals => "S1",
-            Breakage::Stops => "S3",
-            Breakage::Fairness | Breakage::Turns => "S9",
-            _ => "",
-        };
-        let broken = |seed| simulate(seed, Some(breakage), EVENTS).err().filter(|failure| failure.violation.starts_with(rule));
+        let broken =
+            |seed| simulate(seed, Some(breakage), EVENTS).err().filter(|failure| failure.violation.starts_with(breakage.rule()));
         let caught = (0..120).find_map(broken);
         assert!(caught.is_some_and(|failure| !failure.trace.is_empty()), "{breakage:?}");
     }

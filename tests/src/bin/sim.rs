@@ -18,7 +18,7 @@ struct Arguments {
     #[arg(long, default_value_t = 0)]
     from: u64,
     /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions, attempts, secrets, seals, fairness,
-    /// stops or turns.
+    /// stops, turns, generations, failures, began, leaks or loops.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// How many of the last events of a failing seed are shown.
@@ -55,7 +55,10 @@ fn main() -> ExitCode {
         "{} writes of a hostile tenant, {} of them to Workspaces and {} to annotations and labels; {} of its tasks ended only because they were stopped; the quiet Stack waited {} times for a slot, and its last change was run within {} s",
         stats.attacks, stats.workspaces, stats.annotations, stats.rogues, stats.queued, stats.quiet_delay
     );
-    println!("{} namespaces terminated, {} operations for what was in them", stats.terminations, stats.elsewhere);
+    println!(
+        "{} namespaces terminated, {} operations for what was in them; at most {} looks while all was at rest",
+        stats.terminations, stats.elsewhere, stats.looks_at_rest
+    );
     let Some(first) = failures.first() else {
         println!("no invariant is broken");
         return ExitCode::SUCCESS;

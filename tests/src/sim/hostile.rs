@@ -19,8 +19,8 @@ pub(super) const HOSTILE: &str = "hostile";
 pub(super) const QUIET: &str = "quiet";
 /// The name of the Stack in either namespace.
 pub(super) const STACK: &str = "q";
-/// The prefix of every value of the quiet namespace's Secret.
-pub(super) const CANARY: &str = "quiet-canary-";
+/// In every value of a Secret, after the name of its namespace.
+pub(super) const CANARY: &str = "-canary-";
 
 const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
 const WORKSPACE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");

@@ -2,7 +2,8 @@
 //!
 //! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends;
 //!   where there are limits, never are more operations under way than they say.
-//! - 2: what a Stack says at last is what ran last; and a state that was run with success is not run again.
+//! - 2: `lastUpdate` names the generation, the request and the revision that its run was given; and a state that was run with success is
+//!   not run again.
 //! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree is there
 //!   from when an Update names it until that Update is gone.
 //! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and tells what
@@ -12,13 +13,15 @@
 //!   look at a Stack that is at rest finds nothing to do.
 //! - Where a namespace is another operator's, no task is started for it, but by a look that began before.
 //! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
-//!   destroyed when it goes is gone only when that was done, also with its namespace.
+//!   destroyed when it goes is gone only when that was done, also with its namespace, if a run of it ever began.
 //! - 9: a function fetches an archive for messages about the namespace of its source only.
+//! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform took away.
 //!
 //! Rules about the hostile tenant, named after the attacks that they rule out:
 //!
-//! - S1: functions write the quiet namespace's Secret to that namespace's tasks and sealed inputs only; only messages about the quiet
-//!   namespace lead to a write or a deletion of its sealed inputs and of the digest of its inputs.
+//! - S1: functions write the values of a namespace's Secrets and secret outputs to that namespace's Secrets, tasks and sealed inputs only, and
+//!   to no Event and no message; only messages about the quiet namespace lead to a write or a deletion of its sealed inputs and of the digest
+//!   of its inputs.
 //! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the quiet one.
 //! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while the quiet Stack waits for a slot, no other
 //!   namespace takes the last free slot twice.
@@ -33,6 +36,7 @@ use std::{
     rc::Rc,
 };
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
 use driftless_core::{Admissions, Applicant, DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
@@ -54,6 +58,9 @@ const LOOK: SignedDuration = SignedDuration::from_secs(90);
 /// What an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
 type State = (String, i64, String, String, Operation, Option<String>);
 
+/// What an Update asks for, as `lastUpdate` names it: the generation, the request and the revision.
+type Asked = (i64, String, String);
+
 /// What is known about an Update's operation.
 struct Run {
     /// `None` once its Update was taken away by force.
@@ -68,6 +75,8 @@ struct Run {
     place: usize,
     /// What the runner reported.
     succeeded: Option<bool>,
+    /// The platform took its task away.
+    taken_away: bool,
     /// What there was to put back came after it.
     superseded: bool,
     /// It looked for drift and changed nothing; what it found.
@@ -99,8 +108,8 @@ pub(super) struct Ledger {
     live: BTreeMap<String, String>,
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
-    /// The ids of the quiet namespace's tasks.
-    quiet_tasks: HashSet<String>,
+    /// The namespace of the Update that a task was started for, by the task's id.
+    namespaces: HashMap<String, String>,
     /// The generation of the quiet Stack that has to run, and since when.
     pub(super) wanted: Option<(i64, Timestamp)>,
     /// The disturbance is over.
@@ -111,6 +120,10 @@ pub(super) struct Ledger {
     preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
+    /// What they ask for, by name: one that was taken away before it began may be followed by another of that name.
+    asked: HashMap<String, Asked>,
+    /// The uids of the Updates whose task's capacity Spot took back.
+    reclaimed: HashSet<String>,
     /// The names of Updates whose last task failed to start.
     never_started: HashSet<String>,
     /// By the Stack's uid.
@@ -171,9 +184,7 @@ impl Ledger {
     /// Whether the task was not seen before.
     pub(super) fn see_task(&mut self, LiveTask { arn, run, .. }: &LiveTask) -> bool {
         let now = self.now;
-        if run.update.namespace == QUIET {
-            self.quiet_tasks.insert(keys::task_id(arn).into());
-        }
+        self.namespaces.insert(keys::task_id(arn).into(), run.update.namespace.clone());
         let new = !self.tasks.contains_key(arn);
         self.tasks.entry(arn.clone()).or_insert(now);
         new
@@ -187,16 +198,25 @@ impl Ledger {
     pub(super) fn object_written(&mut self, subject: &str, key: &str, content: &[u8]) {
         self.check_owner(subject, key);
         let task = key.strip_prefix("tasks/").and_then(|key| key.split('/').next()?.split(':').nth(1));
-        let own = self.is_kept_of_quiet(key) || task.is_some_and(|task| self.quiet_tasks.contains(task));
-        self.check(own || !String::from_utf8_lossy(content).contains(CANARY), || {
-            format!("S1: {key} has the Secret of the namespace {QUIET}")
-        });
+        let of_task = task.and_then(|task| self.namespaces.get(task)).cloned();
+        for namespace in revealed(&String::from_utf8_lossy(content)) {
+            let own = key.starts_with(&format!("sealed/{CLUSTER}/{namespace}/"))
+                || of_task.as_deref().is_some_and(|of_task| is_of(of_task, namespace));
+            self.check(own, || format!("S1: {key} has a Secret of the namespace {namespace}"));
+        }
     }
 
     /// An object of the cluster was written.
     pub(super) fn cluster_written(&mut self, key: &ObjectKey, object: &Value) {
-        let reveals = key.kind != "Secret" && object.to_string().contains(CANARY);
-        self.check(!reveals, || format!("S1: {key} has the Secret of the namespace {QUIET}"));
+        let decoded = |(name, value): (&String, &Value)| {
+            let bytes = BASE64_STANDARD.decode(value.as_str()?).ok()?;
+            Some(format!("{name} {}", String::from_utf8_lossy(&bytes)))
+        };
+        let data: Vec<_> = object["data"].as_object().into_iter().flatten().filter_map(decoded).collect();
+        for namespace in revealed(&format!("{object} {data:?}")) {
+            let own = key.kind == "Secret" && is_of(&key.namespace, namespace);
+            self.check(own, || format!("S1: {key} has a Secret of the namespace {namespace}"));
+        }
         let admissions = object["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
         if key.kind == "Lease"
             && let Some(all) = admissions.and_then(|written| serde_json::from_str(written).ok())
@@ -255,7 +275,7 @@ impl Ledger {
 
     /// A function asks ECS to stop a task.
     pub(super) fn task_stopped(&mut self, subject: &str, arn: &str) {
-        let attacked = subject == HOSTILE && self.quiet_tasks.contains(keys::task_id(arn));
+        let attacked = subject == HOSTILE && self.namespaces.get(keys::task_id(arn)).is_some_and(|namespace| namespace == QUIET);
         self.check(!attacked, || {
             format!("S3: {arn} of the namespace {QUIET} is stopped for a message about the namespace {subject}")
         });
@@ -319,6 +339,7 @@ impl Ledger {
                 pulumi_stack,
                 place,
                 succeeded: None,
+                taken_away: false,
                 superseded: false,
                 drift,
             },
@@ -401,6 +422,21 @@ impl Ledger {
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
     }
 
+    /// Spot takes the capacity of a task back.
+    pub(super) fn reclaim(&mut self, task: &LiveTask) {
+        self.tell(|| format!("Spot takes the capacity of {} back", keys::task_id(&task.arn)));
+        self.stats.reclaims += 1;
+        self.reclaimed.insert(task.run.uid.clone());
+    }
+
+    /// An operation ends otherwise than it would have, because its task is stopped.
+    pub(super) fn interrupt(&mut self, uid: &str) {
+        let taken_away = self.reclaimed.contains(uid);
+        if let Some(run) = self.runs.get_mut(uid) {
+            run.taken_away = taken_away;
+        }
+    }
+
     /// The task of an Update failed to start.
     pub(super) fn never_started(&mut self, update: &str) {
         self.stats.failed_starts += 1;
@@ -454,6 +490,20 @@ impl Ledger {
             let before = self.last.get(&stack.uid).map(|last| last.name.clone());
             return self.check(before.is_none(), || format!("5: lastUpdate of Stack {name} is gone; it was {before:?}"));
         };
+        let says = (last.generation, last.reconcile_request.clone(), last.last_attempted_commit.clone());
+        let asked = self.asked.get(&last.name);
+        let as_asked = asked == Some(&says);
+        let asked = asked.cloned();
+        self.check(as_asked, || {
+            format!("2: lastUpdate of Stack {name} says {says:?} of {}, which asks for {asked:?}", last.name)
+        });
+        let failed = self.runs.values().filter(|run| {
+            run.stack.as_ref() == Some(&stack.uid) && run.drift.is_none() && run.succeeded != Some(true) && !run.taken_away
+        });
+        let failed = failed.count();
+        self.check(usize::try_from(last.failures).is_ok_and(|counted| counted <= failed), || {
+            format!("10: lastUpdate of Stack {name} counts {} failures, and {failed} runs failed", last.failures)
+        });
         if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
             let counted = self.never_started.contains(&last.name) && last.failures > before.failures;
             self.check(!counted, || format!("10: a run of Stack {name} that never began is counted: {before:?} to {last:?}"));
@@ -478,8 +528,7 @@ impl Ledger {
         let Some((stack, true)) = self.stacks.remove(name) else { return };
         let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
         // What an Update did that was taken away by force is not for its Stack to know.
-        let known = self.runs.iter().filter(|(uid, run)| of_stack(run) && !self.forgotten.contains(*uid));
-        let ran = known.into_iter().any(|(_, run)| run.succeeded == Some(true));
+        let ran = self.runs.iter().any(|(uid, run)| of_stack(run) && !self.forgotten.contains(uid));
         let last = self.runs.values().filter(|run| of_stack(run)).max_by_key(|run| run.place);
         let destroyed = last.is_some_and(|run| run.operation == Operation::Destroy && run.succeeded == Some(true));
         self.check(destroyed || !ran, || format!("8: Stack {name} is gone, and what it ran is not destroyed"));
@@ -511,10 +560,27 @@ impl Ledger {
             let deleting = if update.metadata.deletion_timestamp.is_some() { ", deleting" } else { "" };
             format!("Update {} is {words}{deleting}, finalizers {:?}", update.name_any(), update.finalizers())
         });
+        let ours = update.spec.driftless.as_ref();
+        if let Some(asked) = ours.and_then(|ours| {
+            Some((ours.stack_generation?, ours.reconcile_request.clone().unwrap_or_default(), ours.commit.clone()?))
+        }) {
+            self.asked.insert(update.name_any(), asked);
+        }
         // One that is created again by a look that was held up is the same run, and never begins.
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }
+}
+
+/// The namespaces whose Secrets are in a text.
+pub(super) fn revealed(text: &str) -> impl Iterator<Item = &'static str> + '_ {
+    [NAMESPACE, QUIET, HOSTILE].into_iter().filter(move |name| text.contains(&format!("{name}{CANARY}")))
+}
+
+/// Whether an object of a namespace may have a Secret of `namespace`. Runs of the Stacks whose namespace terminates are in the system
+/// namespace.
+fn is_of(own: &str, namespace: &str) -> bool {
+    own == namespace || own == SYSTEM && namespace == NAMESPACE
 }
 
 /// The folder of the tree that an Update names.

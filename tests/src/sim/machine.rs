@@ -13,14 +13,14 @@ use driftless_aws::Objects as _;
 use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
 use driftless_core::{Architecture, DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
 use driftless_kubernetes::Watch;
-use driftless_testkit::{CLUSTER, Faults, Message, World};
+use driftless_testkit::{CLUSTER, Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Breakage, Dice, Failure, Odds, Stats,
+    Breakage, Dice, Failure, Mode, Odds, Stats,
     hostile::{self, HOSTILE, QUIET},
     ledger::Ledger,
-    outside::{self, Action, Outside, SERVICE},
+    outside::{self, Action, NAMESPACE, Outside, SERVICE},
     ports::Wire,
     runner::{ROLE, Runner},
 };
@@ -54,6 +54,8 @@ const CONCURRENCY: usize = 8;
 /// After the disturbance everything has to be at rest in this time: four tries of what fails, each with a task that takes its time,
 /// one after another for Stacks that share a Pulumi stack, and a prerequisite before them.
 const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
+/// How long the tasks of a namespace fail to start after the disturbance, where they do: longer than another namespace's change may take.
+const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
 /// And it has to stay so for more than one period, in which an Update that was created too late is given up, too.
 const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 5 * SWEEP_SECONDS);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
@@ -85,8 +87,12 @@ enum Event {
     Hint(Hint),
     Message(Message),
     Garbage,
+    /// The outage ends.
+    Recovery,
+    /// A hint of the quiet Stack that nothing asks for.
+    Loop,
     /// Fargate Spot takes a task's capacity back.
-    Reclaim(String),
+    Reclaim(LiveTask),
 }
 
 /// One simulated world and all that goes on in it.
@@ -96,6 +102,7 @@ pub(super) struct Machine {
     pub(super) calm: World,
     pub(super) ledger: Rc<RefCell<Ledger>>,
     odds: Rc<Cell<Odds>>,
+    mode: Mode,
     breakage: Option<Breakage>,
     dice: Dice,
     pub(super) outside: Outside,
@@ -108,6 +115,8 @@ pub(super) struct Machine {
     pub(super) disturbed: bool,
     pub(super) disturbed_until: Timestamp,
     pub(super) at_rest_since: Option<Timestamp>,
+    /// Looks of the reconciler since then.
+    pub(super) looks_at_rest: u64,
     /// What the Stacks wait for.
     pub(super) waits: Option<String>,
     /// The cluster changed since that was found out.
@@ -116,18 +125,26 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn new(seed: u64, breakage: Option<Breakage>, events: usize) -> Self {
-        let odds = Odds::draw(&mut Dice::new(seed, 1));
+        let mode = Mode::draw(&mut Dice::new(seed, 6));
+        let mut odds = Odds::draw(&mut Dice::new(seed, 1));
+        if mode == Mode::Unswept {
+            odds = Odds { crash: 0, transient: 0, lost_answer: 0, drop: 0, deaf: 0, ..odds };
+        }
         let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
         let world = World::new(seed, faults);
         let begin = world.now();
         let (mut script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
         script.extend(hostile::script(&mut Dice::new(seed, 5), begin, disturbed_until));
+        if mode == Mode::Unswept {
+            script.retain(|(_, action)| !action.needs_sweep());
+        }
         let limits = limits(&mut Dice::new(seed, 4), breakage);
         let mut machine = Self {
             seed,
             calm: world.calm(),
             ledger: Rc::new(RefCell::new(Ledger::new(begin, limits, events))),
             odds: Rc::new(Cell::new(odds)),
+            mode,
             breakage,
             dice: Dice::new(seed, 3),
             outside: Outside::default(),
@@ -139,6 +156,7 @@ impl Machine {
             disturbed: true,
             disturbed_until,
             at_rest_since: None,
+            looks_at_rest: 0,
             waits: None,
             changed: true,
             world,
@@ -149,6 +167,10 @@ impl Machine {
         if breakage != Some(Breakage::Redelivery) {
             machine.plan(begin + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
         }
+        if breakage == Some(Breakage::Loops) {
+            machine.plan(begin, Event::Loop);
+        }
+        machine.ledger.borrow_mut().stats.unswept = u64::from(mode == Mode::Unswept);
         machine
     }
 
@@ -181,17 +203,24 @@ impl Machine {
         let waits = self.waits_for();
         let rest = waits.is_none().then(|| *self.at_rest_since.get_or_insert(now));
         self.at_rest_since = rest;
+        if rest.is_none() {
+            self.looks_at_rest = 0;
+        }
         if rest.is_some_and(|since| now.duration_since(since) > AT_REST) {
+            let mut ledger = self.ledger.borrow_mut();
+            ledger.stats.looks_at_rest = self.looks_at_rest;
+            drop(ledger);
             return self.check_end().map(Some);
         }
-        if now.duration_since(self.disturbed_until) > SETTLED_WITHIN {
+        let calm_since = self.disturbed_until + if self.mode == Mode::Outage { OUTAGE } else { SignedDuration::ZERO };
+        if now.duration_since(calm_since) > SETTLED_WITHIN {
             return Err(format!("2, 8: {}", waits.unwrap_or_else(|| "it never comes to rest".into())));
         }
         let wakes =
             self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
         let next = wakes.chain(self.agenda.keys().map(|(at, _)| *at)).chain(self.world.next_due()).min();
         // With nothing planned, the time is up.
-        let end = self.disturbed_until + SETTLED_WITHIN + SignedDuration::from_secs(1);
+        let end = calm_since + SETTLED_WITHIN + SignedDuration::from_secs(1);
         self.advance(next.unwrap_or(end).duration_since(now));
         Ok(None)
     }
@@ -203,7 +232,11 @@ impl Machine {
 
     fn calm_down(&mut self) {
         self.world.set_faults(Faults::NONE);
-        self.odds.set(Odds::default());
+        let outage = (self.mode == Mode::Outage).then_some(NAMESPACE);
+        self.odds.set(Odds { outage, ..Odds::default() });
+        if outage.is_some() {
+            self.plan(self.disturbed_until + OUTAGE, Event::Recovery);
+        }
         self.disturbed = false;
         let mut ledger = self.ledger.borrow_mut();
         ledger.is_calm = true;
@@ -213,6 +246,11 @@ impl Machine {
     fn plan(&mut self, at: Timestamp, event: Event) {
         self.planned += 1;
         self.agenda.insert((at, self.planned), event);
+    }
+
+    /// Whether the tasks of a namespace fail to start.
+    pub(super) fn is_outage(&self) -> bool {
+        self.odds.get().outage.is_some()
     }
 
     /// Whether something was due that is not an invocation's.
@@ -230,7 +268,9 @@ impl Machine {
             Event::Sweep => {
                 self.plan(now + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
                 self.plan(now, Event::Garbage);
-                self.sweep();
+                if self.mode != Mode::Unswept {
+                    self.sweep();
+                }
             }
             Event::Action(action) => {
                 let hint = self.outside.act(action, &self.calm, &mut self.ledger.borrow_mut());
@@ -241,11 +281,17 @@ impl Machine {
             Event::Hint(hint) => drop(self.calm.drive(driftless_aws::Queues::hint(&self.calm, &hint, 0))),
             Event::Message(message) => self.invoke(message),
             Event::Garbage => outside::collect_garbage(&self.calm),
+            Event::Loop => {
+                self.plan(now + SignedDuration::from_secs(2), Event::Loop);
+                self.plan(now, Event::Hint(Hint::new(outside::key_in(QUIET, outside::STACK_KIND, hostile::STACK))));
+            }
+            Event::Recovery => {
+                self.odds.set(Odds::default());
+                self.ledger.borrow_mut().tell(|| "the outage ends".into());
+            }
             Event::Reclaim(task) => {
-                let mut ledger = self.ledger.borrow_mut();
-                ledger.tell(|| format!("Spot takes the capacity of {} back", keys::task_id(&task)));
-                ledger.stats.reclaims += 1;
-                self.world.reclaim_task(&task);
+                self.ledger.borrow_mut().reclaim(&task);
+                self.world.reclaim_task(&task.arn);
             }
         }
         self.watch();
@@ -391,6 +437,7 @@ impl Machine {
         }
         match message.clone() {
             Message::Hint(hint) => {
+                self.looks_at_rest += 1;
                 self.check_plan(&hint.object);
                 let wire = self.wire("reconciler", subject(&message));
                 self.begin(wire.who.clone(), Some(message), async move {
@@ -535,7 +582,7 @@ impl Machine {
                 self.runners.push(Runner::new(&task, self.world.now(), is_hostile, &mut self.dice));
                 if task.spot && self.dice.chance(odds.kill) {
                     let at = self.world.now() + self.dice.seconds(180);
-                    self.plan(at, Event::Reclaim(task.arn));
+                    self.plan(at, Event::Reclaim(task));
                 }
             } else if task.stopping
                 && let Some(runner) = self.runners.iter_mut().find(|runner| runner.arn == task.arn)

@@ -5,7 +5,8 @@
 //! seconds, where it may end for good (the message is delivered again), and where the call may fail or lose its answer. Around them
 //! are users who edit, ask, push and delete, a forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops
 //! and delays, an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep goes
-//! on, and everything has to settle.
+//! on, and everything has to settle. In some seeds no message is lost, no function fails, and there is no sweep; in some, tasks of one
+//! namespace still fail to start for two hours, in which the others have to settle ([`Mode`]).
 //!
 //! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with all that the API server and IAM let a
 //! tenant write (`hostile.rs`).
@@ -63,11 +64,21 @@ pub enum Breakage {
     Stops,
     /// The API server shows the admissions without the time at which each namespace last got a slot.
     Turns,
+    /// The API server writes the Stack's current generation into `lastUpdate`, as if that had been run.
+    Generations,
+    /// The API server writes the first failure that is counted as the last one that is tried again.
+    Failures,
+    /// The bucket writes the outcome of a run that reported nothing without the time at which it began.
+    Began,
+    /// The API server adds the namespace's Secret to the note of each Event.
+    Leaks,
+    /// A queue has a hint of the quiet Stack every two seconds.
+    Loops,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -81,7 +92,30 @@ impl Breakage {
         Self::Fairness,
         Self::Stops,
         Self::Turns,
+        Self::Generations,
+        Self::Failures,
+        Self::Began,
+        Self::Leaks,
+        Self::Loops,
     ];
+
+    /// How the violation begins that has to tell of it.
+    #[must_use]
+    pub fn rule(self) -> &'static str {
+        match self {
+            Self::Claims | Self::Admissions => "1:",
+            Self::Generations => "2:",
+            Self::Redelivery | Self::Attempts => "2, 8:",
+            Self::Names => "3:",
+            Self::Owner | Self::Outcome | Self::Versions => "5:",
+            Self::Loops => "7:",
+            Self::Began => "8:",
+            Self::Failures => "10:",
+            Self::Secrets | Self::Seals | Self::Leaks => "S1",
+            Self::Stops => "S3",
+            Self::Fairness | Self::Turns => "S9",
+        }
+    }
 }
 
 impl FromStr for Breakage {
@@ -139,6 +173,12 @@ pub struct Stats {
     pub queued: u64,
     /// The longest time, in seconds, from the last change of the quiet Stack to its run.
     pub quiet_delay: u64,
+    /// The most looks at a world at rest.
+    pub looks_at_rest: u64,
+    /// Seeds without a sweep.
+    pub unswept: u64,
+    /// Tasks that failed to start in an outage.
+    pub outages: u64,
     /// Virtual seconds.
     pub seconds: u64,
 }
@@ -166,6 +206,9 @@ impl AddAssign for Stats {
         self.rogues += other.rogues;
         self.queued += other.queued;
         self.quiet_delay = self.quiet_delay.max(other.quiet_delay);
+        self.looks_at_rest = self.looks_at_rest.max(other.looks_at_rest);
+        self.unswept += other.unswept;
+        self.outages += other.outages;
         self.seconds += other.seconds;
     }
 }
@@ -262,6 +305,8 @@ struct Odds {
     kill: u32,
     /// ECS starts no task for want of capacity.
     full: u32,
+    /// Not drawn: no task of this namespace starts.
+    outage: Option<&'static str>,
 }
 
 impl Odds {
@@ -285,6 +330,29 @@ impl Odds {
             fail: draw(300),
             kill: draw(300),
             full: draw(500),
+            outage: None,
+        }
+    }
+}
+
+/// What differs between seeds besides the odds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Messages are lost, and the sweep makes up for it.
+    Swept,
+    /// No message is lost, no function fails, and there is no sweep: one that fails between its write of `nextLook` and the message for that
+    /// look leaves the look to the sweep.
+    Unswept,
+    /// After the disturbance, tasks of one namespace fail to start for two hours.
+    Outage,
+}
+
+impl Mode {
+    fn draw(dice: &mut Dice) -> Self {
+        match dice.below(6) {
+            0 => Self::Unswept,
+            1 => Self::Outage,
+            _ => Self::Swept,
         }
     }
 }

@@ -107,6 +107,22 @@ pub(super) enum Action {
     Attack(Attack, u32),
 }
 
+impl Action {
+    /// Whether only the sweep sees what becomes of it: an Update of no Stack that waits, one that was taken away by force, a task that does
+    /// not end, or the label of a namespace.
+    pub(super) fn needs_sweep(self) -> bool {
+        matches!(
+            self,
+            Self::CreateUpdate { .. }
+                | Self::DeleteUpdateOf { force: true, .. }
+                | Self::GiveAway(_)
+                | Self::TerminateNamespace
+                | Self::Settle(hostile::HOSTILE)
+                | Self::Attack(..)
+        )
+    }
+}
+
 /// The actions of a run, each with its time, and when the disturbance ends.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
@@ -511,8 +527,7 @@ fn retries(name: &str) -> bool {
 }
 
 fn write_secret(world: &World, namespace: &str) {
-    let mark = if namespace == QUIET { hostile::CANARY } else { "" };
-    let value = format!("{mark}{}", world.now().as_millisecond());
+    let value = format!("{namespace}{}{}", hostile::CANARY, world.now().as_millisecond());
     let metadata = json!({ "namespace": namespace, "name": SECRET });
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
 }

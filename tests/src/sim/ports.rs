@@ -10,15 +10,16 @@ use std::{
 
 use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
-use driftless_core::{Admissions, TaskShape};
+use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
 use driftless_testkit::{CLUSTER, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
+use serde_json::Value;
 
-use super::{Breakage, Odds, hostile::QUIET, ledger::Ledger, rest};
+use super::{Breakage, Odds, hostile::QUIET, ledger::Ledger, outside, rest, runner};
 
 /// ECS may not know a task that is younger than this.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
@@ -88,6 +89,25 @@ fn without_turns<K: Object>(mut lease: K) -> K {
     lease
 }
 
+/// A Stack whose `lastUpdate` was changed.
+fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -> K {
+    let mut value = serde_json::to_value(&stack).unwrap_or_default();
+    let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
+    if value["status"]["lastUpdate"].is_object() {
+        change(generation, &mut value["status"]["lastUpdate"]);
+    }
+    serde_json::from_value(value).unwrap_or(stack)
+}
+
+/// An outcome without the time at which its run began, if the runner reported nothing.
+fn without_begin(outcome: Vec<u8>) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&outcome) else { return outcome };
+    if value["verdict"]["kind"] != "succeeded" && value["verdict"]["message"] != runner::FAILURE {
+        value["startedAt"] = Value::Null;
+    }
+    value.to_string().into_bytes()
+}
+
 impl Cluster for Wire {
     fn endpoint(&self) -> Endpoint {
         self.world.endpoint()
@@ -155,6 +175,17 @@ impl Cluster for Wire {
         if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
             object.meta_mut().resource_version = None;
         }
+        if K::kind(&()) == "Stack" {
+            object = match self.breakage {
+                Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
+                Some(Breakage::Failures) => with_last_update(object, |_, last| {
+                    if last["failures"].as_i64() > Some(0) {
+                        last["failures"] = MAX_FAILURES.into();
+                    }
+                }),
+                _ => object,
+            };
+        }
         self.call(|| named("replace status of", &object), self.world.replace_status(&object)).await
     }
 
@@ -186,7 +217,11 @@ impl Cluster for Wire {
         revision: Option<&str>,
         at: Timestamp,
     ) {
-        self.world.event(regarding, event_type, reason, note, revision, at).await;
+        let namespace = regarding.meta().namespace.as_deref().unwrap_or_default();
+        let secret = Some(namespace).filter(|_| self.is_broken(Breakage::Leaks));
+        let secret = secret.and_then(|namespace| outside::secret(&self.world.calm(), namespace));
+        let note = format!("{note}{}", secret.unwrap_or_default());
+        self.world.event(regarding, event_type, reason, &note, revision, at).await;
     }
 }
 
@@ -232,6 +267,8 @@ impl Objects for Wire {
     async fn put_new(&self, key: &str, content: Vec<u8>) -> driftless_aws::Result<bool> {
         let file = key.rsplit('/').next();
         let overwrite = file == Some("outcome") && self.is_broken(Breakage::Outcome);
+        let forgets_begin = file == Some("outcome") && self.is_broken(Breakage::Began);
+        let content = if forgets_begin { without_begin(content) } else { content };
         let put = async {
             self.ledger.borrow_mut().object_written(&self.subject, key, &content);
             let before = self.recorded(key);

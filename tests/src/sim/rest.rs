@@ -12,7 +12,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::{
-    hostile::{CANARY, HOSTILE, QUIET},
+    hostile::{HOSTILE, QUIET},
+    ledger::revealed,
     machine::{LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, SWEEP_SECONDS, TENANTS},
     outside::{self, NAMESPACE},
 };
@@ -32,6 +33,9 @@ const SLOT_TAKEN_WITHIN: i64 = 180 + SWEEP_SECONDS;
 const RUN_WITHIN: SignedDuration = SignedDuration::from_secs(
     LOOK_PERIOD_SECONDS + TASK_ENDS_WITHIN.as_secs() + TENANTS as i64 * (MAX_RUN_SECONDS as i64 + SLOT_TAKEN_WITHIN),
 );
+
+/// The most looks of the reconciler while all is at rest, for [`AT_REST`](super::machine::AT_REST): two or three of each Stack and Update.
+const LOOKS_AT_REST: u64 = 250;
 
 impl Machine {
     /// Checks the bounds of tasks and of the quiet tenant's wait.
@@ -69,7 +73,7 @@ impl Machine {
         let compares = |effect: &Effect| matches!(effect, Effect::CompareInputs | Effect::ReclaimWorkspace);
         let as_before = StackStatus { next_look: snapshot.stack.status.next_look, ..plan.status.clone() };
         let idle = plan.effects.iter().all(compares) && as_before == snapshot.stack.status;
-        if self.at_rest_since.is_some() && snapshot.stack.status.readiness == Some(Readiness::Ready) && !idle {
+        if self.at_rest_since.is_some() && !idle {
             ledger.violate(|| format!("7: Stack {} is at rest, and a look finds {plan:?}", object.name));
         }
     }
@@ -78,6 +82,9 @@ impl Machine {
     pub(super) fn waits_for(&mut self) -> Option<String> {
         if self.disturbed {
             return Some("the disturbance to end".into());
+        }
+        if self.is_outage() {
+            return Some("the outage to end".into());
         }
         if !self.runners.is_empty() || !self.invocations.is_empty() {
             return Some("what is under way to end".into());
@@ -140,10 +147,12 @@ impl Machine {
             return Err(format!("8: {} {} outlives its namespace", object["kind"], object["metadata"]["name"]));
         }
         let stacks: Vec<String> = outside::stacks(&self.calm).iter().map(ResourceExt::name_any).collect();
-        if self.world.events().iter().any(|event| event.contains(CANARY))
-            || self.world.sent().iter().any(|message| format!("{message:?}").contains(CANARY))
-        {
-            return Err(format!("S1: an Event or a message has the Secret of the namespace {QUIET}"));
+        let messages = self.world.sent().into_iter().map(|message| format!("{message:?}"));
+        if let Some(told) = self.world.events().into_iter().chain(messages).find(|told| revealed(told).next().is_some()) {
+            return Err(format!("S1: an Event or a message has a Secret: {told}"));
+        }
+        if self.looks_at_rest > LOOKS_AT_REST {
+            return Err(format!("7: {} looks at what is at rest", self.looks_at_rest));
         }
         for update in list::<Update>(&self.calm, None).into_iter().filter(|update| !is_hostile(update)) {
             let name = update.name_any();

@@ -2,7 +2,7 @@
 
 use driftless_api::Update;
 use driftless_aws::Objects;
-use driftless_contract::{Drift, Lock, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_contract::{Drift, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
 use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{LiveTask, World};
@@ -26,6 +26,8 @@ const NEVER: SignedDuration = SignedDuration::from_hours(24);
 /// ECS kills a task that is told to stop after this long; until then `pulumi` saves what it did.
 const STOP_SECONDS: u32 = 120;
 
+/// What a runner says of an operation that fails.
+pub(super) const FAILURE: &str = "it fails";
 /// A task whose image cannot be pulled says so. It fails to start.
 const UNPULLED: &str = "CannotPullContainerError";
 
@@ -34,6 +36,8 @@ pub(super) struct Runner {
     pub(super) arn: String,
     /// The name of the Update that it was started for.
     update: String,
+    /// The namespace of that Update.
+    namespace: String,
     /// When it next does something.
     pub(super) wake: Timestamp,
     /// When the task was started.
@@ -101,8 +105,8 @@ impl Runner {
     pub(super) fn new(task: &LiveTask, now: Timestamp, is_hostile: bool, dice: &mut Dice) -> Self {
         let conduct = if is_hostile { Conduct::draw(dice) } else { Conduct::Good };
         let wake = if conduct == Conduct::Ambushes { now } else { now + dice.seconds(90) };
-        let (arn, update) = (task.arn.clone(), task.run.update.name.clone());
-        Self { arn, update, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN } }
+        let (arn, update, namespace) = (task.arn.clone(), task.run.update.name.clone(), task.run.update.namespace.clone());
+        Self { arn, update, namespace, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN } }
     }
 
     /// Goes on until ECS is asked to stop it.
@@ -147,6 +151,7 @@ impl Runner {
         let at = now + dice.seconds_or(30, STOP_SECONDS);
         if at < self.wake {
             self.wake = at;
+            ledger.interrupt(&spec.run.uid);
             *end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(failed("Interrupted")) };
         }
     }
@@ -170,6 +175,10 @@ impl Runner {
                         }
                         self.wake = now + SPEC_EVERY;
                         None
+                    }
+                    Some(_) if odds.outage == Some(&*self.namespace) => {
+                        ledger.stats.outages += 1;
+                        Some(UNPULLED)
                     }
                     Some(_) if dice.chance(odds.kill / 4) => Some(UNPULLED),
                     Some(document) => {
@@ -263,12 +272,13 @@ impl Runner {
 }
 
 fn failed(reason: &str) -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() }
+    Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: FAILURE.into() }
 }
 
 fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp, drift: u32) {
-    let outputs = matches!(verdict, Verdict::Succeeded {})
-        .then(|| [("n".to_owned(), driftless_contract::OutputValue { value: 1.into(), secret: true })].into());
+    let value = format!("{}{}output", spec.run.update.namespace, hostile::CANARY).into();
+    let outputs =
+        matches!(verdict, Verdict::Succeeded {}).then(|| [("n".to_owned(), OutputValue { value, secret: true })].into());
     let result = RunResult {
         outputs,
         project: Some(project_of(&spec.stack)),
