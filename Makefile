@@ -98,6 +98,10 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7.
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS)
 
+.PHONY: faults
+faults: ## A short calm run of the simulation with every single fault: what it comes to has to be the same.
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults
+
 .PHONY: mutants
 mutants: ## Mutation testing of the decisions: lists every change of shared/core that no test of its own notices. SHARD=0/4: a quarter.
 	@tests/tools/install cargo-mutants

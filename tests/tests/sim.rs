@@ -1,6 +1,6 @@
 //! The simulation, over as many seeds as a test has time for; `make sim` has more.
 
-use driftless_tests::sim::{Breakage, simulate, simulate_all};
+use driftless_tests::sim::{Breakage, simulate, simulate_all, single_faults};
 
 /// Of a failing seed, as many events are shown.
 const EVENTS: usize = 150;
@@ -34,6 +34,16 @@ fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
         let caught = (0..120).find_map(broken);
         assert!(caught.is_some_and(|failure| !failure.trace.is_empty()), "{breakage:?}");
     }
+}
+
+/// One of so many faults is tried here, and each by `make faults`.
+const FAULTS: usize = 20;
+
+#[test]
+fn world_with_one_fault_comes_to_the_same_as_without() {
+    let (tried, failures) = single_faults(FAULTS, EVENTS);
+    assert!(failures.is_empty(), "{} of {tried}: {}", failures.len(), failures[0]);
+    assert!(tried > 100, "{tried} faults");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use driftless_tests::sim::{Breakage, Failure, Report, simulate_all};
+use driftless_tests::sim::{Breakage, Failure, Report, simulate_all, single_faults};
 
 /// As many failing seeds are named.
 const NAMED: usize = 10;
@@ -21,14 +21,23 @@ struct Arguments {
     /// stops, turns, generations, failures, began, leaks or loops.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
+    /// Simulates a short calm script with each single fault instead of seeds.
+    #[arg(long)]
+    faults: bool,
     /// How many of the last events of a failing seed are shown.
     #[arg(long, default_value_t = 150)]
     events: usize,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seeds, from, breakage, events } = Arguments::parse();
+    let Arguments { seeds, from, breakage, faults, events } = Arguments::parse();
     let begin = Instant::now();
+    if faults {
+        let (tried, failures) = single_faults(1, events);
+        println!("{tried} single faults in {:.1} s; {} break an invariant", begin.elapsed().as_secs_f64(), failures.len());
+        failures.iter().take(NAMED).for_each(|failure| println!("\n{failure}"));
+        return if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let Report { stats, failures } = simulate_all(from..from.saturating_add(seeds.into()), breakage, events);
     let seconds = begin.elapsed().as_secs_f64();
     println!(

@@ -46,7 +46,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::{
-    Stats,
+    Fault, FaultKind, Stats,
     hostile::{CANARY, HOSTILE, QUIET, STACK},
     outside::{NAMESPACE, project_of},
 };
@@ -96,6 +96,9 @@ pub(super) struct Ledger {
     limits: Limits,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
+    /// The one thing that goes wrong, and whether it is a crash that is due now.
+    pub(super) fault: Option<Fault>,
+    crashes: bool,
     violation: Option<String>,
     trace: VecDeque<String>,
     /// As many are kept in the trace.
@@ -162,6 +165,43 @@ impl Ledger {
         if self.violation.is_none() {
             self.violation = Some(violation());
         }
+    }
+
+    /// Counts a call of a port, and returns what goes wrong with it.
+    pub(super) fn count_call(&mut self) -> Option<FaultKind> {
+        self.stats.calls += 1;
+        let is_now = |fault: &Fault| fault.kind != FaultKind::Duplicate && fault.at + 1 == self.stats.calls;
+        self.fault.filter(is_now).map(|fault| fault.kind)
+    }
+
+    /// Counts a message, and returns whether it is delivered twice.
+    pub(super) fn count_message(&mut self) -> bool {
+        self.stats.messages += 1;
+        self.fault.is_some_and(|fault| fault.kind == FaultKind::Duplicate && fault.at + 1 == self.stats.messages)
+    }
+
+    /// The invocation that makes a call ends with it.
+    pub(super) fn crash(&mut self) {
+        self.crashes = true;
+    }
+
+    pub(super) fn take_crash(&mut self) -> bool {
+        std::mem::take(&mut self.crashes)
+    }
+
+    /// What was run last with success, by Pulumi stack.
+    pub(super) fn effects(&self) -> BTreeMap<&str, String> {
+        let mut runs: Vec<_> = self.runs.values().filter(|run| run.succeeded == Some(true) && run.drift.is_none()).collect();
+        runs.sort_by_key(|run| run.place);
+        // A destroy may have the project's tree, or do without.
+        let effect = |run: &Run| match (&run.state, run.operation) {
+            (_, Operation::Destroy) => "destroyed".into(),
+            (state, _) => format!(
+                "{:?}",
+                state.as_ref().map(|(_, generation, request, commit, _, secret)| (generation, request, commit, secret))
+            ),
+        };
+        runs.into_iter().map(|run| (&*run.pulumi_stack, effect(run))).collect()
     }
 
     fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {

@@ -17,7 +17,7 @@ use driftless_testkit::{CLUSTER, Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Breakage, Dice, Failure, Mode, Odds, Stats,
+    Breakage, Dice, Failure, Fault, Mode, Odds, Stats,
     hostile::{self, HOSTILE, QUIET},
     ledger::Ledger,
     outside::{self, Action, NAMESPACE, Outside, SERVICE},
@@ -139,6 +139,25 @@ impl Machine {
             script.retain(|(_, action)| !action.needs_sweep());
         }
         let limits = limits(&mut Dice::new(seed, 4), breakage);
+        Self::of((seed, world, limits), (odds, mode, breakage), (script, disturbed_until), events)
+    }
+
+    /// One for a short calm script with one fault.
+    pub(super) fn with_fault(fault: Option<Fault>, events: usize) -> Self {
+        let world = World::new(0, Faults::NONE);
+        let script = outside::calm_script(world.now());
+        let machine = Self::of((0, world, Limits::default()), (Odds::default(), Mode::Swept, None), script, events);
+        machine.ledger.borrow_mut().fault = fault;
+        machine
+    }
+
+    fn of(
+        (seed, world, limits): (u64, World, Limits),
+        (odds, mode, breakage): (Odds, Mode, Option<Breakage>),
+        (script, disturbed_until): (Vec<(Timestamp, Action)>, Timestamp),
+        events: usize,
+    ) -> Self {
+        let begin = world.now();
         let mut machine = Self {
             seed,
             calm: world.calm(),
@@ -174,15 +193,18 @@ impl Machine {
         machine
     }
 
-    /// Runs until all is at rest, or an invariant is broken.
-    pub(super) fn run(mut self) -> Result<Stats, Box<Failure>> {
+    /// Runs until all is at rest, or an invariant is broken. Returns what happened and what it came to.
+    pub(super) fn run(mut self) -> Result<(Stats, String), Box<Failure>> {
         let ended = (0..MAX_TURNS).find_map(|_| self.turn().transpose());
         let ended = ended.unwrap_or_else(|| Err("8: it runs in circles".into()));
+        let rest = self.rest();
         let mut ledger = self.ledger.borrow_mut();
         ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
         match ended {
-            Ok(()) => Ok(ledger.stats),
-            Err(violation) => Err(Box::new(Failure { seed: self.seed, violation, trace: ledger.take_trace() })),
+            Ok(()) => Ok((ledger.stats, rest)),
+            Err(violation) => {
+                Err(Box::new(Failure { seed: self.seed, fault: ledger.fault, violation, trace: ledger.take_trace() }))
+            }
         }
     }
 
@@ -379,6 +401,7 @@ impl Machine {
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
         let (lost, late) = (self.dice.chance(odds.drop) && !spared, self.dice.chance(odds.delay));
         let twice = self.world.waiting() < FEW_MESSAGES && self.dice.chance(odds.duplicate);
+        let twice = self.ledger.borrow_mut().count_message() || twice;
         let mut ledger = self.ledger.borrow_mut();
         match (lost, late) {
             (true, _) => ledger.stats.drops += 1,
@@ -546,14 +569,12 @@ impl Machine {
         let now = self.world.now();
         let too_late = now.duration_since(self.invocations[i].began) > TIMEOUT;
         if too_late || self.dice.chance(odds.crash) {
-            let Invocation { who, message, .. } = self.invocations.swap_remove(i);
-            let mut ledger = self.ledger.borrow_mut();
-            ledger.stats.crashes += 1;
-            ledger.tell(|| format!("{who} crashes"));
-            drop(ledger);
-            return self.failed(message);
+            return self.end_early(i);
         }
         let polled = self.invocations[i].work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if self.ledger.borrow_mut().take_crash() {
+            return self.end_early(i);
+        }
         let took = 1 + self.dice.below(20);
         self.advance(SignedDuration::from_millis(took.into()));
         match polled {
@@ -590,6 +611,15 @@ impl Machine {
                 runner.stop(self.world.now(), &mut self.ledger.borrow_mut(), &mut self.dice, odds);
             }
         }
+    }
+
+    fn end_early(&mut self, i: usize) {
+        let Invocation { who, message, .. } = self.invocations.swap_remove(i);
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.stats.crashes += 1;
+        ledger.tell(|| format!("{who} crashes"));
+        drop(ledger);
+        self.failed(message);
     }
 
     /// After a crash or a failure the message comes again, when its visibility timeout is over.

@@ -22,6 +22,7 @@ mod ports;
 mod rest;
 mod runner;
 
+use machine::Machine;
 use std::{
     fmt,
     ops::{AddAssign, Range},
@@ -128,6 +129,35 @@ impl FromStr for Breakage {
     }
 }
 
+/// The one thing that goes wrong in a run that is calm otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// At which call of a port, or with which message, counted from 0.
+    pub at: u64,
+}
+
+/// What can go wrong once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The invocation ends before the call.
+    CrashBefore,
+    /// The invocation ends after the call.
+    CrashAfter,
+    /// The call fails and has no effect.
+    Transient,
+    /// The call fails and has its effect.
+    LostAnswer,
+    /// The message is delivered twice.
+    Duplicate,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::CrashBefore, Self::CrashAfter, Self::Transient, Self::LostAnswer, Self::Duplicate];
+}
+
 /// What happened in a run, or in many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -175,6 +205,10 @@ pub struct Stats {
     pub quiet_delay: u64,
     /// The most looks at a world at rest.
     pub looks_at_rest: u64,
+    /// Calls of ports.
+    pub calls: u64,
+    /// Messages that were received.
+    pub messages: u64,
     /// Seeds without a sweep.
     pub unswept: u64,
     /// Tasks that failed to start in an outage.
@@ -207,6 +241,8 @@ impl AddAssign for Stats {
         self.queued += other.queued;
         self.quiet_delay = self.quiet_delay.max(other.quiet_delay);
         self.looks_at_rest = self.looks_at_rest.max(other.looks_at_rest);
+        self.calls += other.calls;
+        self.messages += other.messages;
         self.unswept += other.unswept;
         self.outages += other.outages;
         self.seconds += other.seconds;
@@ -218,6 +254,8 @@ impl AddAssign for Stats {
 pub struct Failure {
     /// The seed that shows it.
     pub seed: u64,
+    /// The fault that shows it, if the rest was calm.
+    pub fault: Option<Fault>,
     /// Which invariant, by its number in the design, and how it is broken.
     pub violation: String,
     /// The last events before.
@@ -229,7 +267,10 @@ impl fmt::Display for Failure {
         for event in &self.trace {
             writeln!(f, "  {event}")?;
         }
-        write!(f, "seed {} breaks invariant {}", self.seed, self.violation)
+        match self.fault {
+            Some(Fault { kind, at }) => write!(f, "{kind:?} at {at} breaks invariant {}", self.violation),
+            None => write!(f, "seed {} breaks invariant {}", self.seed, self.violation),
+        }
     }
 }
 
@@ -238,10 +279,45 @@ impl fmt::Display for Failure {
 /// # Errors
 /// The first broken invariant, with the last `events` that led to it.
 pub fn simulate(seed: u64, breakage: Option<Breakage>, events: usize) -> Result<Stats, Box<Failure>> {
-    machine::Machine::new(seed, breakage, 0).run().or_else(|_| {
+    Machine::new(seed, breakage, 0).run().map(|(stats, _)| stats).or_else(|_| {
         // Once more, with a trace: it costs more than the run.
-        machine::Machine::new(seed, breakage, events).run()
+        Machine::new(seed, breakage, events).run().map(|(stats, _)| stats)
     })
+}
+
+/// Simulates a short calm script with one fault, or with none. At rest the world has to equal `expected`, what a run came to; the names of
+/// runs and the number of tries aside.
+///
+/// # Errors
+/// The first broken invariant, with the last `events` that led to it.
+pub fn simulate_fault(fault: Option<Fault>, expected: Option<&str>, events: usize) -> Result<(Stats, String), Box<Failure>> {
+    let simulate = |events| {
+        let (stats, rest) = Machine::with_fault(fault, events).run()?;
+        match expected.filter(|expected| *expected != rest) {
+            None => Ok((stats, rest)),
+            Some(expected) => {
+                let violation = format!("2: it rests at\n{rest}\nand without the fault at\n{expected}");
+                Err(Box::new(Failure { seed: 0, fault, violation, trace: Vec::new() }))
+            }
+        }
+    };
+    simulate(0).or_else(|_| simulate(events))
+}
+
+/// Simulates each single fault, or one of so many, as many at a time as there are processors. Returns how many were simulated, and those
+/// that broke an invariant. See [`simulate_fault`].
+#[must_use]
+pub fn single_faults(one_of: usize, events: usize) -> (usize, Vec<Failure>) {
+    let (calm, rest) = match simulate_fault(None, None, events) {
+        Ok(calm) => calm,
+        Err(failure) => return (0, vec![*failure]),
+    };
+    let number = |kind| if kind == FaultKind::Duplicate { calm.messages } else { calm.calls };
+    let faults: Vec<Fault> =
+        FaultKind::ALL.into_iter().flat_map(|kind| (0..number(kind)).map(move |at| Fault { kind, at })).step_by(one_of).collect();
+    let tried = faults.len();
+    let broken = |fault| simulate_fault(Some(fault), Some(&rest), events).err().map(|failure| *failure);
+    (tried, in_parallel(faults.into_iter(), broken).into_iter().flatten().collect())
 }
 
 /// What came of many seeds.
@@ -256,26 +332,32 @@ pub struct Report {
 /// Simulates many seeds, as many at a time as there are processors. See [`simulate`].
 #[must_use]
 pub fn simulate_all(seeds: Range<u64>, breakage: Option<Breakage>, events: usize) -> Report {
-    let report = Mutex::new(Report::default());
-    let seeds = Mutex::new(seeds);
-    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let mut report = Report::default();
+    for simulated in in_parallel(seeds, |seed| simulate(seed, breakage, events)) {
+        match simulated {
+            Ok(stats) => report.stats += stats,
+            Err(failure) => report.failures.push(*failure),
+        }
+    }
+    report.failures.sort_by_key(|failure| failure.seed);
+    report
+}
+
+/// Works on items, as many at a time as there are processors. The results are in no order.
+fn in_parallel<T, R: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let (items, results) = (Mutex::new(items), Mutex::new(Vec::new()));
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                while let Some(seed) = next() {
-                    let simulated = simulate(seed, breakage, events);
-                    let mut report = report.lock().unwrap_or_else(PoisonError::into_inner);
-                    match simulated {
-                        Ok(stats) => report.stats += stats,
-                        Err(failure) => report.failures.push(*failure),
-                    }
+                while let Some(item) = next() {
+                    let result = work(item);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
                 }
             });
         }
     });
-    let mut report = report.into_inner().unwrap_or_else(PoisonError::into_inner);
-    report.failures.sort_by_key(|failure| failure.seed);
-    report
+    results.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How often, in a thousand, something goes wrong.

@@ -192,6 +192,24 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
     (script, end)
 }
 
+/// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a deletion.
+pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
+    let actions = [
+        (0, Action::EditSecret),
+        (0, Action::CreateProgram),
+        (0, Action::Push { broken: false }),
+        (1, Action::CreateStack(0)),
+        (1, Action::CreateStack(1)),
+        (300, Action::EditStack(0)),
+        (300, Action::Push { broken: false }),
+        (600, Action::Request(1)),
+        (600, Action::EditSecret),
+        (900, Action::DeleteStack(0)),
+    ];
+    let at = |seconds| begin + SignedDuration::from_secs(seconds);
+    (actions.into_iter().map(|(seconds, action)| (at(seconds), action)).collect(), at(901))
+}
+
 /// What the forwarder remembers of an object: what matters about it.
 type Facet = (String, Option<i64>, bool, String, Value, Value);
 

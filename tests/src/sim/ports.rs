@@ -3,7 +3,7 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     fs::File,
-    future::poll_fn,
+    future::{pending, poll_fn},
     rc::Rc,
     task::Poll,
 };
@@ -12,14 +12,14 @@ use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
 use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
-use driftless_testkit::{CLUSTER, World};
+use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
 use serde_json::Value;
 
-use super::{Breakage, Odds, hostile::QUIET, ledger::Ledger, outside, rest, runner};
+use super::{Breakage, FaultKind, Odds, hostile::QUIET, ledger::Ledger, outside, rest, runner};
 
 /// ECS may not know a task that is younger than this.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
@@ -43,12 +43,30 @@ impl Wire {
     async fn call<T, E: Display>(&self, what: impl FnOnce() -> String, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         let mut waited = false;
         poll_fn(|_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        let fault = self.ledger.borrow_mut().count_call();
+        match fault {
+            Some(FaultKind::CrashBefore) => self.crash().await,
+            Some(FaultKind::Transient) => self.world.set_faults(Faults { transient: 1000, ..Faults::NONE }),
+            Some(FaultKind::LostAnswer) => self.world.set_faults(Faults { lost_answer: 1000, ..Faults::NONE }),
+            _ => {}
+        }
         let answer = call.await;
+        match fault {
+            Some(FaultKind::CrashAfter) => self.crash().await,
+            Some(FaultKind::Transient | FaultKind::LostAnswer) => self.world.set_faults(Faults::NONE),
+            _ => {}
+        }
         self.ledger.borrow_mut().tell(|| {
             let error = answer.as_ref().err().map(|error| format!(" -> {error}")).unwrap_or_default();
             format!("{}: {}{error}", self.who, what())
         });
         answer
+    }
+
+    /// Ends the invocation: the machine takes it away.
+    async fn crash(&self) {
+        self.ledger.borrow_mut().crash();
+        pending::<()>().await;
     }
 
     /// Something that ECS or S3 may do, and does now.

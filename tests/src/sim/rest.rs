@@ -119,6 +119,17 @@ impl Machine {
         self.waits.clone()
     }
 
+    /// What it came to: what was run last with success, and the statuses of the Stacks, without the names of runs.
+    pub(super) fn rest(&self) -> String {
+        let stacks = outside::stacks(&self.calm).into_iter().map(|stack| {
+            let status = CoreStack::from(&stack).status;
+            let last =
+                status.last_update.map(|last| (last.generation, last.reconcile_request, last.last_successful_commit, last.state));
+            format!("{}: {:?} {last:?} {:?}", stack.name_any(), status.readiness, status.outputs)
+        });
+        format!("{:#?}\n{}", self.ledger.borrow().effects(), stacks.collect::<Vec<_>>().join("\n"))
+    }
+
     /// What has to be true when all is at rest.
     pub(super) fn check_end(&self) -> Result<(), String> {
         for lease in list::<Lease>(&self.calm, None) {
