@@ -17,8 +17,7 @@ struct Arguments {
     /// The first seed: `--from SEED --seeds 1` replays one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Breaks a rule on purpose: claims, owner, outcome, versions, redelivery, names, admissions, attempts, secrets, seals, fairness,
-    /// stops, turns, generations, failures, began, leaks or loops.
+    /// Breaks a rule on purpose. The error for any other word lists the rules.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
     /// Simulates a short calm script with each single fault instead of seeds.
@@ -33,8 +32,9 @@ fn main() -> ExitCode {
     let Arguments { seeds, from, breakage, faults, events } = Arguments::parse();
     let begin = Instant::now();
     if faults {
-        let (tried, failures) = single_faults(1, events);
-        println!("{tried} single faults in {:.1} s; {} break an invariant", begin.elapsed().as_secs_f64(), failures.len());
+        let (tried, Report { stats, failures }) = single_faults(1, events);
+        let (seconds, injected) = (begin.elapsed().as_secs_f64(), stats.injected);
+        println!("{tried} single faults in {seconds:.1} s, {injected} with an effect; {} break an invariant", failures.len());
         failures.iter().take(NAMED).for_each(|failure| println!("\n{failure}"));
         return if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }

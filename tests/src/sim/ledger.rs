@@ -177,12 +177,15 @@ impl Ledger {
     /// Counts a message, and returns whether it is delivered twice.
     pub(super) fn count_message(&mut self) -> bool {
         self.stats.messages += 1;
-        self.fault.is_some_and(|fault| fault.kind == FaultKind::Duplicate && fault.at + 1 == self.stats.messages)
+        let twice = self.fault.is_some_and(|fault| fault.kind == FaultKind::Duplicate && fault.at + 1 == self.stats.messages);
+        self.stats.injected += u64::from(twice);
+        twice
     }
 
     /// The invocation that makes a call ends with it.
     pub(super) fn crash(&mut self) {
         self.crashes = true;
+        self.stats.injected += 1;
     }
 
     pub(super) fn take_crash(&mut self) -> bool {

@@ -205,6 +205,8 @@ pub struct Stats {
     pub quiet_delay: u64,
     /// The most looks at a world at rest.
     pub looks_at_rest: u64,
+    /// Single faults that had an effect.
+    pub injected: u64,
     /// Calls of ports.
     pub calls: u64,
     /// Messages that were received.
@@ -241,6 +243,7 @@ impl AddAssign for Stats {
         self.queued += other.queued;
         self.quiet_delay = self.quiet_delay.max(other.quiet_delay);
         self.looks_at_rest = self.looks_at_rest.max(other.looks_at_rest);
+        self.injected += other.injected;
         self.calls += other.calls;
         self.messages += other.messages;
         self.unswept += other.unswept;
@@ -304,20 +307,20 @@ pub fn simulate_fault(fault: Option<Fault>, expected: Option<&str>, events: usiz
     simulate(0).or_else(|_| simulate(events))
 }
 
-/// Simulates each single fault, or one of so many, as many at a time as there are processors. Returns how many were simulated, and those
-/// that broke an invariant. See [`simulate_fault`].
+/// Simulates each single fault, or one of so many, as many at a time as there are processors. Returns how many were simulated, and what came
+/// of them. See [`simulate_fault`].
 #[must_use]
-pub fn single_faults(one_of: usize, events: usize) -> (usize, Vec<Failure>) {
+pub fn single_faults(one_of: usize, events: usize) -> (usize, Report) {
     let (calm, rest) = match simulate_fault(None, None, events) {
         Ok(calm) => calm,
-        Err(failure) => return (0, vec![*failure]),
+        Err(failure) => return (0, report([Err(failure)])),
     };
     let number = |kind| if kind == FaultKind::Duplicate { calm.messages } else { calm.calls };
     let faults: Vec<Fault> =
         FaultKind::ALL.into_iter().flat_map(|kind| (0..number(kind)).map(move |at| Fault { kind, at })).step_by(one_of).collect();
     let tried = faults.len();
-    let broken = |fault| simulate_fault(Some(fault), Some(&rest), events).err().map(|failure| *failure);
-    (tried, in_parallel(faults.into_iter(), broken).into_iter().flatten().collect())
+    let simulate = |fault| simulate_fault(Some(fault), Some(&rest), events).map(|(stats, _)| stats);
+    (tried, report(in_parallel(faults.into_iter(), simulate)))
 }
 
 /// What came of many seeds.
@@ -332,9 +335,13 @@ pub struct Report {
 /// Simulates many seeds, as many at a time as there are processors. See [`simulate`].
 #[must_use]
 pub fn simulate_all(seeds: Range<u64>, breakage: Option<Breakage>, events: usize) -> Report {
+    report(in_parallel(seeds, |seed| simulate(seed, breakage, events)))
+}
+
+fn report(results: impl IntoIterator<Item = Result<Stats, Box<Failure>>>) -> Report {
     let mut report = Report::default();
-    for simulated in in_parallel(seeds, |seed| simulate(seed, breakage, events)) {
-        match simulated {
+    for result in results {
+        match result {
             Ok(stats) => report.stats += stats,
             Err(failure) => report.failures.push(*failure),
         }

@@ -53,7 +53,10 @@ impl Wire {
         let answer = call.await;
         match fault {
             Some(FaultKind::CrashAfter) => self.crash().await,
-            Some(FaultKind::Transient | FaultKind::LostAnswer) => self.world.set_faults(Faults::NONE),
+            Some(FaultKind::Transient | FaultKind::LostAnswer) => {
+                self.world.set_faults(Faults::NONE);
+                self.ledger.borrow_mut().stats.injected += u64::from(answer.is_err());
+            }
             _ => {}
         }
         self.ledger.borrow_mut().tell(|| {
