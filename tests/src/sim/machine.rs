@@ -123,6 +123,15 @@ pub(super) struct Machine {
     pub(super) changed: bool,
 }
 
+/// What a machine runs under.
+struct Conditions {
+    seed: u64,
+    odds: Odds,
+    mode: Mode,
+    limits: Limits,
+    breakage: Option<Breakage>,
+}
+
 impl Machine {
     pub(super) fn new(seed: u64, breakage: Option<Breakage>, events: usize) -> Self {
         let mode = Mode::draw(&mut Dice::new(seed, 6));
@@ -130,34 +139,37 @@ impl Machine {
         if mode == Mode::Unswept {
             odds = Odds { crash: 0, transient: 0, lost_answer: 0, drop: 0, deaf: 0, ..odds };
         }
-        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
-        let world = World::new(seed, faults);
-        let begin = world.now();
-        let (mut script, disturbed_until) = outside::script(&mut Dice::new(seed, 2), begin);
-        script.extend(hostile::script(&mut Dice::new(seed, 5), begin, disturbed_until));
-        if mode == Mode::Unswept {
-            script.retain(|(_, action)| !action.needs_sweep());
-        }
         let limits = limits(&mut Dice::new(seed, 4), breakage);
-        Self::of((seed, world, limits), (odds, mode, breakage), (script, disturbed_until), events)
+        let script = |begin| {
+            let (mut script, end) = outside::script(&mut Dice::new(seed, 2), begin);
+            script.extend(hostile::script(&mut Dice::new(seed, 5), begin, end));
+            if mode == Mode::Unswept {
+                script.retain(|(_, action)| !action.needs_sweep());
+            }
+            (script, end)
+        };
+        Self::of(Conditions { seed, odds, mode, limits, breakage }, script, events)
     }
 
     /// One for a short calm script with one fault.
     pub(super) fn with_fault(fault: Option<Fault>, events: usize) -> Self {
-        let world = World::new(0, Faults::NONE);
-        let script = outside::calm_script(world.now());
-        let machine = Self::of((0, world, Limits::default()), (Odds::default(), Mode::Swept, None), script, events);
+        let (odds, limits) = (Odds::default(), Limits::default());
+        let conditions = Conditions { seed: 0, odds, mode: Mode::Swept, limits, breakage: None };
+        let machine = Self::of(conditions, outside::calm_script, events);
         machine.ledger.borrow_mut().fault = fault;
         machine
     }
 
+    /// `script` gives the actions and the end of the disturbance.
     fn of(
-        (seed, world, limits): (u64, World, Limits),
-        (odds, mode, breakage): (Odds, Mode, Option<Breakage>),
-        (script, disturbed_until): (Vec<(Timestamp, Action)>, Timestamp),
+        Conditions { seed, odds, mode, limits, breakage }: Conditions,
+        script: impl FnOnce(Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp),
         events: usize,
     ) -> Self {
+        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
+        let world = World::new(seed, faults);
         let begin = world.now();
+        let (script, disturbed_until) = script(begin);
         let mut machine = Self {
             seed,
             calm: world.calm(),
