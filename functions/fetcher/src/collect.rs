@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 
 use driftless_api::{Source, Stack, Update, Workspace};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{ObjectKey, keys};
+use driftless_contract::{
+    ObjectKey,
+    keys::{self, TreeFolder},
+};
 use driftless_core::{Retention, SourceRef, Stack as CoreStack};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages};
 use jiff::Timestamp;
@@ -33,18 +36,18 @@ pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
     named.extend(offered.filter(|_| is_used).map(|artifact| artifact.digest));
     let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
-    let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| *folder);
-    let named: BTreeSet<String> = named.iter().map(|digest| keys::tree(source, digest)).collect();
+    let newest = complete.max_by_key(|(_, tree)| tree.manifest).map(|(folder, _)| folder);
+    let named: BTreeSet<_> = named.iter().map(|digest| keys::tree(source, digest)).collect();
     let mut deleted = 0;
     for (folder, _) in expired {
         // The newest is the last that somebody asked for: its source may be gone when it is to be destroyed.
-        if named.contains(*folder) || newest == Some(*folder) {
+        if named.contains(folder) || newest == Some(folder) {
             continue;
         }
         // A tree is there when its manifest is: what follows a crash here is a pack, which expires by itself.
-        ports.objects.delete(&format!("{folder}manifest")).await?;
-        ports.objects.delete(&format!("{folder}pack")).await?;
-        tracing::info!(tree = folder, "deleted a tree that nothing names");
+        ports.objects.delete(&folder.manifest()).await?;
+        ports.objects.delete(&folder.pack()).await?;
+        tracing::info!(tree = %folder, "deleted a tree that nothing names");
         deleted += 1;
     }
     if deleted == trees.len() && !is_used {
@@ -126,17 +129,17 @@ async fn is_workspaces<C: Cluster, O, Q, A>(ports: &Ports<'_, C, O, Q, A>, sourc
 /// Whether a tree is stored. One that whoever asked for it would soon find too old is made young: its manifest is written again.
 pub(crate) async fn is_stored<O: Objects>(
     objects: &O,
-    folder: &str,
+    folder: &TreeFolder,
     retention: Retention,
     now: Timestamp,
 ) -> Result<bool, Error> {
-    let (manifest, pack) = (format!("{folder}manifest"), format!("{folder}pack"));
+    let manifest = folder.manifest();
     let Some(modified) = objects.modified(&manifest).await? else { return Ok(false) };
     if !retention.wants_renewal(modified, now) {
         return Ok(true);
     }
     match objects.get(&manifest).await? {
-        Some(content) if objects.exists(&pack).await? => {
+        Some(content) if objects.exists(&folder.pack()).await? => {
             objects.put(&manifest, content).await?;
             Ok(true)
         }

@@ -15,9 +15,7 @@ mod transport;
 mod workspace;
 
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{
-    FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, from_json, keys, to_json,
-};
+use driftless_contract::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact, Hint, MAX_HOPS, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, WatchNamespaces, invalid_object, is_answered};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_source::{DigestMismatch, InvalidDigest, Limits};
@@ -330,20 +328,19 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     };
     let took_seconds = clock().duration_since(now).as_secs().try_into().unwrap_or_default();
     let outcome = FetchOutcome { version: VERSION, subject, at: now, took_seconds, artifact, failures, failure };
-    ports.objects.put(&keys::fetch(source), to_json(&outcome).into_bytes()).await?;
+    ports.objects.write(&keys::fetch(source), &outcome).await?;
     if request.hops < MAX_HOPS {
         ports.queues.hint(&Hint { hops: request.hops + 1, ..Hint::new(source.clone()) }, 0).await?;
     }
     Ok(())
 }
 
-/// How the last fetch of a source ended. One that cannot be read is none: it is written anew.
+/// How the last fetch of a source ended. An invalid document is written anew.
 pub(crate) async fn outcome_before<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     source: &ObjectKey,
 ) -> Result<Option<FetchOutcome>, Error> {
-    let document = ports.objects.get(&keys::fetch(source)).await?;
-    Ok(document.and_then(|document| from_json("fetch outcome", &document).ok()))
+    Ok(ports.objects.read_if_valid(&keys::fetch(source)).await?)
 }
 
 #[cfg(test)]

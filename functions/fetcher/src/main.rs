@@ -2,7 +2,7 @@
 
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch_sent};
-use driftless_contract::{FetchRequest, from_json};
+use driftless_contract::{Document as _, FetchRequest};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_source::Limits;
@@ -60,8 +60,7 @@ async fn main() -> Result<(), Error> {
         let ports = Ports { cluster: &cluster, objects: &objects, queues: &queues, artifacts: &artifacts };
         Box::pin(handle(&ports, &settings, &request, sent, now)).await
     };
-    let parse =
-        |body: &str, sent: Option<Timestamp>| Ok((from_json("fetch request", body.as_bytes())?, sent.unwrap_or_else(now)));
+    let parse = |body: &str, sent: Option<Timestamp>| Ok((FetchRequest::parse(body.as_bytes())?, sent.unwrap_or_else(now)));
     // A batch has one message.
     let absorb = |_: &mut _, _: &_| false;
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {

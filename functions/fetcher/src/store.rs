@@ -3,7 +3,10 @@
 use std::{fs::File, io};
 
 use driftless_aws::Objects;
-use driftless_contract::{ObjectKey, keys};
+use driftless_contract::{
+    ObjectKey,
+    keys::{self, TreeFolder},
+};
 use driftless_source::{Error as SourceError, Manifest, Tree};
 
 use crate::{Error, Refusal, Settings};
@@ -17,7 +20,7 @@ pub(crate) async fn store<O: Objects>(
     objects: &O,
     settings: &Settings,
     source: &ObjectKey,
-    folder: &str,
+    folder: &TreeFolder,
     tree: &Tree,
     spool: &mut File,
 ) -> Result<Result<(), Refusal>, Error> {
@@ -33,9 +36,9 @@ pub(crate) async fn store<O: Objects>(
         Err(error) => return Ok(Err(error.into())),
     };
     // The same tree makes the same bytes, so that whoever else stores it meanwhile does no harm.
-    objects.put_file(&format!("{folder}pack"), sorted.as_ref().unwrap_or(spool)).await?;
+    objects.put_file(&folder.pack(), sorted.as_ref().unwrap_or(spool)).await?;
     drop(sorted);
-    objects.put_new(&format!("{folder}manifest"), manifest.to_bytes()).await?;
+    objects.put_new(&folder.manifest(), manifest.to_bytes()).await?;
     Ok(Ok(()))
 }
 
@@ -66,11 +69,15 @@ mod tests {
         ObjectKey { cluster, api_version, kind, namespace, name }
     }
 
+    fn folder() -> TreeFolder {
+        keys::tree(&source(), "sha256:0")
+    }
+
     fn stored(world: &World, files: &[(&str, &[u8])]) -> Option<bool> {
         let mut spool = tempfile::tempfile().unwrap();
         let tree = Tree::from_files(files.iter().copied(), &spool).unwrap();
         world
-            .drive(store(world, &settings(), &source(), "t/", &tree, &mut spool))
+            .drive(store(world, &settings(), &source(), &folder(), &tree, &mut spool))
             .map(|stored| stored.is_ok_and(|stored| stored.is_ok()))
     }
 
@@ -80,8 +87,8 @@ mod tests {
         assert_eq!(stored(&sorted, &[("a-b", b"1"), ("a/b", b"22"), ("b", b"")]), Some(true));
         assert_eq!(stored(&unsorted, &[("b", b""), ("a/b", b"22"), ("a-b", b"1")]), Some(true));
         assert_eq!(sorted.objects(), unsorted.objects());
-        assert_eq!(sorted.objects()["t/pack"], b"122");
-        assert_eq!(Manifest::parse(&sorted.objects()["t/manifest"]).unwrap().size, 3);
+        assert_eq!(sorted.objects()[&folder().pack()], b"122");
+        assert_eq!(Manifest::parse(&sorted.objects()[&folder().manifest()]).unwrap().size, 3);
     }
 
     #[test]
@@ -91,17 +98,17 @@ mod tests {
             let world = World::new(0, Faults::NONE);
             world.crash_before_call(calls);
             assert_eq!(stored(&world, files), None);
-            assert!(!world.objects().contains_key("t/manifest"), "after {calls} calls");
+            assert!(!world.objects().contains_key(&folder().manifest()), "after {calls} calls");
             assert_eq!(stored(&world, files), Some(true));
-            assert_eq!(world.objects()["t/pack"], b"12");
+            assert_eq!(world.objects()[&folder().pack()], b"12");
         }
         for faults in [Faults { lost_answer: 500, ..Faults::NONE }, Faults { transient: 500, ..Faults::NONE }] {
             for seed in 0..20 {
                 let world = World::new(seed, faults);
                 let is_stored = stored(&world, files).unwrap();
                 let objects = world.objects();
-                assert!(!objects.contains_key("t/manifest") || objects["t/pack"] == b"12", "seed {seed}");
-                assert!(!is_stored || objects.contains_key("t/manifest"), "seed {seed}");
+                assert!(!objects.contains_key(&folder().manifest()) || objects[&folder().pack()] == b"12", "seed {seed}");
+                assert!(!is_stored || objects.contains_key(&folder().manifest()), "seed {seed}");
             }
         }
     }
@@ -109,30 +116,30 @@ mod tests {
     #[test]
     fn a_manifest_that_is_there_is_not_written_again() {
         let world = World::new(0, Faults::NONE);
-        world.drive(world.put("t/manifest", b"complete".to_vec())).unwrap().unwrap();
+        world.drive(world.put(&folder().manifest(), b"complete".to_vec())).unwrap().unwrap();
         assert_eq!(stored(&world, &[("a", b"1")]), Some(true));
-        assert_eq!(world.objects()["t/manifest"], b"complete");
+        assert_eq!(world.objects()[&folder().manifest()], b"complete");
     }
 
     #[test]
     fn namespace_stores_no_more_than_its_quota() {
-        let world = World::new(0, Faults::NONE);
         let mut spool = tempfile::tempfile().unwrap();
         let tree = Tree::from_files([("a", b"12345".as_slice())], &spool).unwrap();
         let settings = Settings { max_tree_bytes: LEAST + 5, ..settings() };
         for (kept, namespace, refused) in [(1 << 20, "team", false), ((1 << 20) + 1, "team", true), (2 << 20, "team-2", false)] {
+            let world = World::new(0, Faults::NONE);
             world.drive(world.put(&format!("trees/{CLUSTER}/{namespace}/program.old/d/pack"), vec![0; kept])).unwrap().unwrap();
-            let stored = world.drive(store(&world, &settings, &source(), "t/", &tree, &mut spool)).unwrap().ok().unwrap();
+            let stored = world.drive(store(&world, &settings, &source(), &folder(), &tree, &mut spool)).unwrap().ok().unwrap();
             let words = stored.err().map(|refusal| refusal.to_string());
             let expected = "namespace \"team\" stores 1048577 bytes of sources, the maximum is 1048581; source is not fetched; raise \
                             MaxTreeBytesPerNamespace, or wait until unused trees expire (TreeRetentionDays)";
             assert_eq!(words.as_deref(), refused.then_some(expected), "{kept} {namespace}");
-            world.drive(Objects::delete(&world, &format!("trees/{CLUSTER}/team/program.old/d/pack"))).unwrap().unwrap();
         }
+        let world = World::new(0, Faults::NONE);
         for digest in ["d", "e"] {
             world.drive(world.put(&format!("trees/{CLUSTER}/team/program.old/{digest}/pack"), vec![0])).unwrap().unwrap();
         }
-        let stored = world.drive(store(&world, &settings, &source(), "t/", &tree, &mut spool)).unwrap().ok().unwrap();
+        let stored = world.drive(store(&world, &settings, &source(), &folder(), &tree, &mut spool)).unwrap().ok().unwrap();
         assert!(stored.is_err(), "two objects of a byte each count as 2 MiB");
     }
 }

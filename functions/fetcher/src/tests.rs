@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
 };
 
-use driftless_contract::{FetchedArtifact, ObjectKey};
+use driftless_contract::{FetchedArtifact, ObjectKey, to_json};
 use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, Faults, World};
 use jiff::SignedDuration;
@@ -160,7 +160,7 @@ fn collect(world: &World) {
 }
 
 fn outcome(world: &World, source: &ObjectKey) -> FetchOutcome {
-    from_json("fetch outcome", &world.objects()[&keys::fetch(source)]).unwrap()
+    world.document(&keys::fetch(source)).unwrap()
 }
 
 fn quiet() -> World {
@@ -183,7 +183,7 @@ fn an_old_tree_that_nothing_names_goes_and_with_the_last_one_all_that_is_known_o
     store(&world, &repository(), "sha256:young");
     collect(&world);
     assert!(!trees.iter().any(|digest| is_there(&world, &repository(), digest)));
-    assert!(is_there(&world, &repository(), "sha256:young") && world.objects().contains_key(&keys::fetch(&repository())));
+    assert!(is_there(&world, &repository(), "sha256:young") && world.objects().contains_key(&*keys::fetch(&repository())));
     world.advance(DAY * 31);
     collect(&world);
     let left: Vec<_> = world.objects().into_keys().collect();

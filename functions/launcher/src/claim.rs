@@ -2,14 +2,17 @@
 
 use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Launch, ObjectKey, RunHint, RunId, VERSION, keys};
+use driftless_contract::{
+    Launch, ObjectKey, RunHint, RunId, VERSION,
+    keys::{self, RunFolder},
+};
 use driftless_kubernetes::{Cluster, Error, admissions};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{ResourceExt as _, core::ObjectMeta};
 
 use jiff::Timestamp;
 
-use crate::{Ports, Settings, Stop, close, owner, recorded};
+use crate::{Ports, Settings, Stop, close};
 
 /// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
 pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
@@ -48,9 +51,9 @@ pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
-    folder: &str,
+    folder: &RunFolder,
 ) -> Result<bool, crate::Error> {
-    let Some(Launch { run, .. }) = recorded(ports, folder).await? else { return Ok(false) };
+    let Some(Launch { run, .. }) = ports.objects.read(&folder.launch()).await? else { return Ok(false) };
     let lease = ports.cluster.get::<Lease>(&settings.system_namespace, &run.claim).await?;
     let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     if holder.as_ref() == Some(&run.uid) {
@@ -78,7 +81,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
         let folder = keys::run(&run.update.cluster, uid);
         if !close(ports, &folder, None, now).await?
-            && let Some(task) = owner(ports, &folder).await?.and_then(|owner| owner.task)
+            && let Some(task) = ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
         {
             ports.tasks.stop(&task, "another Update of its stack is to begin").await?;
         }

@@ -3,7 +3,7 @@
 
 use driftless_api::Stack;
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys, to_json};
+use driftless_contract::{Hint, InputsRead, ObjectKey, VERSION, keys};
 use driftless_kubernetes::Cluster;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
@@ -59,8 +59,8 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
         Err(Stop::Fail(error)) => return Err(error),
     };
     let changed = digest != ran;
-    let document = to_json(&InputsRead { version: VERSION, digest, at: now }).into_bytes();
-    ports.objects.put(&keys::inputs(&object.cluster, &uid), document).await?;
+    let read = InputsRead { version: VERSION, digest, at: now };
+    ports.objects.write(&keys::inputs(&object.cluster, &uid), &read).await?;
     if changed {
         ports.queues.hint(&Hint::new(object.clone()), 0).await?;
     }

@@ -3,7 +3,8 @@
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION, keys,
+    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
+    keys::{self, TaskFolder},
     to_json,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
@@ -36,12 +37,11 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         },
         Err(words) => Err(words.clone()),
     };
-    let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
-    let run = TaskRun { version: VERSION, run: prepared.run.clone() };
-    ports.objects.put(&format!("{inbox}run"), to_json(&run).into_bytes()).await?;
+    let folder = keys::task(&settings.task_role_id, task);
+    ports.objects.write(&folder.run(), &TaskRun { version: VERSION, run: prepared.run.clone() }).await?;
     if let Some(tree) = &prepared.tree {
-        ports.objects.put(&format!("{inbox}manifest"), tree.manifest.clone()).await?;
-        ports.objects.copy(&format!("{}pack", tree.folder), &format!("{inbox}pack")).await?;
+        ports.objects.put(&folder.manifest(), tree.manifest.clone()).await?;
+        ports.objects.copy(&tree.folder.pack(), &folder.pack()).await?;
     }
     match &prepared.seal {
         Seal::Write(stack) => {
@@ -54,11 +54,11 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         Seal::Leave => {}
     }
     if let Ok(identity) = &identity {
-        ports.objects.put(&format!("{inbox}identity"), to_json(identity).into_bytes()).await?;
+        ports.objects.write(&folder.identity(), identity).await?;
     }
     let mut spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
     let left_out = put_tokens(&mut spec.config, identity.as_ref().ok());
-    ports.objects.put(&format!("{inbox}spec"), to_json(&spec).into_bytes()).await?;
+    ports.objects.write(&folder.spec(), &spec).await?;
     if let Err(words) = identity {
         let note = format!(
             "the run has neither a token for the cluster nor one for an AWS role: {words}. What can only be reached with them cannot be \
@@ -70,7 +70,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         let note = format!("configuration is left out for want of a token: {}; mount it there", left_out.join(", "));
         ports.cluster.event(update, EventType::Warning, "ConfigLeftOut", &note, None, now).await;
     }
-    Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &inbox).await?)
+    Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &folder).await?)
 }
 
 /// Puts tokens in the place of their paths. Leaves out configuration whose token the run does not have, as in a destroy with the sealed
@@ -89,19 +89,18 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
     left_out
 }
 
-/// Deletes the secrets of a task's inbox if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether
+/// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether
 /// it was.
 async fn take_back<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &ObjectKey,
     uid: &str,
-    inbox: &str,
+    folder: &TaskFolder,
 ) -> Result<bool, Error> {
-    let over = ports.objects.exists(&format!("{}outcome", keys::run(&update.cluster, uid))).await?;
+    let over = ports.objects.exists(&keys::run(&update.cluster, uid).outcome()).await?;
     if over {
-        for secret in ["spec", "identity"] {
-            ports.objects.delete(&format!("{inbox}{secret}")).await?;
-        }
+        ports.objects.delete(&folder.spec()).await?;
+        ports.objects.delete(&folder.identity()).await?;
     }
     Ok(over)
 }
@@ -121,11 +120,11 @@ pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         tracing::warn!(update = %hint.update, "run has no readable launch record; its task gets no spec and no new tokens");
         return Ok(());
     };
-    let folder = keys::task(&settings.task_role_id, keys::task_id(task));
-    if ports.objects.exists(&format!("{folder}out/result")).await? {
+    let folder = keys::task(&settings.task_role_id, task);
+    if ports.objects.exists(&folder.result()).await? {
         return Ok(());
     }
-    let has_spec = ports.objects.exists(&format!("{folder}in/spec")).await?;
+    let has_spec = ports.objects.exists(&folder.spec()).await?;
     let done = async {
         if has_spec {
             return renew(ports, settings, hint, update, &request, task, now).await;
@@ -158,8 +157,8 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     task: &str,
     now: Timestamp,
 ) -> Result<(), Stop> {
-    let inbox = format!("{}in/", keys::task(&settings.task_role_id, keys::task_id(task)));
-    let written = ports.objects.modified(&format!("{inbox}identity")).await?;
+    let folder = keys::task(&settings.task_role_id, task);
+    let written = ports.objects.modified(&folder.identity()).await?;
     let is_old = written.is_some_and(|at| identity::is_old(settings.token_seconds, at, now));
     if !is_old || !matches!(ports.tasks.state(task).await?, TaskState::Alive { .. }) {
         return Ok(());
@@ -168,7 +167,7 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let mounted = snapshot.workspace.mounted_files(&snapshot.at).map_err(Stop::invalid)?;
     let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace, &mounted).await?;
     let tokens = identity::tokens(ports.cluster, &account, settings.token_seconds).await.map_err(identity::refused)?;
-    ports.objects.put(&format!("{inbox}identity"), to_json(&tokens).into_bytes()).await?;
-    take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &inbox).await?;
+    ports.objects.write(&folder.identity(), &tokens).await?;
+    take_back(ports, &hint.update, &update.uid().unwrap_or_default(), &folder).await?;
     Ok(())
 }

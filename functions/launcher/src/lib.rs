@@ -21,8 +21,8 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Stack, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, UnfitArchitecture,
-    VERSION, from_json, keys, to_json,
+    Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
+    keys::{self, RunFolder},
 };
 use driftless_core::{Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
@@ -100,9 +100,6 @@ pub enum Error {
     /// The API server.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
-    /// A document in the bucket that this release cannot read.
-    #[error(transparent)]
-    Document(#[from] driftless_contract::InvalidMessage),
 }
 
 impl Error {
@@ -112,7 +109,6 @@ impl Error {
         match self {
             Self::Aws(error) => error.is_transient(),
             Self::Kubernetes(error) => error.is_transient(),
-            Self::Document(_) => false,
         }
     }
 }
@@ -206,7 +202,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
     let folder = keys::run(&key.cluster, &update.uid().unwrap_or_default());
-    if ports.objects.exists(&format!("{folder}outcome")).await? {
+    if ports.objects.exists(&folder.outcome()).await? {
         // Also if all is done by its status: a launch that was overtaken may have taken the claim or written a spec after that.
         return tell_recorder(ports, hint, &update).await;
     }
@@ -214,13 +210,13 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         // Another operator's.
         return Ok(());
     }
-    if let Some(owner) = owner(ports, &folder).await? {
+    if let Some(owner) = ports.objects.read(&folder.owner()).await? {
         match owner.task {
             Some(task) if update.metadata.deletion_timestamp.is_some() => {
                 ports.tasks.stop(&task, "Update was deleted").await?;
             }
             Some(task) => {
-                let launch = recorded(ports, &folder).await?;
+                let launch = ports.objects.read(&folder.launch()).await?;
                 tend(ports, settings, hint, &update, launch.as_ref(), &task, now).await?;
             }
             None => {}
@@ -232,7 +228,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let namespace = stack.as_ref().map_or(&key.namespace, |stack| &stack.namespace);
     if !settings.watch().is_ours(ports.cluster, namespace).await? {
         // Nothing begins. What a launch that did not come to its end may hold is given back.
-        let is_recorded = ports.objects.exists(&format!("{folder}launch")).await?;
+        let is_recorded = ports.objects.exists(&folder.launch()).await?;
         return if is_recorded { give_up(ports, hint, &update, &folder, now).await } else { Ok(()) };
     }
     let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
@@ -257,7 +253,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let message = "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run";
         return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
     }
-    let recorded = recorded(ports, &folder).await?;
+    let recorded = ports.objects.read(&folder.launch()).await?;
     let refused = recorded.as_ref().and_then(|record| record.refused);
     if standing == Standing::Outdated && refused.is_some() {
         return give_up(ports, hint, &update, &folder, now).await;
@@ -316,7 +312,7 @@ async fn give_up<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     hint: &LaunchHint,
     update: &Update,
-    folder: &str,
+    folder: &RunFolder,
     now: Timestamp,
 ) -> Result<(), Error> {
     close(ports, folder, None, now).await?;
@@ -327,17 +323,12 @@ async fn give_up<C, O: Objects, Q: Queues, T>(
 /// `false` if it has an owner.
 async fn close<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    folder: &str,
+    folder: &RunFolder,
     refused: Option<String>,
     now: Timestamp,
 ) -> Result<bool, Error> {
     let closed = Owner { version: VERSION, task: None, refused, at: now };
-    Ok(ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await?)
-}
-
-async fn owner<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Owner>, Error> {
-    let document = ports.objects.get(&format!("{folder}owner")).await?;
-    Ok(document.map(|document| from_json("owner", &document)).transpose()?)
+    Ok(ports.objects.write_once(&folder.owner(), &closed).await?)
 }
 
 /// Only S3 says that such an Update is over: what its status says may be anybody's word.
@@ -345,13 +336,13 @@ async fn is_ours<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     update: &Update,
-    folder: &str,
+    folder: &RunFolder,
 ) -> Result<bool, Error> {
     let made = match update.stack(&settings.system_namespace) {
         Some(_) => update.spec.driftless.as_ref().is_some_and(|ours| ours.stack_generation.is_some()),
         None => spec::is_kept(update),
     };
-    Ok(made || ports.objects.exists(&format!("{folder}launch")).await?)
+    Ok(made || ports.objects.exists(&folder.launch()).await?)
 }
 
 /// Whether an Update is to be run.
@@ -455,7 +446,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
         return Ok(give_up(ports, hint, update, folder, now).await?);
     }
-    if owner(ports, folder).await?.is_some() {
+    if ports.objects.exists(&folder.owner()).await? {
         return Ok(tell_recorder(ports, hint, update).await?);
     }
     if record.refused.is_some_and(|Refused { since, last }| now < last + start_backoff(since, last)) {
@@ -471,19 +462,19 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
     let task = match start(ports, &record, folder, now).await {
-        Err(Stop::Wait(..)) if owner(ports, folder).await?.is_some() => {
+        Err(Stop::Wait(..)) if ports.objects.exists(&folder.owner()).await? => {
             // Another launch was quicker, and its run may be over: then the recorder gives back what this one just took.
             return Ok(tell_recorder(ports, hint, update).await?);
         }
         started => started?,
     };
     let ticket = Owner { version: VERSION, task: Some(task.clone()), refused: None, at: now };
-    if ports.objects.put_new(&format!("{folder}owner"), to_json(&ticket).into_bytes()).await? {
+    if ports.objects.write_once(&folder.owner(), &ticket).await? {
         // Once per run: only one ticket is ever written.
         let waited = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
         let fields = [("cluster", hint.update.cluster.as_str()), ("update", &hint.update.to_string())];
         metrics::emit(&[(Metric::StartDelay, waited.as_secs_f64().max(0.0))], &fields, now);
-    } else if owner(ports, folder).await?.and_then(|owner| owner.task).as_ref() != Some(&task) {
+    } else if ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task).as_ref() != Some(&task) {
         // Another task owns the run, or it was given up: this one never gets anything to do.
         ports.tasks.stop(&task, "another task owns this run").await?;
         return Ok(tell_recorder(ports, hint, update).await?);
@@ -500,7 +491,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
 async fn start<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     record: &Launch,
-    folder: &str,
+    folder: &RunFolder,
     now: Timestamp,
 ) -> Result<String, Stop> {
     let (attempt, stop) = match ports.tasks.run(record).await {
@@ -514,7 +505,7 @@ async fn start<C, O: Objects, Q, T: Tasks>(
     // Of launches at the same time the slower one may set the attempt back, which costs a look.
     let since = record.refused.map_or(now, |refused| refused.since);
     let next = Launch { attempt, refused: Some(Refused { since, last: now }), ..record.clone() };
-    ports.objects.put(&format!("{folder}launch"), to_json(&next).into_bytes()).await?;
+    ports.objects.write(&folder.launch(), &next).await?;
     Err(stop)
 }
 
@@ -562,17 +553,10 @@ async fn tried<C, O: Objects, Q, T>(
 ) -> Result<Option<TriedArchitecture>, Error> {
     let images = shape.images(&settings.default_image).filter(|_| shape.architecture.is_none());
     let Some(images) = images else { return Ok(None) };
-    let document = ports.objects.get(&keys::architecture(update, &images)).await?;
-    // One that another release wrote is as good as none: the next failure says it again.
-    let unfit: Option<UnfitArchitecture> = document.and_then(|document| from_json("architecture", &document).ok());
+    // The next failure writes it again.
+    let unfit = ports.objects.read_if_valid(&keys::architecture(update, &images)).await?;
     let architecture = unfit.map_or(settings.default_architecture, |unfit| unfit.architecture.other());
     Ok(Some(TriedArchitecture { images, architecture, other_failed: unfit.is_some() }))
-}
-
-/// The launch record of a launch that got no further.
-async fn recorded<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, folder: &str) -> Result<Option<Launch>, Error> {
-    let document = ports.objects.get(&format!("{folder}launch")).await?;
-    Ok(document.map(|document| from_json("launch record", &document)).transpose()?)
 }
 
 /// Writes the launch record, or finds that of a launch at the same time.
@@ -581,10 +565,9 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     settings: &Settings,
     prepared: &spec::Prepared,
     request: &Request,
-    folder: &str,
+    folder: &RunFolder,
     now: Timestamp,
 ) -> Result<Launch, Stop> {
-    let key = format!("{folder}launch");
     let tried = tried(ports, settings, &prepared.run.update, &prepared.shape).await?;
     let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
     let launch = Launch {
@@ -602,10 +585,10 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),
         at: now,
     };
-    if ports.objects.put_new(&key, to_json(&launch).into_bytes()).await? {
+    if ports.objects.write_once(&folder.launch(), &launch).await? {
         return Ok(launch);
     }
-    Ok(recorded(ports, folder).await?.unwrap_or(launch))
+    Ok(ports.objects.read(&folder.launch()).await?.unwrap_or(launch))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{fmt::Display, str::FromStr};
 
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
-use driftless_contract::{LaunchHint, RunLimits, from_json};
+use driftless_contract::{Document as _, LaunchHint, RunLimits};
 use driftless_core::{DefaultSize, Limits};
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
@@ -72,7 +72,7 @@ async fn main() -> Result<(), Error> {
             Err(error) => failed(&queues, &hint, error.into(), now()).await,
         }
     };
-    let parse = |body: &str| from_json("launch hint", body.as_bytes());
+    let parse = |body: &str| LaunchHint::parse(body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
         Ok(batch(event.payload, event.context.deadline(), parse, LaunchHint::absorb, &launch).await)
     }))

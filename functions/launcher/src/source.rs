@@ -2,7 +2,7 @@
 
 use driftless_api::OwnSource;
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, from_json, keys};
+use driftless_contract::{FetchOutcome, FetchRequest, FetchedArtifact, ObjectKey, VERSION, keys};
 use driftless_core::{FetchFailure, fetch_again};
 use jiff::{SignedDuration, Timestamp};
 
@@ -43,8 +43,7 @@ pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
     now: Timestamp,
 ) -> Result<Source, Error> {
     let fingerprint = own.fingerprint();
-    let document = ports.objects.get(&keys::fetch(workspace)).await?;
-    let outcome: Option<FetchOutcome> = document.map(|document| from_json("fetch outcome", &document)).transpose()?;
+    let outcome = ports.objects.read(&keys::fetch(workspace)).await?;
     let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
     let (source, ask) = judge(own, outcome.as_ref(), since, now);
     if ask {
@@ -66,8 +65,7 @@ pub(crate) async fn refused<C, O: Objects, Q, T>(
     digest: &str,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
-    let document = ports.objects.get(&keys::fetch(source)).await?;
-    let outcome: Option<FetchOutcome> = document.map(|document| from_json("fetch outcome", &document)).transpose()?;
+    let outcome = ports.objects.read(&keys::fetch(source)).await?;
     let outcome = outcome.filter(|outcome| [digest, ""].contains(&outcome.subject.as_str()));
     let outcome = outcome.filter(|outcome| now.duration_since(outcome.rests_until()) < REFUSED);
     Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))

@@ -5,8 +5,9 @@ use driftless_api::{
 };
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    Env, FetchRequest, FetchedArtifact, LaunchHint, Lock, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo,
-    Resources, RunId, RunSource, RunSpec, SealedInputs, StackId, VERSION, from_json, keys,
+    Env, FetchRequest, FetchedArtifact, LaunchHint, ObjectKey, Operation, PROJECT_FILES, ProjectFile, ProjectInfo, RunId,
+    RunSource, RunSpec, SealedInputs, StackId, VERSION,
+    keys::{self, TreeFolder},
 };
 use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository};
 use driftless_kubernetes::Cluster;
@@ -69,7 +70,7 @@ pub(crate) struct Snapshot {
 
 /// A tree in the bucket.
 pub(crate) struct StoredTree {
-    pub(crate) folder: String,
+    pub(crate) folder: TreeFolder,
     pub(crate) manifest: Vec<u8>,
 }
 
@@ -227,13 +228,9 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
     // Without it a lock that a dead run left is named by the run. A launch that failed here would fail again and again.
-    let lock = ports.objects.get(&keys::lock(&key.cluster, &claim)).await?.and_then(|document| {
-        let unreadable = |error: &_| tracing::warn!(update = %key, %error, "the locks of dead runs cannot be read");
-        from_json::<Lock>("lock", &document).inspect_err(unreadable).ok()
-    });
-    let left = ports.objects.get(&keys::resources(&key.cluster, &claim)).await?;
-    // For the progress alone: one that another release wrote is as good as none.
-    let left: Option<Resources> = left.and_then(|document| from_json("resources", &document).ok());
+    let lock = ports.objects.read_if_valid(&keys::lock(&key.cluster, &claim)).await?;
+    // For the progress alone.
+    let left = ports.objects.read_if_valid(&keys::resources(&key.cluster, &claim)).await?;
     let run = RunId { update: key.clone(), uid, claim };
     // First, so that the user's own win.
     let env = git_environment(&ours).chain(env).collect();
@@ -296,10 +293,9 @@ async fn sealed<C, O: Objects, Q, T>(
     stack: Option<&StackId>,
 ) -> Result<Option<SealedInputs>, Error> {
     let Some(stack) = stack else { return Ok(None) };
-    let Some(document) = ports.objects.get(&keys::sealed(cluster, stack)).await? else { return Ok(None) };
-    let sealed: SealedInputs = from_json("sealed inputs", &document)?;
+    let sealed = ports.objects.read(&keys::sealed(cluster, stack)).await?;
     // The key says the same. A copy that came under another key serves nobody.
-    Ok(Some(sealed).filter(|sealed| sealed.stack == *stack))
+    Ok(sealed.filter(|sealed| sealed.stack == *stack))
 }
 
 /// What the run works on, its project if that is known, and the tree if there is one.
@@ -319,7 +315,7 @@ async fn source<C, O: Objects, Q: Queues, T>(
     let object =
         ObjectKey { namespace: namespace.into(), ..hint.update.sibling(&source.api_version, &source.kind, &source.name) };
     let folder = keys::tree(&object, digest);
-    let Some(manifest) = ports.objects.get(&format!("{folder}manifest")).await? else {
+    let Some(manifest) = ports.objects.get(&folder.manifest()).await? else {
         if let Some(refused) = source::refused(ports, &object, digest, now).await? {
             return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
         }
@@ -373,7 +369,7 @@ fn qualified(stack: &str, project: &str) -> String {
 /// The project, from its `Pulumi.yaml`; `None` if that cannot be read, which the runner will say, or is very long.
 async fn project_of<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    folder: &str,
+    folder: &TreeFolder,
     manifest: &[u8],
     dir: &str,
 ) -> Result<Option<ProjectInfo>, Error> {
@@ -384,7 +380,7 @@ async fn project_of<C, O: Objects, Q, T>(
         if file.size > MAX_PROJECT_FILE {
             return Ok(None);
         }
-        let Some(content) = ports.objects.get_range(&format!("{folder}pack"), file.offset, file.size).await? else { continue };
+        let Some(content) = ports.objects.get_range(&folder.pack(), file.offset, file.size).await? else { continue };
         if let Ok(project) = serde_saphyr::from_slice::<ProjectFile>(&content) {
             return Ok(Some(project.into()));
         }
@@ -481,10 +477,18 @@ mod tests {
             let text = format!("name: shop\nruntime: yaml\n{}", "#".repeat(bytes));
             let mut pack = Vec::new();
             let tree = Tree::from_files([("app/Pulumi.yaml", text.as_bytes())], &mut pack).unwrap();
-            world.drive(world.put("trees/t/pack", pack)).unwrap().unwrap();
+            let source = ObjectKey {
+                cluster: "c".into(),
+                api_version: "v1".into(),
+                kind: "Bucket".into(),
+                namespace: "n".into(),
+                name: "b".into(),
+            };
+            let folder = keys::tree(&source, "sha256:0");
+            world.drive(world.put(&folder.pack(), pack)).unwrap().unwrap();
             let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
             let manifest = Manifest::of(&tree).to_bytes();
-            world.drive(project_of(&ports, "trees/t/", &manifest, "app")).unwrap().unwrap().map(|project| project.name)
+            world.drive(project_of(&ports, &folder, &manifest, "app")).unwrap().unwrap().map(|project| project.name)
         };
         assert_eq!((project_of(9), project_of(1 << 20)), (Some("shop".into()), None));
     }

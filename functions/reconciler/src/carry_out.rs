@@ -99,9 +99,8 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::RemoveFinalizer => {
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
                 let id = StackId { namespace: hint.object.namespace.clone(), uid };
-                for key in [keys::inputs(cluster, &id.uid), keys::sealed(cluster, &id)] {
-                    ports.objects.delete(&key).await?;
-                }
+                ports.objects.delete(&keys::inputs(cluster, &id.uid)).await?;
+                ports.objects.delete(&keys::sealed(cluster, &id)).await?;
                 finalizer::remove(&mut stack);
                 stack = ports.cluster.patch_metadata(&stack).await?;
             }

@@ -65,9 +65,6 @@ pub enum Error {
     /// The API server.
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
-    /// A document in the bucket that this release cannot read.
-    #[error(transparent)]
-    Document(#[from] driftless_contract::InvalidMessage),
     /// The manifest of a tree that this release cannot read.
     #[error(transparent)]
     Manifest(#[from] driftless_source::InvalidManifest),
@@ -80,7 +77,7 @@ impl Error {
         match self {
             Self::Aws(error) => error.is_transient(),
             Self::Kubernetes(error) => error.is_transient(),
-            Self::Document(_) | Self::Manifest(_) => false,
+            Self::Manifest(_) => false,
         }
     }
 }
@@ -248,7 +245,7 @@ async fn has_ended<C: Cluster, O: Objects, Q: Queues>(
     of_stack: bool,
 ) -> Result<bool, Error> {
     let inherited = of_stack && update.spec.driftless.is_none();
-    let outcome = format!("{}outcome", keys::run(cluster, &update.uid().unwrap_or_default()));
+    let outcome = keys::run(cluster, &update.uid().unwrap_or_default()).outcome();
     Ok(inherited || ports.objects.exists(&outcome).await?)
 }
 

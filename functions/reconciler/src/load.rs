@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use driftless_api::{Program, Source, Stack, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{
-    FetchOutcome, FetchedArtifact, InputsRead, ObjectKey, Outcome, PROJECT_FILES, Verdict, from_json, keys, reason,
+    FetchOutcome, FetchedArtifact, ObjectKey, Outcome, PROJECT_FILES, Verdict,
+    keys::{self, TreeFolder},
+    reason,
 };
 use driftless_core::{
     FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, Readiness, RunOutcome, RunState, Snapshot,
@@ -124,8 +126,7 @@ async fn inputs<C: Cluster, O: Objects, Q: Queues>(
     }
     let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
     let Some(ran) = last.last_resync_time else { return Ok(None) };
-    let document = ports.objects.get(&keys::inputs(cluster, &stack.uid)).await?;
-    let seen: Option<InputsRead> = document.map(|document| from_json("digest of inputs", &document)).transpose()?;
+    let seen = ports.objects.read(&keys::inputs(cluster, &stack.uid)).await?;
     let seen = seen.filter(|seen| seen.at > ran);
     Ok(Some(Inputs { changed: seen.as_ref().is_some_and(|seen| seen.digest != *digest), read: seen.map_or(ran, |seen| seen.at) }))
 }
@@ -152,12 +153,11 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
         return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };
     // What the Update's status says of it is for people. What happened is in the bucket.
-    let key = format!("{}outcome", keys::run(cluster, &update.uid().unwrap_or_default()));
-    let Some(document) = ports.objects.get(&key).await? else {
+    let key = keys::run(cluster, &update.uid().unwrap_or_default()).outcome();
+    let Some(outcome) = ports.objects.read(&key).await? else {
         let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
         return Ok(RunState::Live(run, waiting));
     };
-    let outcome: Outcome = from_json("outcome", &document)?;
     let (succeeded, reason, message) = match outcome.verdict {
         Verdict::Succeeded {} => (true, String::new(), String::new()),
         Verdict::Failed { reason, message, .. } => (false, reason, message),
@@ -249,9 +249,8 @@ pub(crate) async fn outcome<C: Cluster, O: Objects, Q: Queues>(
     source: &ObjectKey,
     subject: &str,
 ) -> Result<Option<FetchOutcome>, Error> {
-    let Some(document) = ports.objects.get(&keys::fetch(source)).await? else { return Ok(None) };
-    let outcome: FetchOutcome = from_json("fetch outcome", &document)?;
-    Ok((outcome.subject == subject).then_some(outcome))
+    let outcome = ports.objects.read(&keys::fetch(source)).await?;
+    Ok(outcome.filter(|outcome| outcome.subject == subject))
 }
 
 /// What is known of a git repository is what the fetcher wrote down when it asked for it as the spec says now.
@@ -266,12 +265,12 @@ fn git_state(git: &GitSource, outcome: Option<FetchOutcome>) -> SourceState {
 /// What a run would find in the stored tree, if there is one.
 async fn tree<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
-    folder: &str,
+    folder: &TreeFolder,
     stack: &CoreStack,
     reference: &SourceRef,
     now: Timestamp,
 ) -> Result<Option<TreeState>, Error> {
-    let manifest = format!("{folder}manifest");
+    let manifest = folder.manifest();
     let modified = ports.objects.modified(&manifest).await?;
     // An old one may be on its way to be deleted: it counts as not stored, and the fetcher stores it again.
     if !modified.is_some_and(|modified| ports.settings.retention.is_usable(modified, now)) {

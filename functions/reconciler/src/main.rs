@@ -2,7 +2,7 @@
 
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};
-use driftless_contract::{Hint, from_json};
+use driftless_contract::{Document as _, Hint};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Error> {
         };
         Box::pin(handle(&Ports { cluster: &cluster, objects: &objects, queues: &queues, settings }, &hint, now())).await
     };
-    let parse = |body: &str| from_json("hint", body.as_bytes());
+    let parse = |body: &str| Hint::parse(body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
         Ok(batch(event.payload, event.context.deadline(), parse, Hint::absorb, &look).await)
     }))

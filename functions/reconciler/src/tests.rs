@@ -569,8 +569,8 @@ fn stack_that_is_gone_leaves_nothing_of_its_inputs() {
     deleted["metadata"]["deletionTimestamp"] = world.now().to_string().into();
     world.insert(deleted);
     let id = StackId { namespace: "n".into(), uid: "n-s".into() };
-    for key in [keys::inputs(CLUSTER, &id.uid), keys::sealed(CLUSTER, &id)] {
-        world.drive(Objects::put(&world, &key, b"{}".to_vec())).unwrap().unwrap();
+    for key in [&*keys::inputs(CLUSTER, &id.uid), &*keys::sealed(CLUSTER, &id)] {
+        world.drive(Objects::put(&world, key, b"{}".to_vec())).unwrap().unwrap();
     }
     look(&world, stack.clone());
     assert!(world.object(&stack).is_none() && world.objects().is_empty(), "{:?}", world.objects().keys());

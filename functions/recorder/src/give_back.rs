@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, iter};
 
 use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys, to_json};
+use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys};
 use driftless_core::Operation;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -68,7 +68,7 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
         let count =
             LEFT.iter().filter_map(|operation| outcome.changes.get(*operation)).fold(0_u64, |sum, n| sum.saturating_add(*n));
         let left = Resources { version: VERSION, count: u32::try_from(count).unwrap_or(u32::MAX) };
-        ports.objects.put(&keys::resources(&update.cluster, claim), to_json(&left).into_bytes()).await?;
+        ports.objects.write(&keys::resources(&update.cluster, claim), &left).await?;
     }
     let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
     let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);

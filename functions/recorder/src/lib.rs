@@ -17,8 +17,10 @@ use std::collections::BTreeMap;
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
 use driftless_contract::{
-    Hint, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult, TaskRun, TaskSize,
-    TriedArchitecture, UnfitArchitecture, VERSION, Verdict, from_json, keys, parsed, reason, to_json,
+    Document as _, Hint, Key, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult,
+    TaskRun, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
+    keys::{self, Report, RunFolder, TaskFolder},
+    parsed, reason,
 };
 use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -32,8 +34,8 @@ use sha2::{Digest as _, Sha256};
 /// older than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 
-/// As much of a document that a task wrote is read, in bytes. What is kept of it is less.
-const MAX_TOLD: u64 = 4 << 20;
+/// The maximum size of a document of a task that is read, in bytes. What is kept of it is less.
+const MAX_REPORT: u64 = 4 << 20;
 /// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
 const MAX_LOCK: usize = 4 << 10;
 
@@ -70,9 +72,6 @@ pub enum Error {
     /// The API server.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
-    /// A document in the bucket that this release cannot read.
-    #[error(transparent)]
-    Document(#[from] driftless_contract::InvalidMessage),
 }
 
 impl Error {
@@ -82,7 +81,6 @@ impl Error {
         match self {
             Self::Aws(error) => error.is_transient(),
             Self::Kubernetes(error) => error.is_transient(),
-            Self::Document(_) => false,
         }
     }
 }
@@ -105,10 +103,10 @@ pub async fn runs<O: Objects, T: Tasks>(
     message: RunMessage,
     now: Timestamp,
 ) -> Result<Vec<(RunHint, Due)>, Error> {
-    let folder = |arn: &str| (keys::task(&settings.task_role_id, keys::task_id(arn)), Due::Outcome);
-    let reported = |key: &String| {
-        let due = if key.ends_with("/progress") { Due::Progress } else { Due::Outcome };
-        Some((keys::task_of_report(key)?.to_owned(), due))
+    let folder = |arn: &str| (keys::task(&settings.task_role_id, arn), Due::Outcome);
+    let reported = |key: &String| match keys::task_of_report(key)? {
+        (folder, Report::Progress) => Some((folder, Due::Progress)),
+        (folder, Report::Result) => Some((folder, Due::Outcome)),
     };
     let (folders, live): (Vec<_>, _) = match message {
         RunMessage::Hint(hint) => return Ok(vec![(hint, Due::Outcome)]),
@@ -120,8 +118,7 @@ pub async fn runs<O: Objects, T: Tasks>(
     let mut hints = Vec::new();
     for (folder, due) in folders {
         // Absent if the task was never given a run, or if all is recorded.
-        if let Some(document) = objects.get(&format!("{folder}in/run")).await? {
-            let TaskRun { run, .. } = from_json("task's run", &document)?;
+        if let Some(TaskRun { run, .. }) = objects.read(&folder.run()).await? {
             hints.push((RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 }, due));
         }
     }
@@ -191,9 +188,8 @@ async fn progress<C: Cluster, O: Objects, Q, T>(
     let update = ports.cluster.get::<Update>(&hint.update.namespace, &hint.update.name).await?;
     let Some(update) = update.filter(|update| update.uid() == hint.uid) else { return Ok(()) };
     let folder = keys::run(&hint.update.cluster, hint.uid.as_deref().unwrap_or_default());
-    let Some(document) = ports.objects.get(&format!("{folder}owner")).await? else { return Ok(()) };
-    let Owner { task: Some(arn), at, .. } = from_json("owner", &document)? else { return Ok(()) };
-    let task = keys::task(&settings.task_role_id, keys::task_id(&arn));
+    let Some(Owner { task: Some(arn), at, .. }) = ports.objects.read(&folder.owner()).await? else { return Ok(()) };
+    let task = keys::task(&settings.task_role_id, &arn);
     status::show_progress(ports, settings, update, &task, at, now).await
 }
 
@@ -218,29 +214,27 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let update = update.filter(|update| hint.uid.is_none() || update.uid() == hint.uid);
     let Some(uid) = hint.uid.clone().or_else(|| update.as_ref()?.uid()) else { return Ok(()) };
     let folder = keys::run(&key.cluster, &uid);
-    let owner: Owner = match ports.objects.get(&format!("{folder}owner")).await? {
-        Some(document) => from_json("owner", &document)?,
+    let owner = match ports.objects.read(&folder.owner()).await? {
+        Some(owner) => owner,
         None if update.is_some() => return Ok(()),
         // It did not begin, and nobody is left to want it.
         None => {
             let closed = Owner { version: VERSION, task: None, refused: None, at: now };
-            if !ports.objects.put_new(&format!("{folder}owner"), to_json(&closed).into_bytes()).await? {
+            if !ports.objects.write_once(&folder.owner(), &closed).await? {
                 return Ok(());
             }
             closed
         }
     };
-    let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, keys::task_id(arn)));
-    let recorded = ports.objects.get(&format!("{folder}outcome")).await?;
-    let outcome: Outcome = if let Some(document) = recorded {
-        from_json("outcome", &document)?
+    let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, arn));
+    let outcome = if let Some(outcome) = ports.objects.read(&folder.outcome()).await? {
+        outcome
     } else {
-        let launch = ports.objects.get(&format!("{folder}launch")).await?;
-        let launch = launch.map(|document| from_json::<Launch>("launch record", &document)).transpose()?;
+        let launch = ports.objects.read(&folder.launch()).await?;
         // Before anything that the task wrote is read: no report keeps an overdue task alive.
         let is_wanted = update.is_some() || !is_readable;
         stop::stop_overdue(ports, settings, launch.as_ref(), &owner, is_wanted, now).await?;
-        let concluded = conclude(ports, key, &folder, launch.as_ref(), &owner, task.as_deref(), now).await?;
+        let concluded = conclude(ports, key, &uid, launch.as_ref(), &owner, task.as_ref(), now).await?;
         // Its task's progress shows how far a run is that goes on.
         let Some(outcome) = concluded else { return Ok(()) };
         let (outcome, is_new) = record(ports, &folder, outcome).await?;
@@ -253,25 +247,22 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(arn) = &owner.task {
         ports.tasks.stop(arn, "run is recorded").await?;
     }
-    publish(ports, settings, hint, update, &outcome, task.as_deref(), now).await
+    publish(ports, settings, hint, update, &outcome, task.as_ref(), now).await
 }
 
 /// How the run ended; `None` if it has not.
 async fn conclude<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     key: &ObjectKey,
-    folder: &str,
+    uid: &str,
     launch: Option<&Launch>,
     owner: &Owner,
-    task: Option<&str>,
+    task: Option<&TaskFolder>,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
     let launch_size = launch.and_then(|launch| launch.size);
     let (run, project, inputs, preview) = launch.cloned().map_or_else(
-        || {
-            let uid = folder.rsplit('/').nth(1).unwrap_or_default().into();
-            (RunId { update: key.clone(), uid, claim: String::new() }, None, None, false)
-        },
+        || (RunId { update: key.clone(), uid: uid.into(), claim: String::new() }, None, None, false),
         |launch| (launch.run, launch.project, launch.inputs, launch.preview),
     );
     let aborted = |message: String| Outcome {
@@ -323,7 +314,7 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     let remedy = next.unwrap_or_else(|| end.remedy().into());
     Ok(Some(Outcome {
         platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
-        operated: Some(ports.objects.exists(&format!("{task}out/lock")).await?),
+        operated: Some(ports.objects.exists(&task.lock()).await?),
         started_at: began.then_some(owner.at),
         ..aborted(without_result(cause, &end.words, &remedy, launch_size))
     }))
@@ -354,7 +345,7 @@ async fn next_architecture<C, O: Objects, Q, T>(
     let Some((run, tried)) = launch.and_then(|launch| Some((&launch.run, launch.tried.as_ref()?))) else { return Ok(None) };
     let TriedArchitecture { images, architecture, other_failed } = tried;
     let unfit = UnfitArchitecture { version: VERSION, architecture: *architecture };
-    ports.objects.put(&keys::architecture(&run.update, images), to_json(&unfit).into_bytes()).await?;
+    ports.objects.write(&keys::architecture(&run.update, images), &unfit).await?;
     let other = architecture.other();
     Ok(Some(if *other_failed {
         format!(
@@ -367,9 +358,8 @@ async fn next_architecture<C, O: Objects, Q, T>(
 }
 
 /// Returns whether Pulumi may have begun: the runner writes its progress before it calls Pulumi, and the lock before the operation.
-async fn has_begun<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<bool, Error> {
-    let objects = ports.objects;
-    Ok(objects.exists(&format!("{task}out/progress")).await? || objects.exists(&format!("{task}out/lock")).await?)
+async fn has_begun<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<bool, Error> {
+    Ok(ports.objects.exists(&task.progress()).await? || ports.objects.exists(&task.lock()).await?)
 }
 
 /// Why there is no result, in ECS's words, and the remedy.
@@ -418,22 +408,22 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
 /// What the runner reported, without the outputs' secret values.
 async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    task: &str,
+    task: &TaskFolder,
     run: &RunId,
     preview: bool,
     owner: &Owner,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
-    let Some(document) = told(ports.objects, task, "result").await? else { return Ok(None) };
+    let Some(document) = report(ports.objects, &task.result()).await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
     let result = if parsed(&document) > bound::MAX_PARSED {
         Err("the task's result has too many values; let the program have smaller outputs".into())
     } else {
-        from_json("result", &document).map_err(|error| {
+        RunResult::parse(&document).map_err(|error| {
             if document.is_empty() {
                 "the task's result is empty, or is stored so that it cannot be read".into()
-            } else if document.len() as u64 == MAX_TOLD {
-                format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_TOLD >> 20)
+            } else if document.len() as u64 == MAX_REPORT {
+                format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_REPORT >> 20)
             } else {
                 format!("the task reported {error}")
             }
@@ -464,10 +454,10 @@ async fn reported<C, O: Objects, Q, T>(
     }))
 }
 
-/// What a task wrote; no more than [`MAX_TOLD`] bytes of it. An object that S3 has and does not give is empty: the end of a run does not
-/// depend on how its task stored a report.
-async fn told<O: Objects>(objects: &O, task: &str, name: &str) -> Result<Option<Vec<u8>>, Error> {
-    match objects.get_range(&format!("{task}out/{name}"), 0, MAX_TOLD).await {
+/// Reads up to [`MAX_REPORT`] bytes of what a task wrote. An object that S3 has and does not return counts as empty: the end of a run
+/// does not depend on how its task stored a report.
+async fn report<O: Objects, D>(objects: &O, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
+    match objects.get_range(key, 0, MAX_REPORT).await {
         Err(driftless_aws::Error::Permanent { call, message }) => {
             tracing::warn!(call, message, "a report of a task cannot be read");
             Ok(Some(Vec::new()))
@@ -484,12 +474,12 @@ fn sha256(document: &[u8]) -> String {
 /// (`gone`), or if the runner says so.
 async fn keep_lock<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    task: &str,
+    task: &TaskFolder,
     run: &RunId,
     gone: Option<Timestamp>,
 ) -> Result<(), Error> {
-    let Some(document) = told(ports.objects, task, "lock").await? else { return Ok(()) };
-    let lock: Lock = match from_json("lock", &document) {
+    let Some(document) = report(ports.objects, &task.lock()).await? else { return Ok(()) };
+    let lock = match Lock::parse(&document) {
         Ok(lock) if document.len() <= MAX_LOCK => lock,
         // The task wrote it: the record of its end does not depend on that.
         other => {
@@ -500,28 +490,22 @@ async fn keep_lock<C, O: Objects, Q, T>(
     };
     let Some(not_after) = lock.not_after.or(gone) else { return Ok(()) };
     let key = keys::lock(&run.update.cluster, &run.claim);
-    let older = ports.objects.get(&key).await?.and_then(|document| {
-        // The record of the run's end does not depend on it.
-        let unreadable = |error: &_| tracing::warn!(update = %run.update, %error, "the locks of earlier dead runs are not known");
-        from_json::<Lock>("lock", &document).inspect_err(unreadable).ok()
-    });
+    let older = ports.objects.read_if_valid(&key).await?;
     let lock = Lock { not_after: Some(not_after), ..lock }.after(older.as_ref());
-    Ok(ports.objects.put(&key, to_json(&lock).into_bytes()).await?)
+    Ok(ports.objects.write(&key, &lock).await?)
 }
 
 /// Writes the outcome, or finds that somebody else did. Whether it was written here and now.
 async fn record<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
-    folder: &str,
+    folder: &RunFolder,
     outcome: Outcome,
 ) -> Result<(Outcome, bool), Error> {
-    let key = format!("{folder}outcome");
-    if ports.objects.put_new(&key, to_json(&outcome).into_bytes()).await? {
+    if ports.objects.write_once(&folder.outcome(), &outcome).await? {
         tracing::info!(update = %outcome.run.update, verdict = ?outcome.verdict, "recorded");
         return Ok((outcome, true));
     }
-    let document = ports.objects.get(&key).await?.unwrap_or_default();
-    Ok((from_json("outcome", &document)?, false))
+    Ok((ports.objects.read(&folder.outcome()).await?.unwrap_or(outcome), false))
 }
 
 /// Makes an outcome known and gives back what the run held. Every step may be done again.
@@ -531,7 +515,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     hint: &RunHint,
     update: Option<Update>,
     outcome: &Outcome,
-    task: Option<&str>,
+    task: Option<&TaskFolder>,
     now: Timestamp,
 ) -> Result<(), Error> {
     let secret = match (&update, task) {
@@ -594,9 +578,11 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
 
 /// Deletes what the task was given and what it left, secrets first. The log stays in the folder until that expires: a copy of it may still be
 /// under way. `in/run` is last: until then a message about the task finds its run.
-async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &str) -> Result<(), Error> {
-    for name in ["in/spec", "in/identity", "out/result", "in/pack", "in/manifest", "out/lock", "out/progress", "in/run"] {
-        ports.objects.delete(&format!("{task}{name}")).await?;
+async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
+    let secrets: [&str; 3] = [&task.spec(), &task.identity(), &task.result()];
+    let rest: [&str; 5] = [&task.pack(), &task.manifest(), &task.lock(), &task.progress(), &task.run()];
+    for key in secrets.iter().chain(&rest) {
+        ports.objects.delete(key).await?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use driftless_api::{Update, names};
 use driftless_aws::{Error as AwsError, Objects};
-use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk, log_number};
+use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -41,7 +41,7 @@ pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     update: &Update,
-    task: &str,
+    task: &TaskFolder,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     match copy(ports, settings, update, task, MAX_LOG_CHUNKS).await {
@@ -61,7 +61,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     update: &Update,
-    task: &str,
+    task: &TaskFolder,
     most: u16,
 ) -> Result<Option<String>, NotStored> {
     let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
@@ -97,7 +97,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
 async fn add<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &Update,
-    task: &str,
+    task: &TaskFolder,
     namespace: &str,
     name: &str,
     most: u16,
@@ -128,9 +128,8 @@ async fn add<C: Cluster, O: Objects, Q, T>(
 
 /// A part that the task wrote; `None` where the log ends. What ran in the task may have written it: it is text of bounded length, and
 /// does nothing to the terminal that shows it.
-async fn part<O: Objects>(objects: &O, task: &str, number: u16) -> Result<Option<String>, Error> {
-    let key = format!("{task}{}", log_chunk(number));
-    let content = match objects.get_range(&key, 0, MAX_LOG_CHUNK_BYTES as u64).await {
+async fn part<O: Objects>(objects: &O, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
+    let content = match objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
         Err(AwsError::Permanent { call, message }) => {
             tracing::warn!(call, message, "a part of the log of a task cannot be read");
             return Ok(None);

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
 use driftless_aws::Objects;
-use driftless_contract::{Outcome, OutputValue, PREFIX, RunResult, from_json, to_json};
+use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::TaskFolder, to_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, owned, sha256, told};
+use crate::{Error, Ports, owned, report, sha256};
 
 /// What stands for a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -63,13 +63,13 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &Update,
     outcome: &Outcome,
-    task: &str,
+    task: &TaskFolder,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) {
         return Ok(None);
     }
-    let Some(document) = told(ports.objects, task, "result").await? else {
+    let Some(document) = report(ports.objects, &task.result()).await? else {
         // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
         if update.is_complete() {
             return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
@@ -80,11 +80,13 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
             Err(_) => Ok(None),
         };
     };
-    if outcome.result_sha256.as_deref() != Some(&sha256(&document)) {
-        tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
-        return Ok(None);
-    }
-    let result = from_json::<RunResult>("result", &document)?.fitting();
+    let result = match RunResult::parse(&document) {
+        Ok(result) if outcome.result_sha256.as_deref() == Some(&sha256(&document)) => result.fitting(),
+        _ => {
+            tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
+            return Ok(None);
+        }
+    };
     let secret = secret(update, &result.outputs.unwrap_or_default());
     let created = match ports.cluster.create(&secret).await {
         Err(KubernetesError::Conflict { .. }) => is_stored(ports.cluster, update, Some(&secret)).await,

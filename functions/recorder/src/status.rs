@@ -2,12 +2,12 @@
 
 use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus};
 use driftless_aws::Objects;
-use driftless_contract::{Outcome, Progress, Verdict, from_json};
+use driftless_contract::{Document as _, Outcome, Progress, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::{Error, Ports, Settings, log, told};
+use crate::{Error, Ports, Settings, log, report};
 
 /// What ran in the task may have written its progress: a step is not longer than this, in bytes.
 const MAX_STEP: usize = 1024;
@@ -21,15 +21,15 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     mut update: Update,
-    task: &str,
+    task: &TaskFolder,
     owned: Timestamp,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Some(document) = told(ports.objects, task, "progress").await? else { return Ok(()) };
-    let progress: Progress = match from_json("progress", &document) {
+    let Some(document) = report(ports.objects, &task.progress()).await? else { return Ok(()) };
+    let progress = match Progress::parse(&document) {
         Ok(progress) => progress,
         Err(error) => {
-            tracing::warn!(task, %error, "the progress of a task is not shown");
+            tracing::warn!(task = &**task, %error, "the progress of a task is not shown");
             return Ok(());
         }
     };
@@ -48,7 +48,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     }
     // The end of the run tells why there is none.
     let log = log::copy(ports, settings, &update, task, log::SOME).await;
-    let log = log.inspect_err(|error| tracing::info!(task, %error, "the log of a run is not copied")).ok().flatten();
+    let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "the log of a run is not copied")).ok().flatten();
     if !update.set_progress(shown, log) {
         return Ok(());
     }

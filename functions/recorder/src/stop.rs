@@ -21,7 +21,7 @@ pub(crate) async fn stop_overdue<C, O: Objects, Q, T: Tasks>(
     let max_seconds = launch.and_then(|launch| launch.request.as_ref()?.limits.max_seconds);
     let limits = TaskLimits { start_seconds: settings.start_seconds, max_seconds };
     let age = now.duration_since(owner.at);
-    let progress = format!("{}out/progress", keys::task(&settings.task_role_id, keys::task_id(arn)));
+    let progress = keys::task(&settings.task_role_id, arn).progress();
     let has_begun = !limits.must_have_begun(age) || ports.objects.exists(&progress).await?;
     let why = if is_wanted { limits.overdue(age, has_begun) } else { Some("Update was deleted".into()) };
     if let Some(why) = why {

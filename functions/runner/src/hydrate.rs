@@ -62,7 +62,7 @@ pub(crate) async fn hydrate(
     manifest_sha256: &str,
     root: &Path,
 ) -> Result<(), HydrateError> {
-    let bytes = folder.get("in/manifest").await?.bytes().await?;
+    let bytes = folder.get(&folder.keys.manifest()).await?.bytes().await?;
     if Digest::sha256(&bytes).hex() != manifest_sha256 {
         return Err(HydrateError::OtherTree);
     }
@@ -86,7 +86,7 @@ pub(crate) async fn hydrate(
 
 /// Writes the files of a part of the tree: one ranged read.
 async fn files(folder: &Folder, dir: &Dir, part: &Directory<'_>) -> Result<(), HydrateError> {
-    let mut pack = if part.size == 0 { None } else { Some(folder.get_range("in/pack", part.offset, part.size).await?) };
+    let mut pack = if part.size == 0 { None } else { Some(folder.get_range(&folder.keys.pack(), part.offset, part.size).await?) };
     let mut piece = bytes::Bytes::new();
     for (path, file) in &part.files {
         let mut out = create(dir, path, file.executable).map_err(written(path))?;

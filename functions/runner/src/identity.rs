@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use driftless_contract::{Identity, InvalidMessage, ProjectedToken, from_json};
+use driftless_contract::{Document as _, Identity, InvalidMessage, ProjectedToken};
 use jiff::Timestamp;
 use reqwest::Url;
 use serde_json::json;
@@ -91,7 +91,8 @@ impl ProgramIdentity {
     pub(crate) async fn keep(&self, folder: &Folder, mask: &Mask, log: &Log, now: fn() -> Timestamp) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let renewed = async { self.renew(&folder.get("in/identity").await?.bytes().await.map_err(StoreError::from)?, mask) };
+            let renewed =
+                async { self.renew(&folder.get(&folder.keys.identity()).await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
                 let next = LOOK_EVERY.as_secs();
                 log.say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
@@ -103,7 +104,7 @@ impl ProgramIdentity {
     }
 
     fn renew(&self, document: &[u8], mask: &Mask) -> Result<(), RenewError> {
-        let new: Identity = from_json("identity", document)?;
+        let new = Identity::parse(document)?;
         if new == *self.given.borrow() {
             return Ok(());
         }

@@ -34,14 +34,14 @@ use std::{
 use backon::{ExponentialBuilder, Retryable};
 pub use credentials::CredentialsEndpoint;
 use driftless_contract::{
-    EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Identity, InvalidMessage, Phase, Progress, RunResult, RunSpec, VERSION, Verdict,
-    from_json, keys, to_json,
+    Document, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Identity, InvalidMessage, Key, Phase, Progress, RunResult, RunSpec,
+    VERSION, Verdict, keys, to_json,
 };
 use failure::Failure;
 use jiff::Timestamp;
 use log::Log;
 pub use s3::{BucketEndpoint, StoreError};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use session::{Gauge, Session, Steps, Told};
 use stop::{Stop, asked};
 use tokio::{
@@ -148,7 +148,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         began: Cell::new((settings.now)()),
     };
     let log = Log::default();
-    let put_log = async |name: String, text: String| folder.put(&name, text, true).await;
+    let put_log = async |number, text| folder.put(&folder.keys.log_chunk(number), text, true).await;
     let mut told = Told::default();
     let steps = async {
         let spec: RunSpec = spec.map_err(Failure::unknown)?;
@@ -173,7 +173,8 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     // Before the result, which has the recorder copy the log for the last time.
     log.finish(&put_log).await;
     // A stop does not keep the result from being stored.
-    let put = || folder.put("out/result", result.clone(), true);
+    let key = folder.keys.result();
+    let put = || folder.put(&key, result.clone(), true);
     let back_off = ExponentialBuilder::default().without_max_times().with_total_delay(Some(RESULT_WITHIN));
     Ok(put.retry(back_off).when(StoreError::passes).await?)
 }
@@ -186,11 +187,11 @@ fn stopped(waited: Duration, is_absent: bool) -> Error {
 /// Waits for a run: the task's folder and the spec.
 async fn begin(settings: &Settings, is_absent: &Cell<bool>) -> Result<(s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
     let client = s3::client(settings.certificates.as_deref())?;
-    let task = task_id(&client, &settings.metadata).await.map_err(Error::Metadata)?;
+    let task = task_arn(&client, &settings.metadata).await.map_err(Error::Metadata)?;
     let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
-    let prefix = keys::task(&settings.role_id, &task);
-    let folder = s3::Folder::new(client, provider, settings.bucket.clone(), prefix, settings.now);
-    match given(&folder, "in/spec", "run spec", is_absent).await {
+    let keys = keys::task(&settings.role_id, &task);
+    let folder = s3::Folder::new(client, provider, settings.bucket.clone(), keys, settings.now);
+    match given(&folder, &folder.keys.spec(), is_absent).await {
         Ok(spec) => Ok((folder, spec)),
         Err(error) if error.is_absent() => Err(Error::NoRun(error)),
         Err(error) => {
@@ -198,7 +199,7 @@ async fn begin(settings: &Settings, is_absent: &Cell<bool>) -> Result<(s3::Folde
             let now = (settings.now)();
             let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason: reason.into(), message }, now, now);
             // What keeps the spec from being read may keep the result from being written: the log has it in any case.
-            if let Err(unwritten) = folder.put("out/result", to_json(&result), true).await {
+            if let Err(unwritten) = folder.put(&folder.keys.result(), to_json(&result), true).await {
                 log::print(&format!("driftless: cannot write the result: {unwritten}"));
             }
             Err(error.into())
@@ -215,7 +216,7 @@ fn scratch(settings: &Settings) -> Result<PathBuf, Error> {
     }
 }
 
-async fn task_id(client: &reqwest::Client, metadata: &str) -> Result<String, reqwest::Error> {
+async fn task_arn(client: &reqwest::Client, metadata: &str) -> Result<String, reqwest::Error> {
     #[derive(Deserialize)]
     struct Task {
         #[serde(rename = "TaskARN")]
@@ -223,17 +224,16 @@ async fn task_id(client: &reqwest::Client, metadata: &str) -> Result<String, req
     }
     let once = || async { client.get(format!("{metadata}/task")).send().await?.error_for_status()?.json::<Task>().await };
     let task = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
-    Ok(keys::task_id(&task.arn).to_owned())
+    Ok(task.arn)
 }
 
 /// Waits for a document that the launcher writes, and shows meanwhile whether S3 answers that it is not there.
-async fn given<T: DeserializeOwned>(
+async fn given<D: Document>(
     folder: &s3::Folder,
-    name: &str,
-    what: &'static str,
+    key: &Key<D>,
     is_absent: &Cell<bool>,
-) -> Result<Result<T, InvalidMessage>, StoreError> {
-    let once = || async { Ok(folder.get(name).await?.bytes().await?) };
+) -> Result<Result<D, InvalidMessage>, StoreError> {
+    let once = || async { Ok(folder.get(key).await?.bytes().await?) };
     let back_off = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(100))
         .with_factor(1.3)
@@ -245,13 +245,13 @@ async fn given<T: DeserializeOwned>(
         error.is_absent() || error.passes()
     };
     let bytes = once.retry(back_off).when(again).await?;
-    Ok(from_json(what, &bytes))
+    Ok(D::parse(&bytes))
 }
 
 async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
     let unread = |error: &dyn std::fmt::Display| format!("cannot read the program's identity: {error}");
-    let identity =
-        given(folder, "in/identity", "identity", &Cell::default()).await.map_err(|error| Failure::platform(unread(&error)))?;
+    let identity = given(folder, &folder.keys.identity(), &Cell::default()).await;
+    let identity = identity.map_err(|error| Failure::platform(unread(&error)))?;
     identity.map_err(|error| Failure::unknown(unread(&error)))
 }
 
@@ -266,7 +266,7 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Time
         let Steps { planned, started, done, failed, current } = gauge.steps.borrow().clone();
         let progress =
             Progress { version: VERSION, at: now(), phase: gauge.phase.get(), planned, started, done, failed, current };
-        if let Err(error) = folder.put("out/progress", to_json(&progress), false).await {
+        if let Err(error) = folder.put(&folder.keys.progress(), to_json(&progress), false).await {
             log.say(&format!("driftless: cannot write the progress: {error}"));
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::Retryable as _;
-use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk};
+use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -80,8 +80,8 @@ impl Log {
         self.said.notify_one();
     }
 
-    /// Stores chunks while the run lasts; `put` writes an object of the task's folder once.
-    pub(crate) async fn keep(&self, put: &impl AsyncFn(String, String) -> Result<(), StoreError>) -> Infallible {
+    /// Stores chunks while the run lasts; `put` writes a chunk, once.
+    pub(crate) async fn keep(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) -> Infallible {
         loop {
             while self.kept.borrow().is_empty() {
                 self.said.notified().await;
@@ -96,7 +96,7 @@ impl Log {
     }
 
     /// Stores the rest, within a short time.
-    pub(crate) async fn finish(&self, put: &impl AsyncFn(String, String) -> Result<(), StoreError>) {
+    pub(crate) async fn finish(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) {
         self.kept.borrow_mut().cut_all();
         match timeout(END_WITHIN, self.store(put)).await {
             Ok(Ok(())) => {}
@@ -105,10 +105,10 @@ impl Log {
         }
     }
 
-    async fn store(&self, put: &impl AsyncFn(String, String) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    async fn store(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) -> Result<(), StoreError> {
         loop {
-            let Some((name, text)) = self.kept.borrow().first() else { return Ok(()) };
-            let once = || put(name.clone(), text.clone());
+            let Some((number, text)) = self.kept.borrow().first() else { return Ok(()) };
+            let once = || put(number, text.clone());
             once.retry(back_off()).when(StoreError::passes).await?;
             self.kept.borrow_mut().stored();
         }
@@ -192,8 +192,8 @@ impl Kept {
     }
 
     /// The next chunk to store: its name and its text.
-    fn first(&self) -> Option<(String, String)> {
-        self.chunks.front().map(|text| (log_chunk(self.next), text.clone()))
+    fn first(&self) -> Option<(u16, String)> {
+        self.chunks.front().map(|text| (self.next, text.clone()))
     }
 
     fn stored(&mut self) {
@@ -218,7 +218,7 @@ mod tests {
 
     /// What was stored, by name, with the seconds after the begin.
     #[derive(Default)]
-    struct Folder(RefCell<BTreeMap<String, (u64, String)>>);
+    struct Folder(RefCell<BTreeMap<u16, (u64, String)>>);
 
     impl Folder {
         fn text(&self) -> String {
@@ -229,9 +229,9 @@ mod tests {
     /// Says `lines`, each so many seconds after the one before, and ends so long after the last.
     async fn run(lines: impl Iterator<Item = (u64, String)>, last: u64) -> Folder {
         let (log, folder, began) = (Log::default(), Folder::default(), Instant::now());
-        let put = async |name: String, text: String| {
-            assert!(text.len() <= MAX_LOG_CHUNK_BYTES, "{name} has {} bytes", text.len());
-            let before = folder.0.borrow_mut().insert(name, (began.elapsed().as_secs(), text));
+        let put = async |number: u16, text: String| {
+            assert!(text.len() <= MAX_LOG_CHUNK_BYTES, "{number} has {} bytes", text.len());
+            let before = folder.0.borrow_mut().insert(number, (began.elapsed().as_secs(), text));
             assert!(before.is_none(), "each chunk is written once");
             Ok(())
         };
@@ -255,8 +255,8 @@ mod tests {
         let line = |seconds, line: &str| (seconds, line.to_owned());
         let folder = run([line(5, "a"), line(1, "b"), line(3, "c"), line(60, "d")].into_iter(), 0).await;
         let stored: Vec<_> = folder.0.into_inner().into_iter().collect();
-        let expected = [("out/log/0001", 7, "a\nb\n"), ("out/log/0002", 11, "c\n"), ("out/log/0003", 69, "d\n")];
-        assert_eq!(stored, expected.map(|(name, at, text)| (name.to_owned(), (at, text.to_owned()))));
+        let expected = [(1, 7, "a\nb\n"), (2, 11, "c\n"), (3, 69, "d\n")];
+        assert_eq!(stored, expected.map(|(number, at, text)| (number, (at, text.to_owned()))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -316,7 +316,7 @@ mod tests {
     async fn bucket_that_refuses_the_log_delays_the_end_by_seconds_and_is_told_once() {
         for status in [403, 503] {
             let (log, tries) = (Log::default(), Cell::new(0));
-            let put = async |_: String, _: String| {
+            let put = async |_: u16, _: String| {
                 tries.set(tries.get() + 1);
                 Err(refused(status))
             };
@@ -339,9 +339,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn chunk_whose_answer_was_lost_is_written_again_as_it_was() {
-        let (log, written) = (Log::default(), RefCell::<Vec<(String, String)>>::default());
-        let put = async |name: String, text: String| {
-            written.borrow_mut().push((name, text));
+        let (log, written) = (Log::default(), RefCell::<Vec<(u16, String)>>::default());
+        let put = async |number: u16, text: String| {
+            written.borrow_mut().push((number, text));
             if written.borrow().len() == 1 { std::future::pending().await } else { Ok(()) }
         };
         let saying = async {
@@ -354,7 +354,7 @@ mod tests {
             never = log.keep(&put) => match never {},
         }
         log.finish(&put).await;
-        let chunk = |number: u16, text: &str| (log_chunk(number), text.to_owned());
+        let chunk = |number, text: &str| (number, text.to_owned());
         assert_eq!(written.into_inner(), [chunk(1, "a\n"), chunk(1, "a\n"), chunk(2, "b\n")]);
     }
 }

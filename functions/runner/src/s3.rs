@@ -14,6 +14,7 @@ use aws_sigv4::{
     sign::v4,
 };
 use backon::ExponentialBuilder;
+use driftless_contract::keys::TaskFolder;
 use http::{
     HeaderName, Method, StatusCode,
     header::{IF_NONE_MATCH, RANGE},
@@ -94,8 +95,7 @@ pub(crate) struct Folder {
     client: Client,
     credentials: Provider,
     endpoint: BucketEndpoint,
-    /// With a slash at the end.
-    prefix: String,
+    pub(crate) keys: TaskFolder,
     now: fn() -> Timestamp,
 }
 
@@ -104,27 +104,27 @@ impl Folder {
         client: Client,
         credentials: Provider,
         endpoint: BucketEndpoint,
-        prefix: String,
+        keys: TaskFolder,
         now: fn() -> Timestamp,
     ) -> Self {
-        Self { client, credentials, endpoint, prefix, now }
+        Self { client, credentials, endpoint, keys, now }
     }
 
     /// An object that must be there.
-    pub(crate) async fn get(&self, name: &str) -> Result<Response, StoreError> {
-        self.send(Method::GET, name, None, Vec::new()).await
+    pub(crate) async fn get(&self, key: &str) -> Result<Response, StoreError> {
+        self.send(Method::GET, key, None, Vec::new()).await
     }
 
     /// `size` bytes, at least one, of an object that must be there, from `offset` on.
-    pub(crate) async fn get_range(&self, name: &str, offset: u64, size: u64) -> Result<Response, StoreError> {
+    pub(crate) async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Response, StoreError> {
         let range = format!("bytes={offset}-{}", offset + size - 1);
-        self.send(Method::GET, name, Some((RANGE, &range)), Vec::new()).await
+        self.send(Method::GET, key, Some((RANGE, &range)), Vec::new()).await
     }
 
     /// Writes an object. One that is written `once` is never overwritten: that it is there already is success, as a try whose
     /// answer was lost is the only one who can have written it.
-    pub(crate) async fn put(&self, name: &str, body: String, once: bool) -> Result<(), StoreError> {
-        match self.send(Method::PUT, name, once.then_some((IF_NONE_MATCH, "*")), body.into_bytes()).await {
+    pub(crate) async fn put(&self, key: &str, body: String, once: bool) -> Result<(), StoreError> {
+        match self.send(Method::PUT, key, once.then_some((IF_NONE_MATCH, "*")), body.into_bytes()).await {
             Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) if once => Ok(()),
             sent => sent.map(drop),
         }
@@ -133,13 +133,12 @@ impl Folder {
     async fn send(
         &self,
         method: Method,
-        name: &str,
+        key: &str,
         header: Option<(HeaderName, &str)>,
         body: Vec<u8>,
     ) -> Result<Response, StoreError> {
         let now = (self.now)();
-        let key = encoded(&format!("{}{name}", self.prefix));
-        let url = format!("{}/{}/{key}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket);
+        let url = format!("{}/{}/{}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket, encoded(key));
         let mut request = http::Request::builder().method(&method).uri(url);
         if let Some((name, value)) = header {
             request = request.header(name, value);
@@ -152,7 +151,8 @@ impl Folder {
             status => {
                 // An answer that breaks off says less, and no less clearly that it is an error.
                 let body = head(response).await;
-                Err(StoreError::Status { method, name: name.to_owned(), status, code: code(&body).to_owned() })
+                let name = key.strip_prefix(&*self.keys).unwrap_or(key).to_owned();
+                Err(StoreError::Status { method, name, status, code: code(&body).to_owned() })
             }
         }
     }

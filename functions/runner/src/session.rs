@@ -419,7 +419,8 @@ impl<'a> Session<'a> {
 
     /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.
     async fn announce(&self, lock: &Lock) -> Result<(), crate::StoreError> {
-        let put = || self.folder.put("out/lock", to_json(lock), false);
+        let key = self.folder.keys.lock();
+        let put = || self.folder.put(&key, to_json(lock), false);
         put.retry(back_off()).when(crate::StoreError::passes).await
     }
 

@@ -229,7 +229,7 @@ pub async fn collect<O: Objects, Q: Queues>(
             .map(|(key, modified)| (key.as_str(), *modified));
         for (folder, tree) in keys::stored_trees(listing) {
             if settings.retention.has_expired(tree, now)
-                && let Some(source) = keys::source_of_trees(name, folder)
+                && let Some(source) = keys::source_of_trees(name, &folder)
                 && its_turn(&source.to_string(), settings.collect_seconds, part_seconds, now)
             {
                 sources.insert(source);

@@ -134,7 +134,7 @@ mod tests {
         path::Path,
     };
 
-    use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, from_json, parse_run_message, to_json};
+    use driftless_contract::{Document as _, FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, parse_run_message, to_json};
     use serde_json::json;
     use tokio::time::sleep;
 
@@ -172,16 +172,16 @@ mod tests {
             handle(&hint.update.name).await
         };
         let deadline = SystemTime::now() + Duration::from_mins(1);
-        let response = batch(event, deadline, |body| from_json("launch hint", body.as_bytes()), absorb, look).await;
+        let response = batch(event, deadline, |body| LaunchHint::parse(body.as_bytes()), absorb, look).await;
         let failed = response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect();
         (handled.into_inner(), failed)
     }
 
     #[test]
     fn every_sample_of_a_queue_is_read() {
-        let hint = |body: &str| from_json::<Hint>("hint", body.as_bytes()).map(drop);
-        let fetch = |body: &str| from_json::<FetchRequest>("fetch request", body.as_bytes()).map(drop);
-        let launch = |body: &str| from_json::<LaunchHint>("launch hint", body.as_bytes()).map(drop);
+        let hint = |body: &str| Hint::parse(body.as_bytes()).map(drop);
+        let fetch = |body: &str| FetchRequest::parse(body.as_bytes()).map(drop);
+        let launch = |body: &str| LaunchHint::parse(body.as_bytes()).map(drop);
         let run = |body: &str| parse_run_message(body).map(drop);
         for (function, read) in
             [("reconciler", &hint as &dyn Fn(&str) -> _), ("fetcher", &fetch), ("launcher", &launch), ("recorder", &run)]

@@ -14,7 +14,9 @@ use std::{fs::File, future::Future};
 
 pub use account::Account;
 pub use batch::{batch, batch_sent};
-use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, TaskHint};
+use driftless_contract::{
+    Document, FetchRequest, Hint, InvalidMessage, Key, LaunchHint, Rewritten, RunHint, TaskHint, WrittenOnce, to_json,
+};
 use driftless_core::{TaskEnd, TaskShape};
 use jiff::Timestamp;
 pub use objects::Bucket;
@@ -93,6 +95,32 @@ pub trait Objects {
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
     /// Deletes the object if it is there.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
+
+    /// Reads a document, if it is there. One that this release cannot read is [`Error::Permanent`].
+    fn read<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
+        async move {
+            let Some(content) = self.get(key).await? else { return Ok(None) };
+            let invalid =
+                |error: InvalidMessage| Error::Permanent { call: format!("s3:GetObject {key}"), message: error.to_string() };
+            D::parse(&content).map(Some).map_err(invalid)
+        }
+    }
+    /// Reads a document that is dispensable: one that this release cannot read counts as absent, and is logged.
+    fn read_if_valid<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
+        async move {
+            let Some(content) = self.get(key).await? else { return Ok(None) };
+            let invalid = |error: &InvalidMessage| tracing::warn!(key = &**key, %error, "document is ignored");
+            Ok(D::parse(&content).inspect_err(invalid).ok())
+        }
+    }
+    /// Writes a document, whether or not there is one.
+    fn write<D: Rewritten>(&self, key: &Key<D>, document: &D) -> impl Future<Output = Result<()>> {
+        self.put(key, to_json(document).into_bytes())
+    }
+    /// Writes a document that is written once; `false` if there is another one, which stays.
+    fn write_once<D: WrittenOnce>(&self, key: &Key<D>, document: &D) -> impl Future<Output = Result<bool>> {
+        self.put_new(key, to_json(document).into_bytes())
+    }
 }
 
 /// The queues. Sending more than once is harmless everywhere.

@@ -1,26 +1,71 @@
-//! Where documents lie in the bucket, and how claims and Updates are named.
+//! The keys of all objects in the bucket, each with the type of its document, and the names of Leases.
 //!
-//! Names of clusters, namespaces and objects are DNS labels or subdomains, so that they are path parts as they are; everything
-//! else is hashed or encoded before it becomes part of a key.
+//! Names of clusters, namespaces and objects are DNS labels or subdomains, so they become path segments unchanged. All other
+//! parts of a key are hashed or encoded.
 
 pub use driftless_core::hash;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt, ops::Deref};
 
 use driftless_core::StoredTree;
 use jiff::Timestamp;
 
-use crate::{ObjectKey, StackId};
+use crate::{
+    FetchOutcome, Identity, InputsRead, Key, Launch, Lock, ObjectKey, Outcome, Owner, Progress, Resources, RunResult, RunSpec,
+    SealedInputs, StackId, TaskRun, UnfitArchitecture,
+};
 
 /// The path part that stands for a source: `<lower-case kind>.<name>`.
 fn source(object: &ObjectKey) -> String {
     format!("{}/{}/{}.{}", object.cluster, object.namespace, object.kind.to_lowercase(), object.name)
 }
 
-/// The folder of a tree, with a trailing slash: it holds `manifest` and `pack`. `digest` is the source's own, such as `sha256:…`.
+/// A folder of the bucket: the prefix of its objects' keys, with a trailing slash.
+macro_rules! folder {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub struct $name(String);
+
+        impl Deref for $name {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+folder! {
+    /// The folder of a stored tree. Trees are never shared between namespaces.
+    TreeFolder
+}
+
+impl TreeFolder {
+    /// The key of the tree's manifest. The manifest is written last: a tree is stored if it is there.
+    #[must_use]
+    pub fn manifest(&self) -> String {
+        format!("{self}manifest")
+    }
+
+    /// The key of the tree's pack, which holds the content of its files.
+    #[must_use]
+    pub fn pack(&self) -> String {
+        format!("{self}pack")
+    }
+}
+
+/// The folder of a tree. `digest` is the one that the source states, such as `sha256:…`.
 #[must_use]
-pub fn tree(object: &ObjectKey, digest: &str) -> String {
-    format!("trees/{}/{}/", source(object), digest.replace(':', "-"))
+pub fn tree(object: &ObjectKey, digest: &str) -> TreeFolder {
+    TreeFolder(format!("trees/{}/{}/", source(object), digest.replace(':', "-")))
 }
 
 /// The folder of all trees of a cluster, with a trailing slash.
@@ -57,15 +102,17 @@ pub fn source_of_trees(cluster: &str, folder: &str) -> Option<ObjectKey> {
     })
 }
 
-/// The trees that a listing of keys and times shows, by folder.
+/// The trees in a listing of keys and times, by folder.
 #[must_use]
-pub fn stored_trees<'a>(listing: impl IntoIterator<Item = (&'a str, Timestamp)>) -> BTreeMap<&'a str, StoredTree> {
-    let mut trees = BTreeMap::<&str, StoredTree>::new();
+pub fn stored_trees<'a>(listing: impl IntoIterator<Item = (&'a str, Timestamp)>) -> BTreeMap<TreeFolder, StoredTree> {
+    let mut trees = BTreeMap::<_, StoredTree>::new();
     for (key, modified) in listing {
-        if let Some(folder) = key.strip_suffix("manifest") {
-            trees.entry(folder).or_default().manifest = Some(modified);
-        } else if let Some(folder) = key.strip_suffix("pack") {
-            trees.entry(folder).or_default().pack = Some(modified);
+        let Some((folder, name)) = key.rsplit_once('/') else { continue };
+        let folder = TreeFolder(format!("{folder}/"));
+        match name {
+            "manifest" => trees.entry(folder).or_default().manifest = Some(modified),
+            "pack" => trees.entry(folder).or_default().pack = Some(modified),
+            _ => {}
         }
     }
     trees
@@ -73,43 +120,140 @@ pub fn stored_trees<'a>(listing: impl IntoIterator<Item = (&'a str, Timestamp)>)
 
 /// How the last fetch of a source ended.
 #[must_use]
-pub fn fetch(object: &ObjectKey) -> String {
-    format!("fetches/{}", source(object))
+pub fn fetch(object: &ObjectKey) -> Key<FetchOutcome> {
+    Key::new(format!("fetches/{}", source(object)))
 }
 
-/// What the Secrets and ConfigMaps of a Stack were when somebody last looked.
+/// What the Secrets and ConfigMaps of a Stack held at their last comparison.
 #[must_use]
-pub fn inputs(cluster: &str, stack_uid: &str) -> String {
-    format!("inputs/{cluster}/{stack_uid}")
+pub fn inputs(cluster: &str, stack_uid: &str) -> Key<InputsRead> {
+    Key::new(format!("inputs/{cluster}/{stack_uid}"))
 }
 
 /// The key of the digests in [`inputs`]: 32 random bytes that only the launcher may read.
 pub const INPUTS_KEY: &str = "keys/inputs";
 
-/// The sealed copy of what the last run of a Stack read from Secrets and ConfigMaps: to destroy what it made when those are gone.
+/// What the last run of a Stack read from Secrets and ConfigMaps, encrypted. A destroy uses it when those are gone.
 #[must_use]
-pub fn sealed(cluster: &str, stack: &StackId) -> String {
-    format!("sealed/{cluster}/{}/{}", stack.namespace, stack.uid)
+pub fn sealed(cluster: &str, stack: &StackId) -> Key<SealedInputs> {
+    Key::new(format!("sealed/{cluster}/{}/{}", stack.namespace, stack.uid))
 }
 
-/// The folder of a run, with a trailing slash: it holds `launch`, `owner` and `outcome`, each written once.
-#[must_use]
-pub fn run(cluster: &str, update_uid: &str) -> String {
-    format!("runs/{cluster}/{update_uid}/")
+folder! {
+    /// The folder of a run.
+    RunFolder
 }
 
-/// The folder of a task, with a trailing slash: `in/` is written by the launcher, `out/` by the runner. The name is what IAM calls
-/// `aws:userid` of the task's credentials.
-#[must_use]
-pub fn task(role_id: &str, task_id: &str) -> String {
-    format!("tasks/{role_id}:{task_id}/")
+impl RunFolder {
+    /// The launch record.
+    #[must_use]
+    pub fn launch(&self) -> Key<Launch> {
+        Key::new(format!("{self}launch"))
+    }
+
+    /// The owner.
+    #[must_use]
+    pub fn owner(&self) -> Key<Owner> {
+        Key::new(format!("{self}owner"))
+    }
+
+    /// The outcome.
+    #[must_use]
+    pub fn outcome(&self) -> Key<Outcome> {
+        Key::new(format!("{self}outcome"))
+    }
 }
 
-/// The folder of the task that wrote `key`, if the key is the progress or the result of one.
+/// The folder of the run of an Update.
 #[must_use]
-pub fn task_of_report(key: &str) -> Option<&str> {
-    let folder = ["out/result", "out/progress"].into_iter().find_map(|report| key.strip_suffix(report))?;
-    (folder.starts_with("tasks/") && folder.matches('/').count() == 2).then_some(folder)
+pub fn run(cluster: &str, update_uid: &str) -> RunFolder {
+    RunFolder(format!("runs/{cluster}/{update_uid}/"))
+}
+
+folder! {
+    /// The folder of a task. The launcher writes `in/`, the runner writes `out/`. Its name is the task's `aws:userid` in IAM.
+    TaskFolder
+}
+
+impl TaskFolder {
+    /// The run of the task.
+    #[must_use]
+    pub fn run(&self) -> Key<TaskRun> {
+        Key::new(format!("{self}in/run"))
+    }
+
+    /// What the runner is to do.
+    #[must_use]
+    pub fn spec(&self) -> Key<RunSpec> {
+        Key::new(format!("{self}in/spec"))
+    }
+
+    /// The tokens of the program.
+    #[must_use]
+    pub fn identity(&self) -> Key<Identity> {
+        Key::new(format!("{self}in/identity"))
+    }
+
+    /// The manifest of the tree.
+    #[must_use]
+    pub fn manifest(&self) -> String {
+        format!("{self}in/manifest")
+    }
+
+    /// The pack of the tree.
+    #[must_use]
+    pub fn pack(&self) -> String {
+        format!("{self}in/pack")
+    }
+
+    /// The progress of the run.
+    #[must_use]
+    pub fn progress(&self) -> Key<Progress> {
+        Key::new(format!("{self}out/progress"))
+    }
+
+    /// The lock that pulumi takes in the backend.
+    #[must_use]
+    pub fn lock(&self) -> Key<Lock> {
+        Key::new(format!("{self}out/lock"))
+    }
+
+    /// The result of the run.
+    #[must_use]
+    pub fn result(&self) -> Key<RunResult> {
+        Key::new(format!("{self}out/result"))
+    }
+
+    /// The key of a chunk of the log. Each is written once, in order and without gaps, as UTF-8: whole lines that the runner
+    /// printed, with secrets masked. The first absent chunk ends the log so far.
+    #[must_use]
+    pub fn log_chunk(&self, number: u16) -> String {
+        format!("{self}out/log/{}", log_number(number))
+    }
+}
+
+/// The folder of a task, by its ARN or id. `role_id` is the unique id of the task role.
+#[must_use]
+pub fn task(role_id: &str, arn: &str) -> TaskFolder {
+    TaskFolder(format!("tasks/{role_id}:{}/", task_id(arn)))
+}
+
+/// What a task reports in its folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// [`TaskFolder::progress`]
+    Progress,
+    /// [`TaskFolder::result`]
+    Result,
+}
+
+/// The folder of the task that wrote `key`, if the key is that of a report.
+#[must_use]
+pub fn task_of_report(key: &str) -> Option<(TaskFolder, Report)> {
+    let of = |name: &str, report| key.strip_suffix(name).map(|folder| (folder, report));
+    let (folder, report) = of("out/result", Report::Result).or_else(|| of("out/progress", Report::Progress))?;
+    let is_task = folder.starts_with("tasks/") && folder.matches('/').count() == 2;
+    is_task.then(|| (TaskFolder(folder.into()), report))
 }
 
 /// A task's log has no more chunks than this, numbered from 1. Enough for a run of a day.
@@ -124,29 +268,22 @@ pub fn log_number(number: u16) -> String {
     format!("{number:04}")
 }
 
-/// The name of a chunk of a task's log in the task's folder. Each is written once, in order and without gaps, as UTF-8: whole lines of
-/// what the runner printed, secrets masked. The first that is absent ends the log as it is now.
-#[must_use]
-pub fn log_chunk(number: u16) -> String {
-    format!("out/log/{}", log_number(number))
-}
-
 /// The locks that dead runs left in their backend, by claim.
 #[must_use]
-pub fn lock(cluster: &str, claim: &str) -> String {
-    format!("locks/{cluster}/{claim}")
+pub fn lock(cluster: &str, claim: &str) -> Key<Lock> {
+    Key::new(format!("locks/{cluster}/{claim}"))
 }
 
-/// [`crate::Resources`], by claim.
+/// How many resources the last run left, by claim.
 #[must_use]
-pub fn resources(cluster: &str, claim: &str) -> String {
-    format!("resources/{cluster}/{claim}")
+pub fn resources(cluster: &str, claim: &str) -> Key<Resources> {
+    Key::new(format!("resources/{cluster}/{claim}"))
 }
 
-/// [`crate::UnfitArchitecture`] of a run's namespace, by [`driftless_core::TaskShape::images`].
+/// The architecture that images of a namespace do not support, by [`driftless_core::TaskShape::images`].
 #[must_use]
-pub fn architecture(update: &ObjectKey, images: &str) -> String {
-    format!("architectures/{}/{}/{images}", update.cluster, update.namespace)
+pub fn architecture(update: &ObjectKey, images: &str) -> Key<UnfitArchitecture> {
+    Key::new(format!("architectures/{}/{}/{images}", update.cluster, update.namespace))
 }
 
 /// The last part of a task's ARN.
@@ -175,11 +312,12 @@ mod tests {
 
     #[test]
     fn only_a_report_in_a_tasks_own_folder_names_a_task() {
-        for report in ["result", "progress"] {
-            assert_eq!(task_of_report(&format!("tasks/AROA1:abc/out/{report}")), Some("tasks/AROA1:abc/"));
-        }
-        for other in ["out/lock", &log_chunk(1)] {
-            assert_eq!(task_of_report(&format!("tasks/AROA1:abc/{other}")), None);
+        let task = task("AROA1", "arn:aws:ecs:r:1:task/c/abc");
+        assert_eq!(&*task, "tasks/AROA1:abc/");
+        assert_eq!(task_of_report(&task.result()), Some((task.clone(), Report::Result)));
+        assert_eq!(task_of_report(&task.progress()), Some((task.clone(), Report::Progress)));
+        for other in [&*task.lock(), &task.log_chunk(1)] {
+            assert_eq!(task_of_report(other), None);
         }
         assert_eq!(task_of_report("tasks/AROA1:abc/out/x/out/result"), None);
         assert_eq!(task_of_report("runs/c/u/out/result"), None);
@@ -197,21 +335,22 @@ mod tests {
         let folder = tree(&source, "sha256:00");
         let found = source_of_trees(&source.cluster, &folder).unwrap();
         assert_eq!((found.kind.as_str(), found.name.as_str()), ("ocirepository", "a.b"));
-        assert_eq!((tree(&found, "sha256:00"), fetch(&found)), (folder.clone(), fetch(&source)));
+        assert_eq!((tree(&found, "sha256:00"), &*fetch(&found)), (folder.clone(), &*fetch(&source)));
         assert!(folder.starts_with(&trees(&source)));
         assert_eq!(source_of_trees("other", &folder), None);
 
-        let (written, keys) = (Timestamp::UNIX_EPOCH, [format!("{folder}manifest"), format!("{folder}pack")]);
+        let (written, keys) = (Timestamp::UNIX_EPOCH, [folder.manifest(), folder.pack()]);
         let stored = stored_trees(keys.iter().map(|key| (key.as_str(), written)));
-        assert_eq!(stored, [(folder.as_str(), StoredTree { manifest: Some(written), pack: Some(written) })].into());
+        assert_eq!(stored, [(folder, StoredTree { manifest: Some(written), pack: Some(written) })].into());
     }
 
     /// The policies of the bucket and of the task role name chunks by four characters.
     #[test]
     fn names_of_log_chunks_sort_as_their_numbers_and_have_four_characters() {
-        let names: Vec<_> = (1..=MAX_LOG_CHUNKS).map(log_chunk).collect();
-        assert!(names.is_sorted() && names[0] == "out/log/0001" && names[399] == "out/log/0400");
-        assert!(names.iter().all(|name| name.len() == "out/log/????".len()));
+        let task = task("AROA1", "abc");
+        let keys: Vec<_> = (1..=MAX_LOG_CHUNKS).map(|number| task.log_chunk(number)).collect();
+        assert!(keys.is_sorted() && keys[0] == "tasks/AROA1:abc/out/log/0001" && keys[399].ends_with("/0400"));
+        assert!(keys.iter().all(|key| key.len() == keys[0].len()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Every document has a `version` and refuses fields that it does not know: two releases that disagree say so at once, and the
 //! message goes to its dead-letter queue with the reason in the log. No message carries a fact to act on; see [`Hint`].
 
+mod document;
 mod fetch;
 mod hint;
 pub mod keys;
@@ -11,11 +12,12 @@ mod outputs;
 mod report;
 mod run;
 
+pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, Operation};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
-pub use message::{InvalidMessage, LaunchHint, RunHint, RunMessage, TaskHint, from_json, parse_run_message, to_json};
+pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
 pub use report::{
     Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult, Verdict, reason,

@@ -1,56 +1,6 @@
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
-use crate::{ObjectKey, VERSION, hint::following};
-
-/// A message or document that cannot be read. It is a bug or another release's, never a passing condition: it belongs into the
-/// dead-letter queue.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidMessage {
-    /// Not JSON, or not of the shape. serde's words name the field; values are not repeated, as they could be secret.
-    #[error("not a {what} that this release can read: {error}")]
-    Shape {
-        /// What was expected.
-        what: &'static str,
-        /// Where and why.
-        error: String,
-    },
-    /// Another release's.
-    #[error("a {what} of version {found}; this release reads version {VERSION}")]
-    Version {
-        /// What was expected.
-        what: &'static str,
-        /// The version found.
-        found: u32,
-    },
-}
-
-/// Reads a message or document and checks its version.
-pub fn from_json<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, InvalidMessage> {
-    #[derive(Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    // serde_json quotes the offending value in type errors; line and column tell enough.
-    let shape = |error: serde_json::Error| InvalidMessage::Shape {
-        what,
-        error: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
-    };
-    let Versioned { version } = serde_json::from_slice(bytes).map_err(shape)?;
-    if version != VERSION {
-        return Err(InvalidMessage::Version { what, found: version });
-    }
-    serde_json::from_slice(bytes).map_err(shape)
-}
-
-/// Writes a message or document.
-///
-/// # Panics
-/// Never: all our documents have string keys and no failing serializer.
-#[must_use]
-#[expect(clippy::expect_used, reason = "documents of this crate always serialize")]
-pub fn to_json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("a document of this crate serializes")
-}
+use crate::{Document as _, InvalidMessage, ObjectKey, VERSION, hint::following};
 
 /// The message of the `launches` queue: an Update may want a task started, or stopped; or what a Stack's runs read may have changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -173,7 +123,6 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
         #[serde(rename = "taskArn")]
         task_arn: String,
     }
-    let what = "message of the runs queue";
     match serde_json::from_str::<Foreign>(body) {
         Ok(Foreign::S3 { records }) => {
             Ok(RunMessage::Objects(records.iter().map(|record| form_decode(&record.s3.object.key)).collect()))
@@ -181,7 +130,7 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
         Ok(Foreign::Ecs { detail }) => Ok(RunMessage::Task { arn: detail.task_arn }),
         Ok(Foreign::Live(TaskHint { version: VERSION, task })) => Ok(RunMessage::Live { arn: task }),
         Ok(Foreign::Test { event }) if event == "s3:TestEvent" => Ok(RunMessage::Test),
-        Ok(Foreign::Test { .. } | Foreign::Live(_)) | Err(_) => from_json(what, body.as_bytes()).map(RunMessage::Hint),
+        Ok(Foreign::Test { .. } | Foreign::Live(_)) | Err(_) => RunHint::parse(body.as_bytes()).map(RunMessage::Hint),
     }
 }
 
@@ -208,6 +157,7 @@ fn form_decode(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::to_json;
 
     #[test]
     fn the_runs_queue_carries_messages_of_ours_of_s3_and_of_ecs() {

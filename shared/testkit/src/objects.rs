@@ -5,7 +5,7 @@ use std::{
 };
 
 use driftless_aws::{Error, Objects, Result};
-use driftless_contract::{RunMessage, keys};
+use driftless_contract::{Document, Key, RunMessage, keys};
 use jiff::Timestamp;
 
 use crate::{Message, State, World, lost};
@@ -22,6 +22,16 @@ impl World {
 }
 
 impl World {
+    /// A document of the bucket.
+    ///
+    /// # Panics
+    /// If the document is not valid.
+    #[must_use]
+    #[expect(clippy::expect_used, reason = "for tests")]
+    pub fn document<D: Document>(&self, key: &Key<D>) -> Option<D> {
+        self.objects().get(&**key).map(|content| D::parse(content).expect("a valid document"))
+    }
+
     /// Archives an object: S3 has it and does not give it.
     pub fn archive(&self, key: &str) {
         self.state().archived.insert(key.into());

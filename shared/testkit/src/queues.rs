@@ -35,7 +35,7 @@ pub(crate) struct Queued {
 impl Queued {
     fn group(&self) -> Option<String> {
         match &self.message {
-            Message::Fetch(request) => Some(keys::fetch(&request.source)),
+            Message::Fetch(request) => Some(keys::fetch(&request.source).to_string()),
             _ => None,
         }
     }

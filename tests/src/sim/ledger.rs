@@ -637,5 +637,5 @@ fn tree_of(update: &Update) -> Option<String> {
         namespace: update.stack(SYSTEM).map_or_else(|| update.namespace(), |stack| Some(stack.namespace))?,
         name: source.name.clone(),
     };
-    Some(keys::tree(&source, tree.digest.as_ref()?))
+    Some(keys::tree(&source, tree.digest.as_ref()?).to_string())
 }

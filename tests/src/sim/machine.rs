@@ -465,7 +465,7 @@ impl Machine {
         // While a message of a group is in flight, no other is delivered.
         if let Message::Fetch(request) = &message
             && self.invocations.iter().any(|other| {
-                matches!(&other.message, Some(Message::Fetch(other)) if keys::fetch(&other.source) == keys::fetch(&request.source))
+                matches!(&other.message, Some(Message::Fetch(other)) if *keys::fetch(&other.source) == *keys::fetch(&request.source))
             })
         {
             return self.redeliver(message, 5);

@@ -2,7 +2,7 @@
 
 use driftless_api::Update;
 use driftless_aws::Objects;
-use driftless_contract::{Drift, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, from_json, keys, to_json};
+use driftless_contract::{Document as _, Drift, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, keys, to_json};
 use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{LiveTask, World};
@@ -118,7 +118,7 @@ impl Runner {
     }
 
     fn folder(&self) -> String {
-        keys::task(ROLE, keys::task_id(&self.arn))
+        keys::task(ROLE, &self.arn).to_string()
     }
 
     /// Its Update was deleted: half of the operations end only if they are told to.
@@ -217,7 +217,7 @@ impl Runner {
     fn begin(&mut self, document: &[u8], world: &World, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
         let now = world.now();
         let folder = self.folder();
-        let spec: RunSpec = match from_json("spec", document) {
+        let spec = match RunSpec::parse(document) {
             Ok(spec) => spec,
             Err(error) => return ledger.violate(|| format!("3: a runner cannot read its spec: {error}")),
         };

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_s3::primitives::ByteStream;
 use driftless_api::Update;
-use driftless_contract::{Launch, RunResult, Verdict, from_json, to_json};
+use driftless_contract::{Document as _, Launch, RunResult, Verdict, to_json};
 use driftless_tests::{
     scenario::{Handle, RUN, Source},
     world::ready,
@@ -103,7 +103,7 @@ async fn annotation_cannot_lengthen_the_limit_of_a_run() -> Result<()> {
     let update = wait(&team, "long", "to be complete", Update::is_complete).await?;
     let key = format!("runs/world/{}/launch", update.uid().context("a uid")?);
     let object = s3(&world, None).await?.get_object().bucket(world.get("WORLD_BUCKET")?).key(&key).send().await?;
-    let launch: Launch = from_json("launch record", &object.body.collect().await?.into_bytes())?;
+    let launch = Launch::parse(&object.body.collect().await?.into_bytes())?;
     assert_eq!(launch.request.context("a request")?.limits.max_seconds, Some(82_800));
     team.clear().await
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, from_json, keys};
+use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, WatchNamespaces};
 use driftless_source::{Limits, Manifest};
 use driftless_testkit::{CLUSTER, Faults, World};
@@ -148,7 +148,7 @@ impl Site {
         let ports = Ports { cluster: &self.world, objects: &self.world, queues: &self.world, artifacts: &NoArtifacts };
         let request = FetchRequest { version: VERSION, source: key.clone(), hops: 0, collect: false };
         Box::pin(handle(&ports, &self.settings, &request, self.world.now(), || self.world.now())).await.unwrap();
-        from_json("fetch outcome", &self.world.objects()[&keys::fetch(key)]).unwrap()
+        self.world.document(&keys::fetch(key)).unwrap()
     }
 
     /// The commit that a look came to, and its files.

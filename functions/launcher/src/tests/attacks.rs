@@ -11,7 +11,7 @@ fn sealed(world: &World) -> (String, Vec<u8>) {
     let key = keys::sealed(CLUSTER, &stack);
     let document = to_json(&SealedInputs { version: VERSION, stack, env, config: Vec::new(), files: Vec::new() }).into_bytes();
     world.drive(world.put_sealed(&key, document.clone())).unwrap().unwrap();
-    (key, document)
+    (key.to_string(), document)
 }
 
 /// A workspace that reads a Secret which is not there.
@@ -123,7 +123,7 @@ fn record_of_an_earlier_release_starts_no_run() {
     looked(&world, &hint("u"));
     world.set_faults(Faults::NONE);
     let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
-    let launch: Launch = from_json("launch record", &world.objects()[&key]).unwrap();
+    let launch = Launch::parse(&world.objects()[&key]).unwrap();
     world.drive(world.put(&key, to_json(&Launch { request: None, ..launch }).into_bytes())).unwrap().unwrap();
     looked(&world, &hint("u"));
     assert!(world.live_tasks().is_empty());

@@ -143,7 +143,7 @@ fn outputs_are_not_secret_if_the_stack_says_so() {
         assert_eq!(spec(&world).not_secret, expected, "{kind}");
         // What was recorded stays, whatever becomes of the annotation.
         let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))];
-        assert_eq!(from_json::<Launch>("launch record", launch).unwrap().request.unwrap().not_secret, expected);
+        assert_eq!(Launch::parse(launch).unwrap().request.unwrap().not_secret, expected);
     }
 }
 

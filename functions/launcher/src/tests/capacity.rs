@@ -26,7 +26,7 @@ fn a_launch_that_ecs_refuses_is_another_request_the_next_time() {
 
 /// The launch record of the Update `n/u`.
 fn launch_record(world: &World) -> Launch {
-    from_json("launch", &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))]).unwrap()
+    world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap()
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
     let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
     let mut written: Value = serde_json::from_slice(&world.objects()[&key]).unwrap();
     assert_eq!(written.as_object_mut().unwrap().remove("spot"), Some(json!(true)));
-    let launch: Launch = from_json("launch", written.to_string().as_bytes()).unwrap();
+    let launch = Launch::parse(written.to_string().as_bytes()).unwrap();
     assert!(!Launch { attempt: 0, ..launch }.is_on_spot());
 }
 

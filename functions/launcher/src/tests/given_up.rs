@@ -50,7 +50,7 @@ fn suspend(world: &World) {
 fn outcome(world: &World) -> String {
     looked(world, &hint("u"));
     let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
-    let given_up = owner.is_some_and(|owner| from_json::<Owner>("owner", &owner).unwrap().task.is_none());
+    let given_up = owner.is_some_and(|owner| Owner::parse(&owner).unwrap().task.is_none());
     assert_eq!(tells_recorder_of(&received(world), "u"), given_up);
     if given_up { "given up".into() } else { waits(world, "u").0 }
 }
@@ -121,7 +121,7 @@ fn the_sealed_copy_goes_with_the_first_run_that_wants_none() {
         world.drive(world.put(&sealed, b"old".to_vec())).unwrap().unwrap();
         looked(&world, &hint("u"));
         assert!(inbox(&world).contains_key("spec"));
-        let now = world.objects().get(&sealed).map(|sealed| if sealed == b"old" { "old" } else { "new" });
+        let now = world.objects().get(&*sealed).map(|sealed| if sealed == b"old" { "old" } else { "new" });
         assert_eq!(now.unwrap_or("none"), left, "{operation} {more}");
     }
 }

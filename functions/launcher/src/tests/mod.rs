@@ -10,7 +10,9 @@ mod stacks;
 
 use std::collections::BTreeMap;
 
-use driftless_contract::{ConfigValue, File, Identity, ObjectKey, RunMessage, RunSpec, StackId};
+use driftless_contract::{
+    ConfigValue, Document as _, File, Identity, ObjectKey, RunMessage, RunSpec, StackId, UnfitArchitecture, to_json,
+};
 use driftless_testkit::{CLUSTER, Faults, Message, World};
 use serde_json::{Value, json};
 
@@ -92,7 +94,7 @@ fn waits(world: &World, name: &str) -> (String, String) {
 /// Why an Update has no task and never will have one.
 fn refused(world: &World, name: &str) -> String {
     let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))];
-    let Owner { task, refused, .. } = from_json("owner", owner).unwrap();
+    let Owner { task, refused, .. } = Owner::parse(owner).unwrap();
     assert_eq!(task, None);
     refused.unwrap()
 }
@@ -106,11 +108,11 @@ fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
 }
 
 fn spec(world: &World) -> RunSpec {
-    from_json("spec", &inbox(world)["spec"]).unwrap()
+    RunSpec::parse(&inbox(world)["spec"]).unwrap()
 }
 
 fn identity(world: &World) -> Identity {
-    from_json("identity", &inbox(world)["identity"]).unwrap()
+    Identity::parse(&inbox(world)["identity"]).unwrap()
 }
 
 fn received(world: &World) -> Vec<Message> {

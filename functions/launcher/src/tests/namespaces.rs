@@ -68,7 +68,7 @@ fn what_began_while_a_namespace_was_ours_ends_and_nothing_else_begins() {
         assert_eq!(tells_recorder_of(&received(&world), name), name != "new", "{name}");
     }
     let owner = |name: &str| world.objects().get(&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))).cloned();
-    let task = |name: &str| owner(name).map(|owner| from_json::<Owner>("owner", &owner).unwrap().task);
+    let task = |name: &str| owner(name).map(|owner| Owner::parse(&owner).unwrap().task);
     assert!(matches!((task("running"), task("refused"), task("new")), (Some(Some(_)), Some(None), None)));
     assert_eq!(world.live_tasks().len(), 1);
     let update = update(&world, "running");

@@ -51,7 +51,7 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     let folder = keys::run(CLUSTER, "uid-u");
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-    let launch: Launch = from_json("launch", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch: Launch = world.document(&folder.launch()).unwrap();
     let (update, task) = (update(&world, "u"), &world.live_tasks()[0].arn);
     world.drive(tend(&ports, &settings(), &hint("u"), &update, Some(&launch), task, world.now())).unwrap().unwrap();
     assert_eq!(inbox(&world).into_keys().collect::<Vec<_>>(), ["run"]);
@@ -77,6 +77,6 @@ fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let name = key("Update", "n", "u").to_string();
     assert_eq!(of(&lines[0], ["cluster", "update", "StartDelay"]), [json!(CLUSTER), json!(name), json!(90.0)]);
-    let launch: Launch = from_json("launch", &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))]).unwrap();
+    let launch: Launch = world.document(&keys::run(CLUSTER, "uid-u").launch()).unwrap();
     assert_eq!(launch.size, Some(TaskSize { cpu: 512, memory_mib: 1024 }));
 }

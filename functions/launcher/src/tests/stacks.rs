@@ -201,7 +201,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     assert!(token.token.ends_with("for vault"), "{}", token.token);
     let values = |spec: RunSpec| spec.config.into_iter().map(|config| config.value).collect::<Vec<_>>();
     assert!(values(given) == [ConfigValue::String("PEM".into()), ConfigValue::String(token.token.clone())]);
-    let sealed = world.objects()[&keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() })].clone();
+    let sealed = world.objects()[&*keys::sealed(CLUSTER, &StackId { namespace: "n".into(), uid: "uid-s".into() })].clone();
 
     for (template, config, events) in [(template, 2, 0), (json!({}), 1, 1)] {
         let world = quiet();

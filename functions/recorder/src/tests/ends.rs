@@ -12,7 +12,7 @@ fn ended(end: &TaskEnd, verdict: Option<Verdict>, began: bool) -> Outcome {
             put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
         }
     });
-    from_json("outcome", &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))]).unwrap()
+    world.document(&keys::run(CLUSTER, "uid").outcome()).unwrap()
 }
 
 /// A world whose run was recorded after its task stopped with these reports.
@@ -25,7 +25,7 @@ fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
 /// Has the run of a world recorded after its task stopped with these reports.
 fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str)) {
     let folder = keys::run(CLUSTER, "uid");
-    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch: Launch = world.document(&folder.launch()).unwrap();
     let Started::Task { arn } = world.drive(Tasks::run(world, &launch)).unwrap().unwrap() else { panic!("no task") };
     let owner = Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() };
     put(world, &format!("{folder}owner"), &to_json(&owner));
@@ -98,7 +98,7 @@ fn images_for_another_processor_have_it_in_the_next_run() {
     ] {
         let world = world(&of_stack(), &json!({}));
         let folder = keys::run(CLUSTER, "uid");
-        let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+        let launch: Launch = world.document(&folder.launch()).unwrap();
         put(&world, &format!("{folder}launch"), &to_json(&Launch { tried: tried.clone(), ..launch }));
         let end = if reported { &TaskEnd { code: Some(StopCode::Exited), ..TaskEnd::default() } } else { &refused };
         recorded_after(&world, end, |world, task| {
@@ -108,10 +108,10 @@ fn images_for_another_processor_have_it_in_the_next_run() {
                 put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
             }
         });
-        let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
+        let outcome: Outcome = world.document(&folder.outcome()).unwrap();
         assert!(outcome.platform_failure && message(&outcome).contains(expected), "{outcome:?}");
-        let unfit = world.objects().get(&keys::architecture(&key("n", "u"), "images")).cloned();
-        let unfit = unfit.map(|document| from_json::<UnfitArchitecture>("architecture", &document).unwrap());
+        let unfit = world.objects().get(&*keys::architecture(&key("n", "u"), "images")).cloned();
+        let unfit = unfit.map(|document| UnfitArchitecture::parse(&document).unwrap());
         assert_eq!(unfit, tried.map(|_| UnfitArchitecture { version: VERSION, architecture }));
     }
 }
@@ -144,7 +144,7 @@ fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
 fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, "uid");
-    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch: Launch = world.document(&folder.launch()).unwrap();
     let Started::Task { arn } = world.drive(Tasks::run(&world, &Launch { spot: true, ..launch })).unwrap().unwrap() else {
         panic!("no task")
     };
@@ -158,7 +158,7 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
     let result = RunResult { verdict, ..succeeded(&world) };
     put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&result));
     look(&world);
-    let outcome: Outcome = from_json("outcome", &world.objects()[&format!("{folder}outcome")]).unwrap();
+    let outcome: Outcome = world.document(&folder.outcome()).unwrap();
     assert!(outcome.platform_failure && message(&outcome).starts_with("Fargate Spot took the capacity back: told to stop"));
 }
 
@@ -166,7 +166,7 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
 fn outcome_of_an_earlier_release_is_read() {
     let outcome = ended(&TaskEnd { code: Some(StopCode::Spot), ..TaskEnd::default() }, None, true);
     let earlier = to_json(&outcome).replace("platformFailure", "reclaimed");
-    assert_eq!(from_json::<Outcome>("outcome", earlier.as_bytes()).unwrap(), outcome);
+    assert_eq!(Outcome::parse(earlier.as_bytes()).unwrap(), outcome);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
             };
             put(world, &format!("{task}out/lock"), &to_json(&lock));
         });
-        let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
+        let kept: Lock = world.document(&keys::lock(CLUSTER, CLAIM)).unwrap();
         assert_eq!(kept.not_after, Some(not_after), "{stopped_at:?}");
     }
 }
@@ -213,7 +213,7 @@ fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
             // The earlier locks that a task names do not count.
             put(world, &format!("{task}out/lock"), &to_json(&Lock { earlier: vec![lock(9)], ..lock(pid) }));
         });
-        let kept: Lock = from_json("lock", &world.objects()[&keys::lock(CLUSTER, CLAIM)]).unwrap();
+        let kept: Lock = world.document(&keys::lock(CLUSTER, CLAIM)).unwrap();
         assert_eq!(kept, Lock { earlier: earlier.into_iter().map(lock).collect(), ..lock(pid) });
     }
 }
@@ -227,6 +227,6 @@ fn task_that_ecs_does_not_know_is_gone_after_ten_minutes() {
     assert_eq!(outcome(), None, "ECS may not know a new task yet");
     world.advance(SignedDuration::from_secs(1));
     look(&world);
-    let outcome: Outcome = from_json("outcome", &outcome().unwrap()).unwrap();
+    let outcome = Outcome::parse(&outcome().unwrap()).unwrap();
     assert!(message(&outcome).contains("ECS does not know it any more"), "{}", message(&outcome));
 }

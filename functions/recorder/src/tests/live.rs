@@ -6,7 +6,7 @@ use super::*;
 fn live(limits: RunLimits) -> (World, String) {
     let world = world(&of_stack(), &json!({}));
     let folder = keys::run(CLUSTER, "uid");
-    let launch: Launch = from_json("launch record", &world.objects()[&format!("{folder}launch")]).unwrap();
+    let launch: Launch = world.document(&folder.launch()).unwrap();
     let launch = Launch { request: Some(RunRequest { spec: json!({}), stack: None, limits, not_secret: vec![] }), ..launch };
     put(&world, &format!("{folder}launch"), &to_json(&launch));
     let Started::Task { arn } = world.drive(Tasks::run(&world, &launch)).unwrap().unwrap() else { panic!("no task") };
@@ -78,7 +78,7 @@ fn run_of_an_update_that_cannot_be_read_goes_on_within_its_limits_and_is_recorde
     let objects = world.objects();
     assert!(objects.contains_key(&format!("{}outcome", keys::run(CLUSTER, "uid"))), "{:?}", objects.keys());
     assert!(
-        is_stopping(&world) && !is_claimed(&world) && !objects.keys().any(|key| key.starts_with(&task)),
+        is_stopping(&world) && !is_claimed(&world) && !objects.keys().any(|key| key.starts_with(&*task)),
         "{:?}",
         objects.keys()
     );

@@ -1,6 +1,6 @@
 //! The log of a run in its ConfigMap.
 
-use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, log_chunk};
+use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS};
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn running() -> World {
 
 /// Stores a part as the task does.
 fn log(world: &World, number: u16, text: impl Into<Vec<u8>>) {
-    world.drive(world.put(&format!("{TASK}{}", log_chunk(number)), text.into())).unwrap().unwrap();
+    world.drive(world.put(&keys::task(ROLE, "t").log_chunk(number), text.into())).unwrap().unwrap();
 }
 
 fn config_map(world: &World) -> Option<Value> {
@@ -125,7 +125,7 @@ fn whatever_a_task_logs_is_bounded_text_without_control_characters() {
     log(&world, 2, vec![0; 1 << 20]);
     log(&world, 3, "not given");
     log(&world, 4, "after the gap");
-    world.archive(&format!("{TASK}{}", log_chunk(3)));
+    world.archive(&keys::task(ROLE, "t").log_chunk(3));
     report(&world, &succeeded(&world));
     look(&world);
     assert_eq!(update(&world)["status"]["conditions"][2]["status"], "True");

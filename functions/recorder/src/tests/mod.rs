@@ -8,7 +8,7 @@ mod outputs;
 use driftless_api::names;
 use driftless_aws::Started;
 use driftless_contract::{
-    Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, Resources, RunLimits, RunRequest, TaskSize,
+    Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, RunLimits, RunRequest, TaskSize, to_json,
 };
 use driftless_core::{Admissions, Applicant, Architecture};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
@@ -203,7 +203,7 @@ fn ours(world: &World) -> Value {
 /// The run was launched as one that changes nothing, or not.
 fn looks(world: &World, preview: bool) {
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
-    let launch: Launch = from_json("launch record", &world.objects()[&key]).unwrap();
+    let launch = Launch::parse(&world.objects()[&key]).unwrap();
     put(world, &key, &to_json(&Launch { preview, ..launch }));
 }
 
@@ -331,7 +331,7 @@ fn what_a_look_for_drift_found_is_recorded_and_shown() {
         look(&world);
         assert_eq!(ours(&world)["summary"], summary);
         let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
-        let Some(found) = from_json::<Outcome>("outcome", outcome).unwrap().drift else {
+        let Some(found) = Outcome::parse(outcome).unwrap().drift else {
             assert!(!preview, "only a run that looks has drift");
             continue;
         };
@@ -345,8 +345,8 @@ fn a_run_that_changes_nothing_leaves_what_is_known_of_the_one_before() {
     for (preview, left) in [(true, "known"), (false, "")] {
         let world = world(&of_stack(), &json!({}));
         looks(&world, preview);
-        for key in [keys::lock(CLUSTER, CLAIM), keys::resources(CLUSTER, CLAIM)] {
-            put(&world, &key, "known");
+        for key in [&*keys::lock(CLUSTER, CLAIM), &*keys::resources(CLUSTER, CLAIM)] {
+            put(&world, key, "known");
         }
         report(&world, &RunResult { changes: [("same".to_owned(), 3)].into(), ..succeeded(&world) });
         look(&world);
@@ -376,8 +376,7 @@ fn how_many_resources_a_run_left_is_told_to_the_next() {
     let changes = changes.map(|(operation, count)| (operation.to_owned(), count)).into();
     report(&world, &RunResult { changes, ..succeeded(&world) });
     look(&world);
-    let left = &world.objects()[&keys::resources(CLUSTER, CLAIM)];
-    assert_eq!(from_json::<Resources>("resources", left).unwrap().count, 6);
+    assert_eq!(world.document(&keys::resources(CLUSTER, CLAIM)).unwrap().count, 6);
 }
 
 #[test]
@@ -514,7 +513,7 @@ fn message_of_a_run_that_changed_something_is_in_its_status() {
         let world = world(&of_stack(), &json!({}));
         world.insert(driftless_api::merge(update(&world), &json!({ "spec": { "message": "why" } })));
         let launch = format!("{}launch", keys::run(CLUSTER, "uid"));
-        let recorded: Launch = from_json("launch record", &world.objects()[&launch]).unwrap();
+        let recorded = Launch::parse(&world.objects()[&launch]).unwrap();
         put(&world, &launch, &to_json(&Launch { preview, ..recorded }));
         report(&world, &succeeded(&world));
         look(&world);
@@ -529,7 +528,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     report(&world, &succeeded(&world));
     look(&world);
     let outcome = world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone();
-    let outcome: Outcome = from_json("outcome", &outcome).unwrap();
+    let outcome = Outcome::parse(&outcome).unwrap();
 
     world.insert(running.clone());
     let stale: Update = serde_json::from_value(update(&world)).unwrap();

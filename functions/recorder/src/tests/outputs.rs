@@ -11,7 +11,7 @@ fn large_outputs_never_fail_a_run() {
     look(&world);
     let outcome = &world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))];
     assert!(outcome.len() < 4 << 10, "{}", outcome.len());
-    let shown = from_json::<Outcome>("outcome", outcome).unwrap().outputs.unwrap();
+    let shown = Outcome::parse(outcome).unwrap().outputs.unwrap();
     let [huge, large] = ["huge", "large"].map(|name| shown[name].as_str().unwrap());
     assert!(
         huge.starts_with("[not kept: ") && large.contains("see key \"large\" of Secret \"u-stack-outputs\""),

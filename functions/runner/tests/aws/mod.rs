@@ -13,8 +13,8 @@ use std::{
 };
 
 use driftless_contract::{
-    Config, ConfigValue, ObjectKey, Operation, Phase, RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION, Verdict,
-    from_json, to_json,
+    Config, ConfigValue, Document, ObjectKey, Operation, Phase, RunId, RunLimits, RunResult, RunSource, RunSpec, VERSION,
+    Verdict, to_json,
 };
 use driftless_source::{Digest, Manifest, Tree};
 use jiff::Timestamp;
@@ -144,9 +144,9 @@ impl Aws {
         ended.unwrap_or_else(|_| panic!("the run does not end: {}", self.state()))
     }
 
-    pub fn document<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+    pub fn document<D: Document>(&self, name: &str) -> Option<D> {
         let content = self.served.lock().unwrap().objects.get(&format!("{TASK}{name}")).cloned();
-        content.map(|bytes| from_json("document", &bytes).unwrap())
+        content.map(|bytes| D::parse(&bytes).unwrap())
     }
 
     pub fn result(&self) -> RunResult {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use driftless_contract::{FetchOutcome, FetchRequest, ObjectKey, VERSION, from_json, keys, to_json};
+use driftless_contract::{Document as _, FetchOutcome, FetchRequest, ObjectKey, VERSION, keys, to_json};
 use driftless_source::Digest;
 use driftless_testkit::hostile;
 use driftless_tests::function::Function;
@@ -338,7 +338,7 @@ async fn fetched(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> R
     let response: serde_json::Value = serde_json::from_slice(&response)?;
     ensure!(response["batchItemFailures"].as_array().is_none_or(Vec::is_empty), "{name}: {}", fetcher.log());
     let outcome = endpoints.get(&keys::fetch(&source)).await?;
-    Ok((responded.duration_since(begin), from_json("fetch outcome", &outcome)?))
+    Ok((responded.duration_since(begin), FetchOutcome::parse(&outcome)?))
 }
 
 fn source(name: &str) -> ObjectKey {

@@ -17,7 +17,7 @@ use axum::{
     routing::post,
 };
 use driftless_api::{Stack, Update, Workspace};
-use driftless_contract::{Hint, from_json};
+use driftless_contract::{Document as _, Hint};
 use driftless_core::{Stack as CoreStack, due};
 use driftless_tests::{
     function::{Function, serve},
@@ -219,7 +219,7 @@ fn aws(calls: Calls, kubeconfig: &str) -> Router {
 }
 
 fn hint(entry: &Value) -> Result<Hint> {
-    Ok(from_json("hint", entry["MessageBody"].as_str().context("no body")?.as_bytes())?)
+    Ok(Hint::parse(entry["MessageBody"].as_str().context("no body")?.as_bytes())?)
 }
 
 /// A Stack as a team may write it.

@@ -71,7 +71,7 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
     let template = read(TEMPLATE).unwrap();
     let task = &template.roles["TaskRole"].id;
     let result = format!("tasks/{task}:t1/out/result");
-    let log = format!("tasks/{task}:t1/{}", keys::log_chunk(1));
+    let log = keys::task(task, "t1").log_chunk(1);
     for key in ["runs/kind/u/owner", "runs/arn:aws:eks:r:1:cluster/c/u/outcome", &result, &log, keys::INPUTS_KEY] {
         assert!(anyone_may(&template, &put(&template, key, true)), "{key}");
         assert!(!anyone_may(&template, &put(&template, key, false)), "{key}");
@@ -178,7 +178,7 @@ fn a_right_to_read_every_bucket_reads_no_run() {
         format!("tasks/{task}:t1/in/spec"),
         format!("tasks/{task}:t1/in/identity"),
         format!("tasks/{task}:t1/out/result"),
-        format!("tasks/{task}:t1/{}", keys::log_chunk(1)),
+        keys::task(task, "t1").log_chunk(1),
         "runs/kind/u/outcome".into(),
         "sealed/kind/n/u".into(),
         keys::INPUTS_KEY.into(),
