@@ -79,7 +79,9 @@ else
 	@tests/tools/install helm
 	cargo test --package driftless-tests --locked --test processes --test cluster
 	cargo test --package driftless-tests --locked --test kubernetes -- --skip flux_
+	@rm -f target/test-seconds
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
+	@echo 'The ten slowest of them, in seconds:'; sort -rn target/test-seconds | head
 	cargo test --package driftless-tests --locked --test privileges
 	$(COUNTED)
 endif
@@ -102,10 +104,13 @@ sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays se
 faults: ## A short calm run of the simulation with every single fault: what it comes to has to be the same.
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults
 
+# The crates that are deployed, or that others are made of.
+MUTATED ?= driftless-core driftless-api driftless-contract driftless-source driftless-aws driftless-kubernetes driftless-telemetry $(DEPLOYED)
+
 .PHONY: mutants
-mutants: ## Mutation testing of the decisions: lists every change of shared/core that no test of its own notices. SHARD=0/4: a quarter.
+mutants: ## Mutation testing: lists every change that no test of its crate notices. MUTATED=recorder: one crate. SHARD=0/4: a quarter.
 	@tests/tools/install cargo-mutants
-	cargo mutants --package driftless-core --timeout 60 --output target $(SHARD:%=--shard %) -- --locked
+	cargo mutants $(MUTATED:%=--package %) --timeout 60 --output target $(SHARD:%=--shard %) -- --locked
 
 .PHONY: bench
 bench: tools ## The figures of the README, of the release build.
