@@ -32,6 +32,9 @@ pub const PASSPHRASE: &str = "canary-passphrase-7d1f";
 /// The namespace in which the system keeps its own objects.
 pub const SYSTEM: &str = "driftless-system";
 
+/// The label of the namespaces that tests make.
+pub const OF_TESTS: &str = "world.example/test";
+
 /// The API version of Flux's sources.
 pub const FLUX: &str = "source.toolkit.fluxcd.io/v1";
 
@@ -157,12 +160,19 @@ impl Handle {
 
     /// A new namespace with that Secret; nobody has allowed runs to come from it.
     pub async fn foreign_namespace(&self, name: &str) -> Result<Namespace<'_>> {
-        let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        let labels = Some([(OF_TESTS.into(), String::new())].into());
+        let metadata = ObjectMeta { name: Some(name.into()), labels, ..ObjectMeta::default() };
         let object = CoreNamespace { metadata, ..CoreNamespace::default() };
         // Not applied: of two tests with one namespace, one would find what the other has made.
         Api::<CoreNamespace>::all(self.client.clone()).create(&PostParams::default(), &object).await?;
         let namespace = Namespace { world: self, name: name.to_owned() };
         namespace.apply_secret("pulumi", &[("passphrase", PASSPHRASE)]).await?;
+        // An earlier namespace of that name has left its own.
+        for left in [namespace.state()?, namespace.file("")?] {
+            if Path::new(&left).exists() {
+                fs::remove_dir_all(&left)?;
+            }
+        }
         fs::create_dir_all(namespace.state()?)?;
         Ok(namespace)
     }

@@ -7,7 +7,7 @@ use driftless_api::Stack;
 use driftless_core::Limits;
 use driftless_tests::{
     scenario::{Handle, Namespace, Source, commit, condition, is_ready, output},
-    world::start::World,
+    world::start::{WORLDS, World},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,7 +17,7 @@ async fn main() -> Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     say("starting the world: etcd, kube-apiserver, Flux's controllers, S3 and SQS, the functions, a small Fargate");
     let started = Instant::now();
-    let world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), Limits::default()).await?;
+    let world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), WORLDS[0], Limits::default()).await?;
     say(&format!("ready after {:.1} s", started.elapsed().as_secs_f32()));
     let shown = tokio::select! {
         shown = Box::pin(show(&world)) => shown,

@@ -1,17 +1,18 @@
-//! `make world`: the one-machine world in the foreground, until SIGINT, SIGTERM or the end of one of its parts.
+//! `make world`: the one-machine world in the foreground, in `target/world` or the folder of that name, until SIGINT, SIGTERM or the end of one of its parts.
 
-use std::path::Path;
+use std::{env, path::Path};
 
 use anyhow::{Result, bail};
-use driftless_tests::world::start::{LIMITS, World};
+use driftless_tests::world::start::{LIMITS, WORLDS, World};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<()> {
     driftless_tests::log();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let name = env::args().nth(1).unwrap_or_else(|| WORLDS[0].into());
     let world = tokio::select! {
-        world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), LIMITS) => world?,
+        world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), &name, LIMITS) => world?,
         _ = interrupt.recv() => return Ok(()),
         _ = terminate.recv() => return Ok(()),
     };

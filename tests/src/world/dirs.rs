@@ -19,14 +19,19 @@ pub struct Dirs {
 }
 
 impl Dirs {
-    /// An empty `target/world` below `project`. What an earlier world has left, files and processes, goes first.
+    /// An empty `target/world` below `project`.
+    pub fn fresh(project: &Path) -> Result<Self> {
+        Self::named(project, "world")
+    }
+
+    /// An empty `target/<name>` below `project`. What an earlier world has left, files and processes, goes first.
     ///
     /// Fails if a world is running there now.
-    pub fn fresh(project: &Path) -> Result<Self> {
+    pub fn named(project: &Path, name: &str) -> Result<Self> {
         let target = project.canonicalize()?.join("target");
-        let root = target.join("world");
+        let root = target.join(name);
         fs::create_dir_all(&target)?;
-        let lock = File::create(target.join("world.lock"))?;
+        let lock = File::create(target.join(format!("{name}.lock")))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => bail!("another world is running in {}", root.display()),

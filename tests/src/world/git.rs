@@ -50,9 +50,12 @@ impl GitServer {
         Ok(Self { root, url: format!("{scheme}://127.0.0.1:{}/git", address.1) })
     }
 
-    /// Creates the bare repository `<name>.git`, with `main` as its branch and nothing in it.
+    /// Creates the bare repository `<name>.git`, with `main` as its branch and nothing in it. It replaces one of that name.
     pub async fn create(&self, name: &str) -> Result<Repository> {
         let path = self.root.join(format!("{name}.git"));
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
         git(&path, &["init", "--quiet", "--bare", "--initial-branch=main"]).await?;
         Ok(Repository { url: format!("{}/{name}.git", self.url), path })

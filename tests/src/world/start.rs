@@ -21,6 +21,8 @@ use crate::aws::{self, Aws, Eks, Settings};
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// The key that it shares with git hosts.
 const WEBHOOK_KEY_OF_GIT: &str = "a-key-for-git-hosts-only";
+/// The folders of the worlds of the end-to-end tests, below `target`. [`World::start`] and `make world` have the first.
+pub const WORLDS: [&str; 3] = ["world", "world-2", "world-3"];
 /// Instances of a function that run side by side, at most.
 pub const INSTANCES: usize = 3;
 /// For tests: the machine is small, and limits are there to be reached.
@@ -45,9 +47,10 @@ pub struct World {
 }
 
 impl World {
-    /// Starts every part, writes `target/world/env`, and returns when all are ready. `limits` are of the tasks that run side by side.
-    pub async fn start(project: &Path, limits: Limits) -> Result<Self> {
-        let dirs = Arc::new(Dirs::fresh(project)?);
+    /// Starts every part in `target/<name>`, writes `env` there, and returns when all are ready. `limits` are of the tasks that run side
+    /// by side.
+    pub async fn start(project: &Path, name: &str, limits: Limits) -> Result<Self> {
+        let dirs = Arc::new(Dirs::named(project, name)?);
         let supervisor = Supervisor::default();
         let (aws, private) = Box::pin(supervisor.guard(parts(&dirs, &supervisor, project, limits))).await?;
         Ok(Self { dirs, supervisor, aws, _private: private })

@@ -1,18 +1,18 @@
-//! The world that all tests of this program share.
+//! The worlds of this program: one that tests share, and others for tests that turn something off for everybody.
 
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File, TryLockError},
     io::{self, BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{self, Command, Stdio},
     sync::{
-        LazyLock,
+        OnceLock,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -23,36 +23,43 @@ use aws_sdk_sqs::{config::Region, types::QueueAttributeName};
 use driftless_contract::{Hint, ObjectKey, to_json};
 use driftless_tests::{
     aws::control::{self, Invoked, Status},
-    scenario::{Handle, Namespace, RUN},
-    world::{cluster, ready, start::INSTANCES},
+    scenario::{Handle, Namespace, OF_TESTS, RUN},
+    world::{
+        cluster, ready,
+        start::{INSTANCES, WORLDS},
+    },
 };
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams},
 };
 use serde_json::Value;
-use tokio::sync::{Notify, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 
 /// Longer than the forwarder keeps what it saw to itself.
 const BETWEEN_PASSES: Duration = Duration::from_secs(2);
 
-/// Held for reading by tests that live side by side, for writing by one that turns something off.
-static TURN: RwLock<()> = RwLock::const_new(());
-/// So many tests live side by side. All are started at once (`--test-threads`), so that those that want the world to themselves wait
-/// without a place, and come one after another when there is nobody else left.
+/// The number of tests that share a world at one time. All are started at once (`--test-threads`), so that those that want a world to
+/// themselves wait without a place.
 static PLACES: Semaphore = Semaphore::const_new(6);
+/// The worlds after the first one, each for one test at a time.
+static ALONE: Semaphore = Semaphore::const_new(WORLDS.len() - 1);
+static TAKEN: [Mutex<()>; WORLDS.len() - 1] = [const { Mutex::const_new(()) }; WORLDS.len() - 1];
 
-/// How long the world may take to start. Each of its parts has a deadline of its own, which says more.
+/// How long a world may take to start. Each of its parts has a deadline of its own, which says more.
 const READY: Duration = Duration::from_mins(10);
 
-/// `Err` if the world does not become ready in time. Whenever it ends, all tests do: none can go on, and it has said why.
-static WORLD: LazyLock<Result<(), RecvTimeoutError>> = LazyLock::new(|| {
+/// Which worlds are ready, or why one is not.
+static STARTED: [OnceLock<Result<(), String>>; WORLDS.len()] = [const { OnceLock::new() }; WORLDS.len()];
+
+/// Starts a world. Whenever it ends, all tests do: none can go on, and it has said why.
+fn start(name: &'static str) -> Result<(), RecvTimeoutError> {
     let (ready, started) = mpsc::channel();
     // The world ends with the thread that started it, so that this one has to outlive every test.
     thread::spawn(move || {
         let run = || -> io::Result<_> {
             let mut world = Command::new("setpriv");
-            let world = world.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_world")]).stdout(Stdio::piped());
+            world.args(["--pdeathsig", "TERM", env!("CARGO_BIN_EXE_world"), name]).stdout(Stdio::piped());
             let mut world = world.spawn()?;
             let line = world.stdout.take().and_then(|stdout| BufReader::new(stdout).lines().next()).and_then(Result::ok);
             if line.is_some_and(|line| line.starts_with("world: ready")) {
@@ -62,80 +69,102 @@ static WORLD: LazyLock<Result<(), RecvTimeoutError>> = LazyLock::new(|| {
         };
         let ended = run().map_or_else(|error| error.to_string(), |status| status.to_string());
         // What is printed would be kept for the end of the test that came first.
-        let _ = writeln!(io::stderr(), "the world ended, and all tests with it: {ended}");
+        let _ = writeln!(io::stderr(), "{name} ended, and all tests with it: {ended}");
         process::exit(1);
     });
     started.recv_timeout(READY)
-});
+}
 
-async fn open() -> Result<Handle> {
-    if let Err(error) = LazyLock::force(&WORLD) {
-        bail!("the world did not become ready: {error}");
+/// Empties a world that another process runs, as `make world` does: namespaces of earlier tests go.
+fn join(name: &str) -> Result<(), String> {
+    let mut kubectl = Command::new("sh");
+    let script = ". \"$1\" && kubectl delete namespace --selector \"$2\"";
+    let output =
+        kubectl.args(["-c", script, "sh"]).arg(env_file(name)).arg(OF_TESTS).output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// Whether a process runs that world.
+fn is_running(name: &str) -> bool {
+    let lock = File::open(in_target(&format!("{name}.lock")));
+    lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+async fn open(number: usize) -> Result<Handle> {
+    let name = WORLDS[number];
+    let begin = || match is_running(name) {
+        true => join(name),
+        false => start(name).map_err(|error| error.to_string()),
+    };
+    if let Err(error) = STARTED[number].get_or_init(begin) {
+        bail!("{name} did not become ready: {error}");
     }
-    let world = Handle::open(&env_file()).await?;
-    // What a test that was alone has turned off, and failed.
-    world.control.reset().await?;
-    Ok(world)
+    Handle::open(&env_file(name)).await
 }
 
-fn env_file() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/world/env")
+fn env_file(name: &str) -> PathBuf {
+    in_target(name).join("env")
 }
 
-/// The second cluster of the world that was opened.
+fn in_target(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(path)
+}
+
+/// The second cluster of the world that tests share, which was opened.
 pub async fn second() -> Result<Handle> {
-    Handle::open_second(&env_file()).await
+    Handle::open_second(&env_file(WORLDS[0])).await
 }
 
-/// Tells those who wait for the world alone that a test has ended.
-static ENDED: Notify = Notify::const_new();
+/// Begins when a test has its place. It writes down how long the test took, under the name that its thread has.
+struct Watch(Instant);
 
-struct Bell;
-
-impl Drop for Bell {
+impl Drop for Watch {
     fn drop(&mut self) {
-        ENDED.notify_waiters();
+        let line = format!("{:.1}\t{}\n", self.0.elapsed().as_secs_f64(), thread::current().name().unwrap_or_default());
+        let written = File::options().create(true).append(true).open(in_target("test-seconds"));
+        if let Err(error) = written.and_then(|mut file| file.write_all(line.as_bytes())) {
+            println!("{error}: {line}");
+        }
     }
 }
 
-/// A place beside other tests. The bell rings last, when the rest is given back.
+/// A place beside other tests.
 pub struct Turn {
-    _lock: RwLockReadGuard<'static, ()>,
+    _watch: Watch,
     _place: Option<SemaphorePermit<'static>>,
-    _bell: Bell,
 }
 
-/// The world, beside other tests. Those turn nothing off.
+/// The world that tests share. They turn nothing off in it.
 pub async fn shared() -> Result<(Handle, Turn)> {
     let place = Some(PLACES.acquire().await?);
-    let turn = Turn { _lock: TURN.read().await, _place: place, _bell: Bell };
-    Ok((open().await?, turn))
+    let turn = Turn { _watch: Watch(Instant::now()), _place: place };
+    Ok((open(0).await?, turn))
 }
 
 /// The same for a test that lasts long and does little: it begins at once, and takes nobody's place.
 pub async fn aside() -> Result<(Handle, Turn)> {
-    let turn = Turn { _lock: TURN.read().await, _place: None, _bell: Bell };
-    Ok((open().await?, turn))
+    Ok((open(0).await?, Turn { _watch: Watch(Instant::now()), _place: None }))
 }
 
-/// No other test runs.
+/// A world in which no other test runs.
 pub struct Alone {
-    _lock: RwLockWriteGuard<'static, ()>,
-    _bell: Bell,
+    _watch: Watch,
+    _taken: MutexGuard<'static, ()>,
+    // Last: who gets it finds a world that is not taken.
+    _permit: SemaphorePermit<'static>,
 }
 
-/// The world, alone.
+/// A world without other tests.
 pub async fn alone() -> Result<(Handle, Alone)> {
-    loop {
-        let ended = ENDED.notified();
-        // Not `write()`: that holds everybody else up until the longest of those that run has ended, once for each such test.
-        if let Ok(turn) = TURN.try_write() {
-            let world = open().await?;
-            delete_leftovers(&world).await?;
-            return Ok((world, Alone { _lock: turn, _bell: Bell }));
-        }
-        ended.await;
-    }
+    let permit = ALONE.acquire().await?;
+    let free = TAKEN.iter().enumerate().find_map(|(index, world)| Some((index + 1, world.try_lock().ok()?)));
+    let (number, taken) = free.context("a world that is not taken")?;
+    let alone = Alone { _watch: Watch(Instant::now()), _taken: taken, _permit: permit };
+    let world = open(number).await?;
+    // What another test has turned off, and failed.
+    world.control.reset().await?;
+    delete_leftovers(&world).await?;
+    Ok((world, alone))
 }
 
 /// Deletes the Stacks and sources of tests that have ended, and the hints that are booked for them: with them functions run again and

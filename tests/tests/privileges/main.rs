@@ -15,7 +15,7 @@ use driftless_tests::{
         CALLS_LOG,
         policy::{self, Context},
     },
-    world::{cluster::AUDIT_LOG, journal},
+    world::{cluster::AUDIT_LOG, journal, start::WORLDS},
 };
 use serde_json::Value;
 
@@ -47,11 +47,13 @@ fn no_findings(findings: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// The entries of logs of the last world.
+/// The entries of logs of the last worlds.
 fn entries(names: &[&str]) -> Result<Vec<Value>> {
     let mut entries = Vec::new();
-    for name in names {
-        let log = Path::new(PROJECT).join("target/world/logs").join(name);
+    for log in WORLDS
+        .iter()
+        .flat_map(|world| names.iter().map(|name| Path::new(PROJECT).join("target").join(world).join("logs").join(name)))
+    {
         for entry in journal::entries(&log, 0).context("no world has left it: run `make e2e`")? {
             entries.push(entry.with_context(|| log.display().to_string())?);
         }

@@ -11,7 +11,7 @@ use std::{path::Path, time::Duration};
 
 use anyhow::Result;
 use driftless_core::Limits;
-use driftless_tests::world::start::World;
+use driftless_tests::world::start::{WORLDS, World};
 use jiff::Timestamp;
 
 #[tokio::main]
@@ -31,7 +31,7 @@ async fn main() -> Result<()> {
         Box::pin(sweep::measure(&project)).await?;
     }
     if wants("stack") || wants("hundred") {
-        let world = World::start(&project, Limits::default()).await?;
+        let world = World::start(&project, WORLDS[0], Limits::default()).await?;
         let measured = Box::pin(async {
             if wants("stack") {
                 stack::measure(&world).await?;
