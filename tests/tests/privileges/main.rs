@@ -52,7 +52,7 @@ fn entries(names: &[&str]) -> Result<Vec<Value>> {
     let mut entries = Vec::new();
     for log in WORLDS
         .iter()
-        .flat_map(|world| names.iter().map(|name| Path::new(PROJECT).join("target").join(world).join("logs").join(name)))
+        .flat_map(|world| names.iter().map(move |name| Path::new(PROJECT).join("target").join(world).join("logs").join(name)))
     {
         for entry in journal::entries(&log, 0).context("no world has left it: run `make e2e`")? {
             entries.push(entry.with_context(|| log.display().to_string())?);
