@@ -1,5 +1,5 @@
-# Everything a developer, CI or a curious reader runs. Tools come from PATH where they fit, else they are built or installed,
-# pinned, into a cache (tests/tools/install).
+# Everything a developer, CI or a curious reader runs. Tools come from PATH where they fit, else they are downloaded, built or
+# installed, pinned, into a cache (tests/tools/install).
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 export PATH := $(CURDIR)/target/tools:$(PATH)

@@ -25,6 +25,8 @@ use tokio::process::Command;
 mod preflight;
 #[path = "deployment/scripts.rs"]
 mod scripts;
+#[path = "deployment/tools.rs"]
+mod tools;
 
 const ACCOUNT: &str = "123456789012";
 const REGION: &str = "us-east-1";
