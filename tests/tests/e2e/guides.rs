@@ -25,17 +25,17 @@ async fn getting_started_goes_from_an_empty_namespace_to_a_stack_that_follows_gi
     let page = include_str!("../../../docs/getting-started.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
     for block in 0..3 {
-        guide.run("A namespace for Stacks", block).await?;
+        guide.run("Prepare a namespace", block).await?;
     }
-    guide.run("The first Stack", 0).await?;
-    assert_eq!(guide.run("The first Stack", 1).await?.lines().last(), Some("hello"));
-    let shown = guide.run("The first Stack", 2).await?;
+    guide.run("Run the first Stack", 0).await?;
+    assert_eq!(guide.run("Run the first Stack", 1).await?.lines().last(), Some("hello"));
+    let shown = guide.run("Run the first Stack", 2).await?;
     assert!(shown.contains("StackCreated") || shown.contains("StackUpdateSuccessful"), "{shown}");
     for block in 0..2 {
-        guide.run("Change it", block).await?;
+        guide.run("Change the Program", block).await?;
     }
     guide.run("Follow git", 0).await?;
-    guide.run("Take it away", 0).await?;
+    guide.run("Delete the Stacks", 0).await?;
     guide.all_were_run()
 }
 
