@@ -39,7 +39,7 @@ use super::{
 };
 
 /// The section that has the page's commands.
-const APPLIED: &str = "What is applied to a cluster";
+const APPLIED: &str = "Apply Driftless to a cluster";
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// There is one folder for all worlds.
