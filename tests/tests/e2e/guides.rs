@@ -50,7 +50,7 @@ async fn a_cluster_that_is_not_of_eks_is_added_by_its_service_account() -> Resul
     let environment = [("KUBECONFIG", world.get("KUBECONFIG")?), ("CLUSTER", "edge"), ("SERVER", &server), ("FOLDER", &place)];
     let page = include_str!("../../../docs/clusters.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &environment)?;
-    guide.run("Any other cluster", 0).await?;
+    guide.run("Add any other cluster", 0).await?;
     for function in FUNCTIONS {
         let token = &Kubeconfig::read_from(folder.path().join(format!("edge.{function}.yaml")))?.auth_infos[0];
         ensure!(token.auth_info.as_ref().is_some_and(|user| user.token.is_some()), "no token of the {function}");
