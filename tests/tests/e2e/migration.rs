@@ -58,7 +58,7 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
     for block in 0..3 {
         guide.run("Install Driftless beside PKO", block).await?;
     }
-    guide.run("Keep PKO out of what is handed over", 0).await?;
+    guide.run("Fence PKO off", 0).await?;
     let (objects, from) = (objects(&team).await?, audit_size(&world)?);
     nobody_writes(&team, &alone, from).await?;
     ensure!(self::objects(&team).await? == objects, "an object changed");
@@ -75,7 +75,7 @@ async fn a_namespace_is_handed_over_and_back_without_another_run() -> Result<()>
     assert_eq!(recorded, before.1, "the hand-over changed what is recorded");
 
     a_push_is_run_once(&team, &repository).await?;
-    guide.run("Hand a namespace over", 8).await?;
+    guide.run("Hand over a namespace", 8).await?;
     for kind in ["statefulsets", "services"] {
         ensure!(kubectl(&world, &["get", kind, "-n", &team.name, "-o", "name"]).await?.is_empty(), "{kind} are left");
     }
@@ -330,7 +330,7 @@ async fn as_pko(world: &Handle, team: &Namespace<'_>) -> Result<String> {
 }
 
 async fn what_is_there(guide: &Guide) -> Result<()> {
-    let all = guide.run("What is there", 0).await?;
+    let all = guide.run("List what PKO manages", 0).await?;
     ensure!(["stack.pulumi.com/shop", "program.pulumi.com/app", UNFINISHED].iter().all(|name| all.contains(name)), "{all}");
     Ok(())
 }
@@ -444,7 +444,7 @@ async fn settled(team: &Namespace<'_>, stack: &str) -> Result<(Value, BTreeSet<S
 }
 
 async fn hand_over(guide: &Guide, team: &Namespace<'_>) -> Result<()> {
-    let over = "Hand a namespace over";
+    let over = "Hand over a namespace";
     assert_eq!(guide.run(over, 0).await?, format!("{UNFINISHED}\n"));
     ensure!(team.stack("going").await?.finalizers() == [FINALIZER], "it was let go before");
     for block in 1..3 {
@@ -528,7 +528,7 @@ async fn hand_back(guide: &Guide, team: &Namespace<'_>, alone: &Alone) -> Result
     ensure!(refused.to_string().contains("conflict"), "{refused}");
 
     for block in 0..2 {
-        guide.run("Back to PKO", block).await?;
+        guide.run("Hand a namespace back", block).await?;
     }
     ensure!(settled(team, "half").await? == before, "what was recorded changed, or an Update went");
     ready::until("PKO may write again", RUN, async || as_pko(world, team).await.map(drop)).await?;
