@@ -244,7 +244,7 @@ async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> 
         apply_yaml(admin, object).await?;
     }
     for (page, section, object, annotation) in [
-        (include_str!("../../../docs/drift.md"), "Putting it back", "stack/shop", "driftless.dev/remediate"),
+        (include_str!("../../../docs/drift.md"), "Put drift back", "stack/shop", "driftless.dev/remediate"),
         (include_str!("../../../docs/notifications.md"), "In", "gitrepository/platform", "reconcile.fluxcd.io/requestedAt"),
     ] {
         let guide = guide(cluster, page, &[("NAMESPACE", "team-a")])?;
