@@ -245,7 +245,12 @@ async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> 
     }
     for (page, section, object, annotation) in [
         (include_str!("../../../docs/drift.md"), "Put drift back", "stack/shop", "driftless.dev/remediate"),
-        (include_str!("../../../docs/notifications.md"), "In", "gitrepository/platform", "reconcile.fluxcd.io/requestedAt"),
+        (
+            include_str!("../../../docs/notifications.md"),
+            "Receive notifications",
+            "gitrepository/platform",
+            "reconcile.fluxcd.io/requestedAt",
+        ),
     ] {
         let guide = guide(cluster, page, &[("NAMESPACE", "team-a")])?;
         guide.run(section, 0).await?;
