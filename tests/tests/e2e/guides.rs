@@ -85,7 +85,7 @@ async fn an_upgrade_applies_the_definitions_and_rights_over_those_that_are_there
     let (world, _alone) = alone().await?;
     let page = include_str!("../../../docs/upgrade.md");
     let guide = Guide::read(page, Path::new(world.get("WORLD_TOOLS")?), &[("KUBECONFIG", world.get("KUBECONFIG")?)])?;
-    let applied = guide.run("The steps", 0).await?;
+    let applied = guide.run("Steps", 0).await?;
     assert!(applied.contains("stacks.pulumi.com serverside-applied"), "{applied}");
     guide.all_were_run()
 }
