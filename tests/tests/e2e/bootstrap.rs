@@ -21,7 +21,7 @@ use tokio::process::Command;
 use crate::world::shared;
 
 const PAGE: &str = include_str!("../../../docs/bootstrap.md");
-const BY_HAND: &str = "Once by hand";
+const BY_HAND: &str = "Run the program once by hand";
 const KUSTOMIZE: &str = "kustomize.toolkit.fluxcd.io/v1";
 
 /// A user with a clone of a repository.
