@@ -37,7 +37,7 @@ check: lint-rust ## Format, clippy, unit tests, simulation: no tools, no world.
 	cargo test --package driftless-tests --locked --lib --test sim -- --skip aws::tests::
 
 .PHONY: lint
-lint: lint-infra lint-files lint-rust ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows.
+lint: lint-infra lint-files lint-docs lint-rust ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows, docs.
 	@tests/tools/install cargo-deny
 	cargo deny --log-level error check bans licenses sources
 
@@ -63,6 +63,11 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 	shellcheck --external-sources $$(git grep --untracked -lE '^#!.*\b(ba)?sh\b' -- ':!*.md')
 	hadolint $$(git ls-files -co --exclude-standard '*Dockerfile')
 	actionlint
+
+.PHONY: lint-docs
+lint-docs: ## The language of the docs, by the rules in .vale.
+	@tests/tools/install vale
+	vale --no-wrap --output line $$(git ls-files '*.md' ':!README.md' ':!docs/architecture.md')
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
