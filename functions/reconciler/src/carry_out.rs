@@ -3,7 +3,7 @@
 use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
-use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef};
+use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef, refused, violations};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ const LOOK_AGAIN_SECONDS: u16 = 1;
 /// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
 const CHAIN_SECONDS: u16 = 5;
 
-/// Carries a plan out. What another look changed meanwhile ends this one: another is booked.
+/// Carries a plan out, unless it breaks a rule of core. What another look changed meanwhile ends this one: another is booked.
 pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -28,6 +28,14 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     plan: Plan,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let rules = violations(snapshot, &plan);
+    let plan = if rules.is_empty() {
+        plan
+    } else {
+        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks rules");
+        metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
+        refused(snapshot, &rules)
+    };
     match effects(ports, hint, stack, snapshot, &plan, now).await {
         Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
             tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");

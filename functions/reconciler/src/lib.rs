@@ -13,7 +13,7 @@ mod load;
 use driftless_api::{PodFields, Source, Stack, StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
-use driftless_core::{Retention, WatchNamespaces, decide};
+use driftless_core::{Retention, WatchNamespaces, decide, violations};
 use driftless_kubernetes::{Cluster, Pages, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -143,6 +143,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let snapshot = load::snapshot(ports, &hint.object.cluster, &stack, now).await?;
     let plan = decide(&snapshot, now);
+    debug_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{}", hint.object);
     tracing::info!(
         stack = %hint.object,
         readiness = ?plan.status.readiness,

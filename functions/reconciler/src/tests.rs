@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod refused;
+
 const SYSTEM: &str = "driftless";
 /// What our reconciler writes into an Update.
 const MADE_BY_US: &str = r#"{ "commit": "c", "stackGeneration": 1 }"#;

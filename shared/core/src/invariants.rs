@@ -1,4 +1,7 @@
-use crate::{Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, TreeState, reason};
+use crate::{
+    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, StackStatus, TreeState,
+    reason,
+};
 
 /// The invariants that a plan breaks, in words. Empty for a good plan.
 #[must_use]
@@ -103,6 +106,19 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
         );
     }
     found
+}
+
+/// The plan in place of one that breaks rules: it changes nothing but the condition, which names them. The sweep brings the Stack back.
+#[must_use]
+pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
+    let message = format!(
+        "the plan for this Stack breaks rules of Driftless ({}); nothing of it is carried out, and the sweep tries again; \
+         report it as a bug",
+        rules.join("; ")
+    );
+    let readiness = Some(Readiness::stalled(reason::PLAN_REFUSED, message));
+    let status = StackStatus { readiness, ..snapshot.stack.status.clone() };
+    Plan { status, effects: Vec::new(), look_at: None }
 }
 
 /// `lastUpdate` is as it was, but for the revision if nothing that matters changed in it.

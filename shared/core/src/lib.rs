@@ -4,7 +4,7 @@
 //! - [`decide`] takes what is true of a Stack and says what its status is, what is to be done and when to look again.
 //! - [`observe`] takes how a run ended and says what that makes of the Stack's status.
 //! - [`due`] says whether the sweep should hint a Stack.
-//! - [`violations`] lists the invariants that a plan breaks; tests and the simulation run it over every plan.
+//! - [`violations`] lists the invariants that a plan breaks; the reconciler carries out no such plan, and [`refused`] takes its place.
 
 mod admission;
 mod backoff;
@@ -38,7 +38,7 @@ pub use backoff::start_backoff;
 pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
-pub use invariants::violations;
+pub use invariants::{refused, violations};
 pub use model::*;
 pub use names::{check_name, hash, invalid_digest, invalid_object, update_name};
 pub use observe::observe;

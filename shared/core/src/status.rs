@@ -122,6 +122,8 @@ pub mod reason {
     pub const UPDATE_FAILED: &str = "UpdateFailed";
     /// Somebody else holds the stack's lock, or made an object of the Update's name.
     pub const UPDATE_CONFLICT: &str = "UpdateConflict";
+    /// The plan breaks a rule of ours, which is a bug.
+    pub const PLAN_REFUSED: &str = "PlanRefused";
     /// Nothing begins before it is resumed.
     pub const SUSPENDED: &str = "Suspended";
 }

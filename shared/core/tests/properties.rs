@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::collections::BTreeSet;
+
 use driftless_core::*;
 use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
@@ -276,11 +278,33 @@ proptest! {
     }
 }
 
+/// Adds a drift check to a plan that creates a run: the same Update.
+fn check_beside_run(plan: &mut Plan) {
+    let update = created(plan).unwrap().clone();
+    plan.effects.push(Effect::CheckDrift(Box::new(update)));
+}
+
 /// A plan, broken by hand, and the rule that it breaks then: each that there is.
 #[test]
 fn the_checker_sees_each_rule_broken() {
     type Break = fn(&mut Snapshot, &mut Plan);
-    let breaks: [(&str, Break); 17] = [
+    let breaks: [(&str, Break); 24] = [
+        ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
+        ("1: two checks for drift at once", |_, plan| {
+            check_beside_run(plan);
+            check_beside_run(plan);
+        }),
+        ("1: a check is created that the status does not name", |_, plan| check_beside_run(plan)),
+        ("1: a check is created beside a run", |_, plan| check_beside_run(plan)),
+        ("1: a check of a Stack that is suspended or goes", |snapshot, plan| {
+            snapshot.stack.suspended = true;
+            check_beside_run(plan);
+        }),
+        ("1: a check that changes something", |_, plan| check_beside_run(plan)),
+        ("3: a run without a tree, which is not the destroy of the project that ran", |_, plan| {
+            let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
+            update.tree = None;
+        }),
         ("1: a run is created while another is under way", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up), None)),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
@@ -322,5 +346,13 @@ fn the_checker_sees_each_rule_broken() {
         break_it(&mut snapshot, &mut plan);
         let found = violations(&snapshot, &plan);
         assert!(found.contains(&rule.to_owned()), "{rule} is not among {found:?}");
+
+        let mut refused = refused(&snapshot, &found);
+        assert!(condition(&refused).starts_with("Stalled/PlanRefused: ") && condition(&refused).contains(rule), "{refused:?}");
+        refused.status.readiness.clone_from(&snapshot.stack.status.readiness);
+        assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), look_at: None });
     }
+    let is_rule = |text: &&str| text.starts_with(|first: char| first.is_ascii_digit()) && text[1..].starts_with(": ");
+    let rules: BTreeSet<_> = include_str!("../src/invariants.rs").split('"').filter(is_rule).collect();
+    assert_eq!(breaks.map(|(rule, _)| rule).into_iter().collect::<BTreeSet<_>>(), rules);
 }

@@ -72,6 +72,8 @@ metrics! {
     HopsExhausted: Count by ["cluster", "function"];
     /// Messages about an object that this release cannot read: nothing is done for them.
     UnreadableObjects: Count by ["cluster", "function"];
+    /// Plans of the reconciler that break a rule of core: nothing of them is carried out.
+    RefusedPlans: Count by ["function"];
     /// Stacks that a sweep saw.
     Stacks: Count by ["cluster"];
     /// Updates without a task that a sweep saw.

@@ -15,8 +15,8 @@ const DRIFTED: &str = "Drifted";
 const NO_DRIFT: &str = "NoDrift";
 const REMEDIATED: &str = "Remediated";
 
-/// Every reason that a decision gives, so that one that is read back is the same again.
-const REASONS: [&str; 11] = [
+/// Every reason that a plan gives, so that one that is read back is the same again.
+const REASONS: [&str; 12] = [
     reason::STACK_PROCESSING,
     reason::RETRYING_AFTER_FAILURE,
     reason::PREVIEW_FAILED,
@@ -27,6 +27,7 @@ const REASONS: [&str; 11] = [
     reason::SOURCE_UNAVAILABLE,
     reason::UPDATE_FAILED,
     reason::UPDATE_CONFLICT,
+    reason::PLAN_REFUSED,
     reason::SUSPENDED,
 ];
 
