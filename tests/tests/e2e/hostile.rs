@@ -71,8 +71,17 @@ async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_
     quiet(&world, &turn).await?;
 
     let peak = fetches(&world)?.split_off(earlier).into_iter().max().context("no fetch")?;
-    println!("the fetcher's most memory (a development build; make bench has the release build's): {peak} KiB");
+    let documented = readme_kib()?;
+    println!("the fetcher's most memory, of a development build: {peak} KiB; the README has {documented} KiB of a release build");
+    ensure!(peak < 3 * documented, "{peak} KiB of memory, and {documented} KiB in the README");
     nothing_was_given_up(&world).await
+}
+
+/// The fetcher's most memory with these archives, as the README tells of the release build.
+fn readme_kib() -> Result<u64> {
+    let figure = include_str!("../../../README.md").split("hostile archives, all refused | ").nth(1);
+    let mib = figure.and_then(|figure| figure.split(" MiB").next()).context("the README has no such figure")?;
+    Ok(mib.parse::<u64>()? << 10)
 }
 
 /// Where the archives would write to, and what is there: around the fetcher's folders, and the absolute names that they have.
