@@ -1,6 +1,6 @@
 //! Updates and Workspaces that a user makes, and what becomes of a run on its way.
 
-use std::{cell::Cell, path::Path};
+use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use driftless_api::{DriftlessUpdateStatus, Stack, Update, Workspace};
@@ -12,7 +12,7 @@ use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     migration::kubectl,
@@ -360,16 +360,47 @@ async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     })
     .await?;
     drop(hold);
-    let at_once = Cell::new(most);
     ready::until("all Stacks are Ready", RUN, async || {
-        at_once.set(at_once.get().max(running(&all().await?)));
         let waiting: Vec<_> = team.stacks().await?.into_iter().filter(|stack| !is_ready(stack)).collect();
         ensure!(waiting.is_empty(), "{} wait, such as {:#?}", waiting.len(), waiting[0].status);
         Ok(())
     })
     .await?;
-    assert_eq!(at_once.get(), most);
+    assert_eq!(most_tasks_at_once(&world.control.status().await?.tasks, &all().await?)?, most);
     team.clear().await
+}
+
+/// The most tasks of these Updates at the same time, by ECS's times: a task counts until it is told to stop or has ended.
+fn most_tasks_at_once(tasks: &[Value], updates: &[Update]) -> Result<usize> {
+    let uids: BTreeSet<_> = updates.iter().filter_map(|update| update.metadata.uid.as_deref()).collect();
+    let mut changes = Vec::new();
+    for task in tasks.iter().filter(|task| task["startedBy"].as_str().is_some_and(|uid| uids.contains(uid))) {
+        let created = task["createdAt"].as_f64().context("createdAt")?;
+        let ended = task["stoppingAt"].as_f64().or(task["stoppedAt"].as_f64()).unwrap_or(f64::INFINITY);
+        changes.extend([(created, true), (ended, false)]);
+    }
+    // At the same time, `false` comes first: the one makes room for the other.
+    changes.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
+    let (mut live, mut most) = (0, 0);
+    for (_, begins) in changes {
+        if begins {
+            live += 1
+        } else {
+            live -= 1
+        }
+        most = most.max(live);
+    }
+    Ok(most)
+}
+
+#[test]
+fn tasks_that_overlap_count_together_and_one_after_another_do_not() {
+    let update: Update = serde_json::from_value(json!({ "metadata": { "uid": "u" }, "spec": {} })).unwrap();
+    let most = |tasks: Value| most_tasks_at_once(tasks.as_array().unwrap(), std::slice::from_ref(&update)).unwrap();
+    let task = |created: f64, stopping: Option<f64>, stopped: Option<f64>| json!({ "startedBy": "u", "createdAt": created, "stoppingAt": stopping, "stoppedAt": stopped });
+    assert_eq!(most(json!([task(1.0, None, Some(2.0)), task(2.0, Some(3.0), Some(5.0)), task(3.0, None, None)])), 1);
+    assert_eq!(most(json!([task(1.0, None, Some(2.001)), task(2.0, None, None)])), 2);
+    assert_eq!(most(json!([{ "startedBy": "another", "createdAt": 1.0 }])), 0);
 }
 
 #[tokio::test]
