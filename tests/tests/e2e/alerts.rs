@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use axum::{Json, Router, http::Uri};
 use driftless_tests::{
     scenario::{Namespace, RUN, Source},
-    world::ready,
+    world::{journal::lines, ready},
 };
 use k8s_openapi::api::events::v1::Event;
 use kube::{Api, api::PostParams};
@@ -169,7 +169,14 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     let errors = inbox.all("/errors");
     ensure!(errors.iter().all(|event| event["severity"] == "error"), "{errors:#?}");
     assert_eq!(inbox.with("/errors", "reason", "StackCreated").len(), 0);
-    assert_eq!(inbox.with("/all", "message", "Stack nobody: twice").len(), 2, "once each");
-    assert_eq!(inbox.with("/all", "reason", "StackCreated").len(), 1, "once");
+    // Once each, but for those that Flux took so slowly that the forwarder posted them again.
+    let log = Path::new(world.get("WORLD_LOGS")?).join("forwarder.log");
+    let again =
+        lines(&log, 0)?.filter(|line| line.as_ref().is_ok_and(|line| line.contains("Flux is to be told of an Event again")));
+    let again = again.count();
+    for (field, value, told) in [("message", "Stack nobody: twice", 2), ("reason", "StackCreated", 1)] {
+        let found = inbox.with("/all", field, value).len();
+        ensure!((told..=told + again).contains(&found), "{value}: {found}, with {again} posted again");
+    }
     nothing_was_given_up(&world).await
 }
