@@ -107,7 +107,7 @@ impl Site {
     fn change_alarms(&self, change: impl FnOnce(&mut VecDeque<String>)) {
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut alarms);
-        let lines: String = alarms.iter().map(|alarm| format!("{}\n", alarm.replace('\n', " "))).collect();
+        let lines: String = alarms.iter().flat_map(|alarm| [alarm.replace('\n', " "), "\n".to_owned()]).collect();
         if let Err(error) = fs::write(self.dirs.logs().join(ALARMS_LOG), lines) {
             tracing::error!(%error, "the alarms cannot be written");
         }
