@@ -67,7 +67,7 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 .PHONY: lint-docs
 lint-docs: ## The language of the docs, by the rules in .vale.
 	@tests/tools/install vale
-	vale --no-wrap --output line $$(git ls-files '*.md' ':!README.md' ':!docs/architecture.md')
+	vale --no-wrap --output line $$(git ls-files '*.md')
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
