@@ -69,7 +69,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub trait Objects {
     /// The object's content, if it is there.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
-    /// Up to `size` bytes of the object from `offset` on, if it is there and longer than `offset`.
+    /// Up to `size` bytes of the object from `offset` on, if it is there and longer than `offset`. No bytes are asked for without a
+    /// call: of any object they are empty.
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
     /// When the object was last written, if it is there.
     fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;

@@ -195,21 +195,6 @@ fn percent_encode(key: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sdk::tests::service;
-
-    #[tokio::test]
-    async fn record_that_is_there_is_kept_and_is_new_only_to_its_writer() {
-        // As S3 does where the object is there.
-        let config = service(|head, _| match head {
-            head if head.starts_with("get ") => (200, "theirs".into()),
-            head if head.contains("if-none-match: *") => (412, String::new()),
-            _ => (200, String::new()),
-        });
-        let bucket = Bucket::new(&config.await, "bucket".into());
-        for (content, is_new) in [("ours", false), ("theirs", true)] {
-            assert_eq!(bucket.put_new("owner", content.into()).await.unwrap(), is_new, "{content}");
-        }
-    }
 
     #[test]
     fn the_source_of_a_copy_is_encoded() {

@@ -5,14 +5,21 @@ use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Re
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::{State, World};
+use crate::{
+    State, World,
+    fields::{fields, is_selected, merge, omit_empty, release, unselectable},
+};
 
 /// The name of the one cluster.
 pub const CLUSTER: &str = "sim";
 /// Objects per page of a list: few, so that the smallest of clusters has more than one.
 const PAGE: usize = 3;
+/// The shortest life of a token.
+const TOKEN_SECONDS: u32 = 600;
+/// The longest note of an Event.
+const NOTE_BYTES: usize = 1024;
 
 impl World {
     /// Writes an object as it is given, status included: what a user, Flux or another controller does. Its uid and generation are
@@ -119,6 +126,7 @@ impl State {
             self.cluster.insert(key.clone(), object.clone());
         } else {
             self.cluster.remove(&key);
+            self.applied.remove(&key);
         }
         self.written.push_back(key);
         object
@@ -129,6 +137,11 @@ impl State {
         if self.terminating.contains(&key.namespace) {
             return Err(Error::NamespaceTerminating { call, message: "the namespace is terminating".into() });
         }
+        if !object["metadata"]["resourceVersion"].is_null() {
+            // The API server answers 500.
+            let message = "resourceVersion should not be set on objects to be created".into();
+            return Err(Error::Transient { call, message });
+        }
         if self.cluster.contains_key(&key) {
             return Err(Error::Conflict { call, message: "already exists".into() });
         }
@@ -136,6 +149,7 @@ impl State {
             fields(&mut object).remove("status");
         }
         fields(&mut object["metadata"]).retain(|field, _| !["uid", "generation", "creationTimestamp"].contains(&field.as_str()));
+        omit_empty(&mut object);
         self.fill_in(&mut object);
         Ok(self.commit(key, object))
     }
@@ -156,6 +170,17 @@ impl State {
         }
     }
 
+    /// Refuses an object without a version, if there is one that it would overwrite. Only kinds of the core group, such as Secrets, can be
+    /// overwritten blindly.
+    fn versioned(&self, key: &ObjectKey, object: &Value) -> Result<()> {
+        let is_blind = object["metadata"]["resourceVersion"].is_null();
+        if is_blind && !key.group().is_empty() && self.cluster.contains_key(key) {
+            let call = format!("write {} {}/{}", key.kind, key.namespace, key.name);
+            return Err(Error::Permanent { call, message: "metadata.resourceVersion: must be specified for an update".into() });
+        }
+        Ok(())
+    }
+
     /// Everything but the status, which has its own way where it is a subresource.
     fn replace(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
         let current = self.current(&key, &object)?;
@@ -171,6 +196,14 @@ impl State {
             fields(&mut object).remove("status");
             current.get("status").cloned().into_iter().for_each(|status| object["status"] = status);
         }
+        omit_empty(&mut object);
+        let finalizers = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+        let (before, now) = (finalizers(&current), finalizers(&object));
+        if !current["metadata"]["deletionTimestamp"].is_null() && now.iter().any(|finalizer| !before.contains(finalizer)) {
+            let call = format!("write {} {}/{}", key.kind, key.namespace, key.name);
+            let message = "metadata.finalizers: no new finalizers can be added if the object is being deleted".into();
+            return Err(Error::Permanent { call, message });
+        }
         if object == current {
             return Ok(object);
         }
@@ -185,6 +218,25 @@ impl State {
         let mut next = current.clone();
         next["status"] = object["status"].clone();
         Ok(if next == current { current } else { self.commit(key, next) })
+    }
+
+    /// Server-side apply, simplified: lists are replaced, and a field is another's if its value is not what was applied.
+    fn apply(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
+        if has_status(&key) {
+            fields(&mut object).remove("status");
+        }
+        let applied = match self.cluster.get(&key).cloned() {
+            Some(mut merged) => {
+                if let Some(before) = self.applied.get(&key) {
+                    release(&mut merged, before, &object);
+                }
+                merge(&mut merged, object.clone());
+                self.replace(key.clone(), merged)?
+            }
+            None => self.create(key.clone(), object.clone())?,
+        };
+        self.applied.insert(key, object);
+        Ok(applied)
     }
 
     fn delete(&mut self, key: &ObjectKey) {
@@ -210,7 +262,14 @@ impl Cluster for World {
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
-        self.kubernetes("get", key, |state| state.cluster.get(key).map(read).transpose()).await
+        let get = |state: &mut State| {
+            if is_served(key) {
+                return state.cluster.get(key).map(read).transpose();
+            }
+            let call = format!("get {} {}/{}", key.kind, key.namespace, key.name);
+            Err(Error::Permanent { call, message: format!("the cluster does not serve {} of {}", key.kind, key.api_version) })
+        };
+        self.kubernetes("get", key, get).await
     }
 
     /// Each page is of the list as it is now, as from a token that expired.
@@ -223,6 +282,10 @@ impl Cluster for World {
         let (begin_namespace, begin_name) = from.and_then(|from| from.split_once('/')).unwrap_or_default();
         let begin = key::<K>(begin_namespace, begin_name);
         let list = |state: &mut State| {
+            if let Some(field) = unselectable(&begin.kind, field_selector) {
+                let message = format!("field label not supported: {field}");
+                return Err(Error::Permanent { call: format!("list {}", begin.kind), message });
+            }
             let of_kind = state
                 .cluster
                 .range(&begin..)
@@ -230,7 +293,7 @@ impl Cluster for World {
             let in_namespace = of_kind.filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace));
             let mut selected = in_namespace.filter(|(_, object)| is_selected(object, field_selector));
             Ok(Page {
-                objects: selected.by_ref().take(PAGE).map(|(_, object)| read(object)).collect::<Result<_>>()?,
+                objects: selected.by_ref().take(PAGE).filter_map(|(_, object)| read(object).ok()).collect(),
                 next: selected.next().map(|(key, _)| format!("{}/{}", key.namespace, key.name)),
             })
         };
@@ -257,7 +320,11 @@ impl Cluster for World {
 
     async fn replace<K: Object>(&self, object: &K) -> Result<K> {
         let (key, object) = write(object)?;
-        read(&self.kubernetes("replace", &key, |state| state.replace(key.clone(), object)).await?)
+        let replace = |state: &mut State| {
+            state.versioned(&key, &object)?;
+            state.replace(key.clone(), object)
+        };
+        read(&self.kubernetes("replace", &key, replace).await?)
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> Result<K> {
@@ -273,19 +340,16 @@ impl Cluster for World {
 
     async fn replace_status<K: Object>(&self, object: &K) -> Result<K> {
         let (key, object) = write(object)?;
-        read(&self.kubernetes("replace status of", &key, |state| state.replace_status(key.clone(), &object)).await?)
+        let replace = |state: &mut State| {
+            state.versioned(&key, &object)?;
+            state.replace_status(key.clone(), &object)
+        };
+        read(&self.kubernetes("replace status of", &key, replace).await?)
     }
 
     async fn apply<K: Object>(&self, object: &K) -> Result<K> {
         let (key, object) = write(object)?;
-        let apply = |state: &mut State| match state.cluster.get(&key).cloned() {
-            Some(mut merged) => {
-                merge(&mut merged, object);
-                state.replace(key.clone(), merged)
-            }
-            None => state.create(key.clone(), object),
-        };
-        read(&self.kubernetes("apply", &key, apply).await?)
+        read(&self.kubernetes("apply", &key, |state| state.apply(key.clone(), object)).await?)
     }
 
     async fn delete<K: Object>(&self, object: &K) -> Result<()> {
@@ -322,6 +386,9 @@ impl Cluster for World {
             if state.find(&key).is_none() {
                 return Err(Error::Permanent { call, message: format!("serviceaccounts {name:?} not found") });
             }
+            if seconds < TOKEN_SECONDS {
+                return Err(Error::Permanent { call, message: "may not specify a duration less than 10 minutes".into() });
+            }
             let token = format!("token {} of {namespace}/{name} for {}", state.number(), audience.unwrap_or("kubernetes"));
             Ok((token.into(), state.now + SignedDuration::from_secs(seconds.into())))
         };
@@ -339,7 +406,11 @@ impl Cluster for World {
     ) {
         let meta = regarding.meta();
         let (namespace, name) = (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
-        self.state().events.push(format!("{} {namespace}/{name} {event_type:?} {reason}: {note}", K::kind(&())));
+        let note = &note[..note.floor_char_boundary(NOTE_BYTES)];
+        let mut state = self.state();
+        if !state.terminating.contains(namespace) {
+            state.events.push(format!("{} {namespace}/{name} {event_type:?} {reason}: {note}", K::kind(&())));
+        }
     }
 }
 
@@ -383,36 +454,8 @@ fn has_status(key: &ObjectKey) -> bool {
     key.group().ends_with("pulumi.com")
 }
 
-/// `a.b=c,d.e!=f`; a field that is absent is empty.
-fn is_selected(object: &Value, selector: Option<&str>) -> bool {
-    selector.into_iter().flat_map(|selector| selector.split(',')).all(|term| {
-        let (path, expected) = term.split_once('=').unwrap_or((term, ""));
-        let (path, equal) = path.strip_suffix('!').map_or((path, true), |path| (path, false));
-        let found = object.pointer(&format!("/{}", path.replace('.', "/")));
-        let found = found.map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), Into::into));
-        (found == expected) == equal
-    })
-}
-
-/// A merge patch, and server-side apply, simplified: objects are merged, everything else is replaced, and nothing is taken away.
-fn merge(into: &mut Value, from: Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (field, value) in from {
-                merge(into.entry(field).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => *into = from,
-    }
-}
-
-/// The fields of a value that is an object, or is made one.
-fn fields(value: &mut Value) -> &mut Map<String, Value> {
-    if !value.is_object() {
-        *value = json!({});
-    }
-    match value {
-        Value::Object(fields) => fields,
-        _ => unreachable!("it was made an object"),
-    }
+/// Whether the cluster has the kinds of an object's group: those of Kubernetes, Flux's and ours.
+fn is_served(key: &ObjectKey) -> bool {
+    let group = key.group();
+    group.is_empty() || [".k8s.io", ".toolkit.fluxcd.io", "pulumi.com"].iter().any(|served| group.ends_with(served))
 }

@@ -2,7 +2,9 @@
 //! when it is told to, and faults that follow from a seed alone.
 
 mod cluster;
+pub mod contract;
 pub mod emf;
+mod fields;
 pub mod hostile;
 mod objects;
 mod queues;
@@ -73,11 +75,15 @@ struct State {
     archived: BTreeSet<String>,
     queue: Vec<queues::Queued>,
     sent: Vec<Message>,
-    deduplications: BTreeMap<String, Timestamp>,
+    /// When a fetch request was sent, by its source and deduplication.
+    deduplications: BTreeMap<(String, String), Timestamp>,
+    definitions: BTreeSet<String>,
     tasks: BTreeMap<String, tasks::Task>,
     /// Client tokens that started no task.
     refused: BTreeSet<String>,
     cluster: BTreeMap<ObjectKey, serde_json::Value>,
+    /// What was last applied, by object.
+    applied: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,
     terminating: BTreeSet<String>,
     /// Kinds whose objects cannot be read or written: the API server answers as to a client without the right.
@@ -101,9 +107,11 @@ impl World {
             queue: Vec::new(),
             sent: Vec::new(),
             deduplications: BTreeMap::new(),
+            definitions: BTreeSet::new(),
             tasks: BTreeMap::new(),
             refused: BTreeSet::new(),
             cluster: BTreeMap::new(),
+            applied: BTreeMap::new(),
             written: VecDeque::new(),
             terminating: BTreeSet::new(),
             forbidden: BTreeSet::new(),
@@ -223,6 +231,11 @@ impl State {
             _ => None,
         }
     }
+}
+
+/// The begin of the second that a time is in: S3 and ECS tell no more of most times.
+fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// The failure of a call to AWS that was made to fail.

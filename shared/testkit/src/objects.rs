@@ -8,7 +8,7 @@ use driftless_aws::{Error, Objects, Result};
 use driftless_contract::{Document, Key, RunMessage, keys};
 use jiff::Timestamp;
 
-use crate::{Message, State, World, lost};
+use crate::{Message, State, World, lost, whole_second};
 
 /// Objects per page of a list: few, so that tests turn pages.
 const PAGE: usize = 3;
@@ -19,9 +19,7 @@ impl World {
     pub fn objects(&self) -> BTreeMap<String, Vec<u8>> {
         self.state().objects.iter().map(|(key, (content, _))| (key.clone(), content.clone())).collect()
     }
-}
 
-impl World {
     /// A document of the bucket.
     ///
     /// # Panics
@@ -32,16 +30,25 @@ impl World {
         self.objects().get(&**key).map(|content| D::parse(content).expect("a valid document"))
     }
 
-    /// Archives an object: S3 has it and does not give it.
+    /// Archives an object that is there: S3 has it and does not give it.
     pub fn archive(&self, key: &str) {
         self.state().archived.insert(key.into());
     }
 }
 
 impl State {
-    /// Writes an object, and notifies of a task's result as the bucket does.
+    /// An object's content, if the object is there. S3 does not give one that is archived.
+    fn read(&self, call: &str, key: &str) -> Result<Option<Vec<u8>>> {
+        if self.archived.contains(key) {
+            return Err(Error::Permanent { call: format!("{call} {key}"), message: "InvalidObjectState".into() });
+        }
+        Ok(self.objects.get(key).map(|(content, _)| content.clone()))
+    }
+
+    /// Writes an object, and notifies of a task's result as the bucket does. S3 knows the second of a write.
     fn write(&mut self, key: &str, content: Vec<u8>) {
-        self.objects.insert(key.into(), (content, self.now));
+        self.archived.remove(key);
+        self.objects.insert(key.into(), (content, whole_second(self.now)));
         if keys::task_of_report(key).is_some() {
             self.enqueue(Message::Run(RunMessage::Objects(vec![key.into()])), 0, None);
         }
@@ -50,16 +57,13 @@ impl State {
 
 impl Objects for World {
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let get = self.call(|state| (state.objects.get(key).map(|(content, _)| content.clone()), state.archived.contains(key)));
-        match get.await.ok_or_else(|| lost("s3:GetObject"))? {
-            (Some(_), true) => {
-                Err(Error::Permanent { call: format!("s3:GetObject {key}"), message: "InvalidObjectState".into() })
-            }
-            (content, _) => Ok(content),
-        }
+        self.call(|state| state.read("s3:GetObject", key)).await.ok_or_else(|| lost("s3:GetObject"))?
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
+        if size == 0 {
+            return Ok(Some(Vec::new()));
+        }
         let content = Objects::get(self, key).await?;
         let [begin, size] = [offset, size].map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         Ok(content.filter(|content| begin < content.len()).map(|content| content.into_iter().skip(begin).take(size).collect()))
@@ -101,24 +105,28 @@ impl Objects for World {
 
     async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
         let put = self.call(|state| {
-            if let Some((written, _)) = state.objects.get(key) {
-                return *written == content;
+            if let Some(written) = state.read("s3:GetObject", key)? {
+                return Ok(written == content);
             }
             state.write(key, content);
-            true
+            Ok(true)
         });
-        put.await.ok_or_else(|| lost("s3:PutObject"))
+        put.await.ok_or_else(|| lost("s3:PutObject"))?
     }
 
     async fn copy(&self, from: &str, to: &str) -> Result<bool> {
         let copy = self.call(|state| {
-            let content = state.objects.get(from).map(|(content, _)| content.clone());
-            content.map(|content| state.write(to, content)).is_some()
+            let content = state.read("s3:CopyObject", from)?;
+            Ok(content.map(|content| state.write(to, content)).is_some())
         });
-        copy.await.ok_or_else(|| lost("s3:CopyObject"))
+        copy.await.ok_or_else(|| lost("s3:CopyObject"))?
     }
 
     async fn delete(&self, key: &str) -> Result<()> {
-        self.call(|state| drop(state.objects.remove(key))).await.ok_or_else(|| lost("s3:DeleteObject"))
+        let delete = self.call(|state| {
+            state.archived.remove(key);
+            state.objects.remove(key);
+        });
+        delete.await.ok_or_else(|| lost("s3:DeleteObject"))
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::btree_map::Entry;
+
 use driftless_aws::{BATCH, Error, Queues, Result};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, RunHint, RunMessage, TaskHint, keys};
 use jiff::{SignedDuration, Timestamp};
@@ -107,16 +109,17 @@ impl World {
 impl State {
     pub(crate) fn enqueue(&mut self, message: Message, delay_seconds: u16, deduplication: Option<&str>) {
         self.sent.push(message.clone());
-        if let Some(id) = deduplication {
-            let now = self.now;
+        let now = self.now;
+        let queued = Queued { due: now + SignedDuration::from_secs(delay_seconds.into()), place: self.number(), message };
+        if let (Some(id), Some(group)) = (deduplication, queued.group()) {
             self.deduplications.retain(|_, sent| now.duration_since(*sent) < DEDUPLICATION);
-            if self.deduplications.insert(id.into(), now).is_some() {
-                return;
-            }
+            // The five minutes begin with the message that is delivered.
+            match self.deduplications.entry((group, id.into())) {
+                Entry::Occupied(_) => return,
+                Entry::Vacant(vacant) => vacant.insert(now),
+            };
         }
-        let due = self.now + SignedDuration::from_secs(delay_seconds.into());
-        let place = self.number();
-        self.queue.push(Queued { due, place, message });
+        self.queue.push(queued);
     }
 }
 
@@ -127,7 +130,7 @@ impl Queues for World {
 
     async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
         let call = "sqs:SendMessageBatch hints";
-        if hints.len() > BATCH {
+        if !(1..=BATCH).contains(&hints.len()) {
             return Err(Error::Permanent { call: call.into(), message: format!("{} messages", hints.len()) });
         }
         // One message may be refused and its neighbours not.

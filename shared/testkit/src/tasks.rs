@@ -1,9 +1,9 @@
-use driftless_aws::{Result, Started, TaskPage, TaskState, Tasks};
+use driftless_aws::{Error, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{Launch, ObjectKey, RunId, RunMessage, keys, to_json};
 use driftless_core::{StopCode, TaskEnd, TaskShape};
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{CLUSTER, Message, World, lost};
+use crate::{CLUSTER, Message, World, lost, whole_second};
 
 /// For how long ECS remembers a stopped task, and with it its client token.
 const MEMORY: SignedDuration = SignedDuration::from_hours(1);
@@ -16,12 +16,19 @@ pub(crate) struct Task {
     client_token: String,
     created: Timestamp,
     spot: bool,
-    stopping: bool,
-    reclaimed: bool,
+    /// Why it was asked to stop.
+    stopping: Option<StopCode>,
     stopped: Option<(Timestamp, TaskEnd)>,
 }
 
 impl Task {
+    /// The first who asks for a stop says why.
+    fn stop(&mut self, code: StopCode) {
+        if self.stopped.is_none() {
+            self.stopping.get_or_insert(code);
+        }
+    }
+
     fn is_forgotten(&self, now: Timestamp) -> bool {
         self.stopped.as_ref().is_some_and(|(at, _)| now.duration_since(*at) > MEMORY)
     }
@@ -50,7 +57,7 @@ impl World {
             arn: arn.clone(),
             run: task.run.clone(),
             spot: task.spot,
-            stopping: task.stopping,
+            stopping: task.stopping.is_some(),
         };
         live.map(live_task).collect()
     }
@@ -68,40 +75,30 @@ impl World {
             name: uid.into(),
         };
         let run = RunId { update, uid: uid.into(), claim: String::new() };
-        let task = Task {
-            run,
-            client_token: arn.clone(),
-            created: state.now,
-            spot: false,
-            stopping: false,
-            reclaimed: false,
-            stopped: None,
-        };
+        let task =
+            Task { run, client_token: arn.clone(), created: whole_second(state.now), spot: false, stopping: None, stopped: None };
         state.tasks.insert(arn.clone(), task);
         arn
     }
 
-    /// Fargate Spot takes a task's capacity back: the task is asked to stop.
+    /// Fargate Spot takes a task's capacity back: the task is asked to stop. One that is not on Spot keeps its capacity.
     pub fn reclaim_task(&self, arn: &str) {
-        if let Some(task) = self.state().tasks.get_mut(arn) {
-            (task.stopping, task.reclaimed) = (true, task.spot);
+        if let Some(task) = self.state().tasks.get_mut(arn).filter(|task| task.spot) {
+            task.stop(StopCode::Spot);
         }
     }
 
     /// Ends a task for good, by itself or as it was told to, and notifies of it as ECS does.
     pub fn end_task(&self, arn: &str, why: &str) {
-        let code = match self.state().tasks.get(arn) {
-            Some(Task { reclaimed: true, .. }) => StopCode::Spot,
-            Some(Task { stopping: true, .. }) => StopCode::Requested,
-            _ => StopCode::Exited,
-        };
+        let code = self.state().tasks.get(arn).and_then(|task| task.stopping).unwrap_or(StopCode::Exited);
         self.stop_task(arn, TaskEnd { code: Some(code), words: why.into(), ..TaskEnd::default() });
     }
 
     /// Stops a task for good with what ECS says of it.
-    pub fn stop_task(&self, arn: &str, end: TaskEnd) {
+    pub fn stop_task(&self, arn: &str, mut end: TaskEnd) {
         let mut state = self.state();
         let now = state.now;
+        end.at.get_or_insert(now);
         if let Some(task) = state.tasks.get_mut(arn) {
             task.stopped.get_or_insert((now, end));
             state.enqueue(Message::Run(RunMessage::Task { arn: arn.into() }), 0, None);
@@ -111,36 +108,48 @@ impl World {
 
 impl Tasks for World {
     async fn definition(&self, shape: &TaskShape) -> Result<String> {
-        let family = keys::hash(&[&to_json(shape)]);
-        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task-definition/driftless-{family:.20}:1");
-        self.call(|_| arn).await.ok_or_else(|| lost("ecs:DescribeTaskDefinition"))
+        let define = self.call(|state| {
+            if let Some(image) = shape.image.as_ref().filter(|image| !image.chars().all(is_of_an_image)) {
+                let message = format!("ClientException: Container.image contains invalid characters: {image}");
+                return Err(Error::Invalid { call: "ecs:RegisterTaskDefinition".into(), message });
+            }
+            let family = keys::hash(&[&to_json(shape)]);
+            let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task-definition/driftless-{family:.20}:1");
+            state.definitions.insert(arn.clone());
+            Ok(arn)
+        });
+        define.await.ok_or_else(|| lost("ecs:DescribeTaskDefinition"))?
     }
 
     async fn run(&self, launch: &Launch) -> Result<Started> {
         let run = self.call(|state| {
             let (now, client_token) = (state.now, launch.client_token());
             let holds = |task: &Task| task.client_token == client_token && !task.is_forgotten(now);
+            if !state.definitions.contains(&launch.task_definition) {
+                let message = "ClientException: TaskDefinition not found.".into();
+                return Err(Error::Permanent { call: "ecs:RunTask".into(), message });
+            }
             if let Some((arn, _)) = state.tasks.iter().find(|(_, task)| holds(task)) {
-                return Started::Task { arn: arn.clone() };
+                return Ok(Started::Task { arn: arn.clone() });
             }
             if state.refused.contains(&client_token) || state.chance(state.faults.full) {
                 state.refused.insert(client_token);
-                return Started::Refused { why: "Capacity is unavailable at this time".into() };
+                return Ok(Started::Refused { why: "Capacity is unavailable at this time".into() });
             }
             let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
             let (run, spot) = (launch.run.clone(), launch.is_on_spot());
-            let task = Task { run, client_token, created: now, spot, stopping: false, reclaimed: false, stopped: None };
+            let task = Task { run, client_token, created: whole_second(now), spot, stopping: None, stopped: None };
             state.tasks.insert(arn.clone(), task);
-            Started::Task { arn }
+            Ok(Started::Task { arn })
         });
-        run.await.ok_or_else(|| lost("ecs:RunTask"))
+        run.await.ok_or_else(|| lost("ecs:RunTask"))?
     }
 
     async fn state(&self, arn: &str) -> Result<TaskState> {
         let describe = self.call(|state| match state.tasks.get(arn) {
             Some(task) if !task.is_forgotten(state.now) => {
                 let stopped = task.stopped.as_ref().map(|(_, end)| TaskState::Stopped { end: end.clone() });
-                let end = TaskEnd { code: task.reclaimed.then_some(StopCode::Spot), ..TaskEnd::default() };
+                let end = TaskEnd { code: task.stopping, ..TaskEnd::default() };
                 stopped.unwrap_or(TaskState::Alive { end, created: Some(task.created) })
             }
             _ => TaskState::Missing,
@@ -150,10 +159,9 @@ impl Tasks for World {
 
     async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
         let list = self.call(|state| {
-            let live = state
-                .tasks
-                .iter()
-                .filter(|(arn, task)| task.stopped.is_none() && !task.stopping && from.is_none_or(|from| arn.as_str() > from));
+            let live = state.tasks.iter().filter(|(arn, task)| {
+                task.stopped.is_none() && task.stopping.is_none() && from.is_none_or(|from| arn.as_str() > from)
+            });
             let mut arns: Vec<_> = live.map(|(arn, _)| arn.clone()).take(PAGE + 1).collect();
             let next = (arns.len() > PAGE).then(|| arns.pop()).flatten().and_then(|_| arns.last().cloned());
             TaskPage { arns, next }
@@ -168,9 +176,14 @@ impl Tasks for World {
     async fn stop(&self, arn: &str, _reason: &str) -> Result<()> {
         let stop = self.call(|state| {
             if let Some(task) = state.tasks.get_mut(arn) {
-                task.stopping = true;
+                task.stop(StopCode::Requested);
             }
         });
         stop.await.ok_or_else(|| lost("ecs:StopTask"))
     }
+}
+
+/// Whether ECS takes the character in the name of an image.
+fn is_of_an_image(char: char) -> bool {
+    char.is_ascii_alphanumeric() || "-_:./#@".contains(char)
 }

@@ -83,6 +83,14 @@ impl Wire {
         key.ends_with("/outcome").then(|| calm.drive(Objects::get(&calm, key))?.ok()?).flatten()
     }
 
+    /// The version that an object has now. A write over it overwrites whatever came after the object was read.
+    fn current_version<K: Object>(&self, object: &K) -> Option<String> {
+        let [api_version, kind] = [K::api_version(&()), K::kind(&())].map(String::from);
+        let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.clone().unwrap_or_default());
+        let current = self.world.object(&ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace, name })?;
+        current["metadata"]["resourceVersion"].as_str().map(Into::into)
+    }
+
     /// The key of an object, as the bucket understands it.
     fn key(&self, key: &str) -> String {
         let one_for_all = self.is_broken(Breakage::Seals) && key.starts_with("sealed/");
@@ -176,15 +184,21 @@ impl Cluster for Wire {
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
-            object.meta_mut().resource_version = None;
+        let (what, mut object) = (|| named("replace", object), object.clone());
+        let overwrites = self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS);
+        if overwrites {
             // A slow API server: others read and write in between.
             for _ in 0..SLOW {
                 self.call(|| "slow".into(), async { Ok::<_, KubernetesError>(()) }).await?;
             }
         }
-        self.call(|| named("replace", &object), self.world.replace(&object)).await
+        let replace = async {
+            if overwrites {
+                object.meta_mut().resource_version = self.current_version(&object);
+            }
+            self.world.replace(&object).await
+        };
+        self.call(what, replace).await
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -192,10 +206,7 @@ impl Cluster for Wire {
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
-            object.meta_mut().resource_version = None;
-        }
+        let (what, mut object) = (|| named("replace status of", object), object.clone());
         if K::kind(&()) == "Stack" {
             object = match self.breakage {
                 Some(Breakage::Generations) => with_last_update(object, |now, last| last["generation"] = now.into()),
@@ -207,7 +218,14 @@ impl Cluster for Wire {
                 _ => object,
             };
         }
-        self.call(|| named("replace status of", &object), self.world.replace_status(&object)).await
+        let overwrites = self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack";
+        let replace = async {
+            if overwrites {
+                object.meta_mut().resource_version = self.current_version(&object);
+            }
+            self.world.replace_status(&object).await
+        };
+        self.call(what, replace).await
     }
 
     async fn apply<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {

@@ -10,7 +10,7 @@ use driftless_aws::Started;
 use driftless_contract::{
     Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, RunLimits, RunRequest, TaskSize, to_json,
 };
-use driftless_core::{Admissions, Applicant, Architecture};
+use driftless_core::{Admissions, Applicant, Architecture, TaskShape};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use serde_json::{Value, json};
 
@@ -39,7 +39,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         version: VERSION,
         run,
         attempt: 0,
-        task_definition: "d".into(),
+        task_definition: world.drive(world.definition(&TaskShape::default())).unwrap().unwrap(),
         project: None,
         inputs: None,
         preview: false,

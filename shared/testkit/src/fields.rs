@@ -1,0 +1,86 @@
+//! Fields of objects as JSON: which of them a selector chooses, and what a merge and an apply make of them.
+
+use std::{collections::BTreeSet, sync::LazyLock};
+
+use driftless_api::crds;
+use serde_json::{Map, Value, json};
+
+/// The fields of our kinds that the API server selects by, each with its kind.
+static SELECTABLE: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
+    let versions = crds::all().into_iter().flatten().flat_map(|crd| {
+        let kind = crd.spec.names.kind;
+        crd.spec.versions.into_iter().map(move |version| (kind.clone(), version))
+    });
+    let fields = versions.flat_map(|(kind, version)| {
+        let fields = version.selectable_fields.into_iter().flatten();
+        fields.map(move |field| (kind.clone(), field.json_path.trim_start_matches('.').to_owned()))
+    });
+    fields.collect()
+});
+
+/// The terms of a selector `a.b=c,d.e!=f`: field, value, and whether the field is to have it.
+fn terms(selector: Option<&str>) -> impl Iterator<Item = (&str, &str, bool)> {
+    selector.into_iter().flat_map(|selector| selector.split(',')).map(|term| {
+        let (field, value) = term.split_once('=').unwrap_or((term, ""));
+        field.strip_suffix('!').map_or((field, value, true), |field| (field, value, false))
+    })
+}
+
+/// A field of a selector that objects of the kind cannot be selected by.
+pub(crate) fn unselectable<'a>(kind: &str, selector: Option<&'a str>) -> Option<&'a str> {
+    let is_selectable = |field: &str| {
+        ["metadata.name", "metadata.namespace"].contains(&field) || SELECTABLE.contains(&(kind.to_owned(), field.to_owned()))
+    };
+    terms(selector).map(|(field, ..)| field).find(|field| !is_selectable(field))
+}
+
+/// A field that is absent is empty.
+pub(crate) fn is_selected(object: &Value, selector: Option<&str>) -> bool {
+    terms(selector).all(|(field, value, equal)| {
+        let found = object.pointer(&format!("/{}", field.replace('.', "/")));
+        let found = found.map_or_else(String::new, |value| value.as_str().map_or_else(|| value.to_string(), Into::into));
+        (found == value) == equal
+    })
+}
+
+/// Removes the fields that were applied before and are no longer, unless another has changed them.
+pub(crate) fn release(object: &mut Value, before: &Value, now: &Value) {
+    let (Value::Object(object), Value::Object(before)) = (object, before) else { return };
+    for (field, before) in before {
+        let now = now.get(field);
+        if now.is_none() && object.get(field) == Some(before) {
+            object.remove(field);
+        } else if let Some(value) = object.get_mut(field) {
+            release(value, before, now.unwrap_or(&Value::Null));
+        }
+    }
+}
+
+/// A merge patch: objects are merged, everything else is replaced.
+pub(crate) fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (field, value) in from {
+                merge(into.entry(field).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}
+
+/// The fields of a value that is an object, or is made one.
+pub(crate) fn fields(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = json!({});
+    }
+    match value {
+        Value::Object(fields) => fields,
+        _ => unreachable!("it was made an object"),
+    }
+}
+
+/// Removes the metadata fields that are empty: the API server writes no such field.
+pub(crate) fn omit_empty(object: &mut Value) {
+    let is_empty = |value: &Value| [json!({}), json!([])].contains(value);
+    fields(&mut object["metadata"]).retain(|_, value| !is_empty(value));
+}
