@@ -2,6 +2,8 @@
 
 #[path = "cluster/crds.rs"]
 mod crds;
+#[path = "cluster/ports.rs"]
+mod ports;
 
 use std::{fs, path::Path, time::Duration};
 
@@ -87,6 +89,7 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
     }
     secrets_are_read_where_runs_come_from_and_nowhere_else(&cluster).await?;
     a_deleted_namespace_goes_away(&admin).await?;
+    ports::give_every_guarantee(&cluster).await?;
     // Last, as it takes our definitions away.
     crds::are_taken_over(&cluster, dirs).await
 }

@@ -2,6 +2,7 @@
 
 mod calls;
 mod functions;
+mod ports;
 mod tasks;
 
 use std::{
