@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use driftless_contract::{Lock, MORE_MEMORY, reason};
+use driftless_contract::{Lock, MORE_DISK, MORE_MEMORY, reason};
 
 use crate::{events::Events, lock};
 
@@ -63,6 +63,14 @@ impl Failure {
         Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
     }
 
+    /// Names the field for a larger disk if the message says that a disk is full: the task's, or that of a machine that the program manages.
+    pub(crate) fn of_disk(self) -> Self {
+        if !self.message.to_lowercase().contains("no space left on device") {
+            return self;
+        }
+        Self { message: format!("a disk is full; if it is the task's, {MORE_DISK}; {}", self.message), ..self }
+    }
+
     /// Whether the backend has no such stack.
     pub(crate) fn is_of_no_stack(&self) -> bool {
         self.message.contains("no stack named")
@@ -116,6 +124,17 @@ mod tests {
         assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
         assert!(told.ends_with("\nerror: no stack named 'dev' found"), "{told}");
         assert_eq!(message("error: invalid access token"), "error: invalid access token");
+    }
+
+    #[test]
+    fn full_disk_is_told_with_the_field() {
+        let message = |words: &str| Failure::unknown(words).of_disk().message;
+        for words in ["write /tmp/x: no space left on device", "cannot write \"x\": No space left on device (os error 28)"] {
+            let told = message(words);
+            assert!(told.starts_with("a disk is full; if it is the task's, give it a larger disk with spec."), "{told}");
+            assert!(told.ends_with(&format!("; {words}")), "{told}");
+        }
+        assert_eq!(message("error: update failed"), "error: update failed");
     }
 
     #[test]

@@ -155,7 +155,8 @@ impl<'a> Session<'a> {
             never = self.keep_identity() => match never {},
             ended = self.steps(told) => ended,
         };
-        ended.map_err(|Failure { reason, message }| {
+        ended.map_err(|failure| {
+            let Failure { reason, message } = failure.of_disk();
             let message = cut(&self.pulumi.mask.apply(&message), MAX_MESSAGE_BYTES);
             Failure { reason, message }
         })

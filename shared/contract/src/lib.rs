@@ -14,7 +14,9 @@ mod run;
 
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
-pub use driftless_core::{Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, Operation};
+pub use driftless_core::{
+    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, Operation,
+};
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};

@@ -56,7 +56,9 @@ pub use status::{
     CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus, reason,
 };
 pub use synced::{Sync, Why, is_synced};
-pub use task_end::{Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_MEMORY, SELECT_ARCHITECTURE, StopCode, TaskEnd};
+pub use task_end::{
+    Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, SELECT_ARCHITECTURE, StopCode, TaskEnd,
+};
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;
 pub use workspace::{ConfigItem, ConfigSource, EnvFrom, EnvVar, KeyRef, Workspace, workspace};

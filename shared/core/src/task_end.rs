@@ -36,6 +36,10 @@ pub struct TaskEnd {
 pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or \
                            spec.resources.limits.memory of the Workspace";
 
+/// The remedy for a task whose disk is full, in the same way.
+pub const MORE_DISK: &str = "give it a larger disk with spec.workspaceTemplate.spec.resources.limits.ephemeral-storage of the Stack, or \
+                             spec.resources.limits.ephemeral-storage of the Workspace";
+
 /// The remedy for a runner that was killed for a reason that ECS does not name.
 const KILLED: &str = "a signal killed the runner, most often because the task ran out of memory: set more memory with \
                       spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or spec.resources.limits.memory of the Workspace";
