@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
 use driftless_aws::Objects;
-use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::TaskFolder, to_json};
+use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::{TaskFolder, hash}, to_json};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
@@ -26,6 +26,7 @@ const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one sm
 /// The outputs as a status has them: a secret one as a whole replaced, and the largest by a note of where it is, until the others fit.
 /// `left_out` are the names of those that `secret`, the outputs Secret, does not hold.
 pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String], secret: &str) -> BTreeMap<String, Value> {
+    let keys = keys(outputs);
     let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
     let mut shown: BTreeMap<_, _> = outputs.iter().map(|(name, output)| (name.clone(), mask(output))).collect();
     let left_out: BTreeSet<_> = left_out.iter().collect();
@@ -38,7 +39,8 @@ pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String]
         if total <= MAX_SHOWN {
             return shown;
         }
-        let note = format!("[not shown: outputs of more than 256 KiB; see key {:?} of Secret {secret:?}]", key(&name));
+        let key = keys.get(name.as_str()).map_or("", String::as_str);
+        let note = format!("[not shown: outputs of more than 256 KiB; see key {key:?} of Secret {secret:?}]");
         let after = size(&name, &note.as_str().into());
         if after < before && !left_out.contains(&name) {
             total -= before - after;
@@ -124,12 +126,24 @@ pub(crate) fn name(update: &str) -> String {
     format!("{update}{}", names::OUTPUTS_SUFFIX)
 }
 
-/// The key of an output in the Secret.
-fn key(output: &str) -> String {
-    output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_")
+/// The key of each output in the Secret: its name, with `_` for what a key cannot have. Where that makes names the same, each gets a hash of
+/// its own, but for one that is a key as it is.
+fn keys(outputs: &BTreeMap<String, OutputValue>) -> BTreeMap<&str, String> {
+    let key = |output: &str| output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
+    let mut same = BTreeMap::<_, usize>::new();
+    for name in outputs.keys() {
+        *same.entry(key(name)).or_default() += 1;
+    }
+    let unique = |name: &str| {
+        let key = key(name);
+        if key == name || same.get(&key) == Some(&1) { key } else { format!("{key}-{:.8}", hash(&[name])) }
+    };
+    outputs.keys().map(|name| (name.as_str(), unique(name))).collect()
 }
 
 fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
+    let keys = keys(outputs);
+    let value = |name: &str, key: String| Some((key, ByteString(outputs.get(name)?.value.to_string().into_bytes())));
     let secrets: Vec<&String> = outputs.iter().filter(|(_, output)| output.secret).map(|(name, _)| name).collect();
     Secret {
         metadata: ObjectMeta {
@@ -137,7 +151,7 @@ fn secret(update: &Update, outputs: &BTreeMap<String, OutputValue>) -> Secret {
             ..owned::metadata(update, name(&update.name_any()))
         },
         immutable: Some(true),
-        data: Some(outputs.iter().map(|(name, output)| (key(name), ByteString(output.value.to_string().into_bytes()))).collect()),
+        data: Some(keys.into_iter().filter_map(|(name, key)| value(name, key)).collect()),
         ..Secret::default()
     }
 }
@@ -174,6 +188,20 @@ mod tests {
             ("too-large", TOO_LARGE.into()),
         ];
         assert!(shown == expected.map(|(name, value)| (name.to_owned(), value)).into());
+    }
+
+    #[test]
+    fn outputs_whose_names_are_no_keys_have_one_each() {
+        let all = outputs(&["plain", "a b", "a_b", "a/b", "é", "ключ"].map(|name| (name, name.into(), false)));
+        let secret = secret(&Update::default(), &all);
+        let data = secret.data.unwrap_or_default();
+        let values: BTreeSet<_> = data.values().map(|value| String::from_utf8_lossy(&value.0).into_owned()).collect();
+        assert_eq!(values, all.keys().map(to_json).collect());
+        for (key, value) in [("plain", "plain"), ("a_b", "a_b"), ("_", "é"), ("____", "ключ")] {
+            assert_eq!(data[key].0, to_json(&value).into_bytes(), "{key}");
+        }
+        let is_key = |key: &String| key.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+        assert!(data.keys().all(is_key), "{:?}", data.keys());
     }
 
     #[test]
