@@ -87,6 +87,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/url/disabled", put(disable))
         .route("/control/functions/{function}/invoke", post(invoke))
         .route("/control/functions/{function}/chill", post(chill))
+        .route("/control/functions/{function}/clock", put(set_clock))
         .route("/control/variables/{name}", put(set))
         .route("/control/functions/limit", put(limit_functions))
         .route("/control/tasks/refuse", put(refuse))
@@ -98,6 +99,8 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
         .route("/control/tasks/fail-starts", put(fail_starts))
         .route("/control/tasks/build-for", put(build_for))
         .route("/control/tasks/slow-starts", put(slow_starts))
+        .route("/control/tasks/disk", put(limit_disk))
+        .route("/control/tasks/clock", put(set_clock_of_tasks))
         .route("/control/tasks/forget", post(forget))
         .route("/control/s3/hold", put(hold))
         .route("/control/outages", put(outage))
@@ -193,6 +196,10 @@ async fn set(State(control): Shared, Path(variable): Path<String>, Json(value): 
     Ok(Json(control.parts.lambda.set(&variable, &value).await?))
 }
 
+async fn set_clock(State(control): Shared, Path(function): Path<String>, Json(seconds): Json<i64>) -> Answer<()> {
+    Ok(Json(control.parts.lambda.set_clock(&function, seconds).await?))
+}
+
 async fn refuse(State(control): Shared, Json(count): Json<u32>) -> Answer<()> {
     control.parts.fargate.refuse(count);
     Ok(Json(()))
@@ -232,6 +239,16 @@ async fn build_for(State(control): Shared, Json((image, processor)): Json<(Strin
 
 async fn slow_starts(State(control): Shared, Json((image, seconds)): Json<(String, u64)>) -> Answer<()> {
     control.parts.fargate.slow_starts(&image, Duration::from_secs(seconds));
+    Ok(Json(()))
+}
+
+async fn limit_disk(State(control): Shared, Json((image, mib)): Json<(String, u64)>) -> Answer<()> {
+    control.parts.fargate.limit_disk(&image, mib);
+    Ok(Json(()))
+}
+
+async fn set_clock_of_tasks(State(control): Shared, Json((image, seconds)): Json<(String, i64)>) -> Answer<()> {
+    control.parts.fargate.set_clock(&image, seconds);
     Ok(Json(()))
 }
 
@@ -323,6 +340,11 @@ impl Client {
         self.call(reqwest::Method::PUT, &format!("variables/{variable}"), &value).await
     }
 
+    /// Sets the clock of a function wrong by so many seconds, until [`Client::reset`]. It needs `libfaketime.so.1` among the tools.
+    pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
+        self.call(reqwest::Method::PUT, &format!("functions/{function}/clock"), &seconds).await
+    }
+
     /// Allows so many concurrent executions of all functions together, as the account's quota does; `None` ends the quota.
     pub async fn limit_functions(&self, executions: Option<usize>) -> Result<()> {
         self.call(reqwest::Method::PUT, "functions/limit", &executions).await
@@ -373,6 +395,18 @@ impl Client {
     /// through [`Client::reset`], as no other test has the image.
     pub async fn slow_starts(&self, image: &str, seconds: u64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/slow-starts", &(image, seconds)).await
+    }
+
+    /// Gives tasks with a container of this image a disk of so many MiB; 0 ends that. It goes on through [`Client::reset`], as no other test
+    /// has the image.
+    pub async fn limit_disk(&self, image: &str, mib: u64) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/disk", &(image, mib)).await
+    }
+
+    /// Sets the clock of the runner in tasks with this image wrong by so many seconds; 0 sets it right. It goes on through
+    /// [`Client::reset`], as no other test has the image. It needs `libfaketime.so.1` among the tools.
+    pub async fn set_clock_of_tasks(&self, image: &str, seconds: i64) -> Result<()> {
+        self.call(reqwest::Method::PUT, "tasks/clock", &(image, seconds)).await
     }
 
     /// Makes ECS forget the stopped tasks and their client tokens, as it does after an hour.

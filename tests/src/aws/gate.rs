@@ -148,6 +148,11 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
         }
         refusal.into_response(&service)
     });
+    if entry["kills"] == true
+        && let Err(error) = gate.site.outages.kill(&key)
+    {
+        gate.site.alarm(format!("the AWS endpoint: {} {}: {error:#}", parts.method, parts.uri.path()));
+    }
     entry["status"] = response.status().as_u16().into();
     gate.site.calls.write(&entry);
     response
@@ -179,11 +184,19 @@ impl Gate {
     }
 
     /// Breaks with the answer to a call that meets an outage. A call whose answer is lost continues, and is carried out before that answer.
-    fn outage(&self, call: &str, text: &str, entry: &mut Value) -> ControlFlow<Response, Option<Response>> {
-        let Some(Outage { call: of, status, code, message, lost, .. }) = self.site.outages.met_by(call, text) else {
+    fn outage(
+        &self,
+        caller: Option<&Caller>,
+        call: &str,
+        text: &str,
+        entry: &mut Value,
+    ) -> ControlFlow<Response, Option<Response>> {
+        let role = caller.and_then(|caller| caller.role.as_deref());
+        let Some(Outage { call: of, status, code, message, lost, kills, .. }) = self.site.outages.met_by(role, call, text) else {
             return ControlFlow::Continue(None);
         };
         entry["fault"] = code.clone().into();
+        entry["kills"] = kills.into();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let service = of.split(' ').next().unwrap_or_default();
         let answer = Refusal::new(status, code, message).into_response(service);
@@ -214,7 +227,7 @@ impl Gate {
         let about = format!("{}{}", parts.uri.path(), if request.conditional { " if-none-match" } else { "" });
         let mut lost = None;
         if caller.role.is_some() {
-            match self.outage(&format!("s3 {}", parts.method), &about, entry) {
+            match self.outage(Some(caller), &format!("s3 {}", parts.method), &about, entry) {
                 ControlFlow::Break(answer) => return Ok(answer),
                 ControlFlow::Continue(answer) => lost = answer,
             }
@@ -244,7 +257,7 @@ impl Gate {
         }
         let action = operation.strip_suffix("Batch").unwrap_or(&operation);
         self.check(caller, vec![Demand::new(format!("sqs:{action}"), resource)], entry)?;
-        let lost = match self.outage(&format!("sqs {operation}"), &String::from_utf8_lossy(&bytes), entry) {
+        let lost = match self.outage(Some(caller), &format!("sqs {operation}"), &String::from_utf8_lossy(&bytes), entry) {
             ControlFlow::Break(answer) => return Ok(answer),
             ControlFlow::Continue(lost) => lost,
         };
@@ -261,7 +274,7 @@ impl Gate {
         let answer = match self.fargate.demands(&operation, &input) {
             Ok(demands) => {
                 self.check(caller, demands, entry)?;
-                let lost = match self.outage(&format!("ecs {operation}"), &self.fargate.text(&input), entry) {
+                let lost = match self.outage(Some(caller), &format!("ecs {operation}"), &self.fargate.text(&input), entry) {
                     ControlFlow::Break(answer) => return Ok(answer),
                     ControlFlow::Continue(lost) => lost,
                 };
@@ -293,7 +306,7 @@ impl Gate {
         // The administrator is the test itself, and meets no outage.
         if caller.role.is_some()
             && let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
-                self.outage(&format!("secretsmanager {operation}"), &String::from_utf8_lossy(&bytes), entry)
+                self.outage(Some(caller), &format!("secretsmanager {operation}"), &String::from_utf8_lossy(&bytes), entry)
         {
             return Ok(answer);
         }
@@ -314,7 +327,7 @@ impl Gate {
         entry["operation"] = "GetCallerIdentity".into();
         // It changes nothing: a lost answer is as good as a refusal.
         if let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
-            self.outage("sts GetCallerIdentity", &caller.arn, entry)
+            self.outage(Some(caller), "sts GetCallerIdentity", &caller.arn, entry)
         {
             return Ok(answer);
         }
@@ -344,7 +357,7 @@ impl Gate {
         });
         let text = entry["input"].to_string();
         if let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
-            self.outage("sts AssumeRoleWithWebIdentity", &text, entry)
+            self.outage(None, "sts AssumeRoleWithWebIdentity", &text, entry)
         {
             return Ok(answer);
         }

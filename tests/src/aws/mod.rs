@@ -192,6 +192,13 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
+/// The environment of a process whose clock is wrong by so many seconds, and whose monotonic clock is right. Only programs that ask libc for
+/// the time read it: those in Rust, and none in Go.
+fn wrong_clock(dirs: &Dirs, seconds: i64) -> Result<[(&'static str, String); 3]> {
+    let library = dirs.tool("libfaketime.so.1")?.display().to_string();
+    Ok([("LD_PRELOAD", library), ("FAKETIME", format!("{seconds:+}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into())])
+}
+
 /// So many random bytes in hex.
 fn random_hex(bytes: usize) -> Result<String> {
     use std::io::Read as _;

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     fmt::Write as _,
     fs::{self, File},
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::Mutex,
@@ -155,7 +156,7 @@ impl Supervisor {
         self.keep(dirs, name, command, false)
     }
 
-    /// The same for a process that is started again whenever it ends without an error, as it does after SIGTERM.
+    /// The same for a process that is started again whenever it ends without an error, as it does after SIGTERM, or by SIGKILL.
     pub fn start_always(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
         self.keep(dirs, name, command, true)
     }
@@ -168,7 +169,7 @@ impl Supervisor {
                 status = async {
                     loop {
                         let status = process.wait().await?;
-                        if !(again && status.success()) {
+                        if !(again && (status.success() || status.signal() == Some(Signal::KILL.as_raw()))) {
                             return anyhow::Ok(status);
                         }
                         process.again()?;

@@ -86,9 +86,11 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
             cluster::apply(&cluster.client("admin").await?, &project.join("infra/kubernetes/runs/runs.yaml")).await?;
             Ok((cluster, flux_events))
         };
-        tokio::try_join!(Box::pin(world), Box::pin(Cluster::start_second(dirs, supervisor, project, &etcd)))
+        let ((cluster, flux_events), second) =
+            tokio::try_join!(Box::pin(world), Box::pin(Cluster::start_second(dirs, supervisor, project, &etcd)))?;
+        Ok((cluster, flux_events, second, etcd))
     };
-    let (((cluster, flux_events), second), git, private, registry, moto, image) = tokio::try_join!(
+    let ((cluster, flux_events, second, etcd), git, private, registry, moto, image) = tokio::try_join!(
         Box::pin(kubernetes),
         GitServer::start(dirs, supervisor),
         Box::pin(PrivateGit::start(dirs, supervisor)),
@@ -115,6 +117,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     let env = [
         ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
         ("WORLD_SECOND_KUBECONFIG", second.admin_kubeconfig.display().to_string()),
+        ("WORLD_ETCD", etcd),
         ("AWS_REGION", aws.region.clone()),
         ("AWS_ENDPOINT_URL", aws.endpoint.clone()),
         ("AWS_ACCESS_KEY_ID", aws.administrator.access_key_id.clone()),

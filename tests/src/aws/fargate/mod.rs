@@ -93,6 +93,10 @@ struct State {
     built_for: BTreeMap<String, String>,
     /// Images that are pulled slowly, and how long their tasks are pending.
     slow: BTreeMap<String, Duration>,
+    /// Images whose tasks have a small disk, and its size in MiB.
+    disks: BTreeMap<String, u64>,
+    /// Images whose tasks have a wrong clock, and by how many seconds.
+    clocks: BTreeMap<String, i64>,
     /// How many tasks with a text in their definition there may be at once.
     quotas: BTreeMap<String, usize>,
 }
@@ -279,6 +283,26 @@ impl Fargate {
     /// Lets tasks with a container of this image be pending for a while.
     pub fn slow_starts(&self, image: &str, pending: Duration) {
         self.state().slow.insert(image.into(), pending);
+    }
+
+    /// Gives the tasks with a container of this image a disk of so many MiB: their homes, `/tmp` and volumes. 0 ends that.
+    pub fn limit_disk(&self, image: &str, mib: u64) {
+        let disks = &mut self.state().disks;
+        if mib > 0 {
+            disks.insert(image.into(), mib)
+        } else {
+            disks.remove(image)
+        };
+    }
+
+    /// Sets the clock of the tasks with a container of this image wrong by so many seconds; 0 sets it right. See [`super::wrong_clock`].
+    pub fn set_clock(&self, image: &str, seconds: i64) {
+        let clocks = &mut self.state().clocks;
+        if seconds == 0 {
+            clocks.remove(image)
+        } else {
+            clocks.insert(image.into(), seconds)
+        };
     }
 
     /// Makes an hour pass for all stopped tasks: ECS does not know them any more, nor their client tokens.

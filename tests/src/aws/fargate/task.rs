@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::ExitStatus,
@@ -23,7 +22,7 @@ use tokio::{
 
 use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, memory::Memory, run::main_container};
 use crate::{
-    aws::{now, policy::Demand, random_hex, template::Template},
+    aws::{now, policy::Demand, random_hex, template::Template, wrong_clock},
     world::process::{Process, TASK, command},
 };
 
@@ -31,6 +30,20 @@ use crate::{
 const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
+/// Arguments: the file for the process id; the size in MiB of the task's disk, or 0, and its place; what is mounted, each with its path; `--`;
+/// the two of [`OWN`]; the program.
+const MOUNT_ALL: &str = r#"
+echo $$ > "$1"
+[ "$2" = 0 ] || { /usr/bin/mkdir -p "$3" && /usr/bin/mount -t tmpfs -o "size=$2m" disk "$3" || exit; }
+shift 3
+until [ "$1" = -- ]; do
+  /usr/bin/mkdir -p "$1" "$2" && /usr/bin/mount --bind "$1" "$2" || exit
+  shift 2
+done
+/usr/bin/mkdir -p "$2" "$3" || exit
+shift 3
+exec "$@"
+"#;
 /// What ECS says where a registry wants a login and gets none.
 const NO_DESCRIPTOR: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): image Manifest does not contain \
                              descriptor matching platform";
@@ -266,29 +279,33 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memor
     // Where the runner would lie, which is taken from elsewhere.
     let of_runner = Path::new(program).parent().filter(|_| is_main);
     let program = if is_main { fargate.runner.clone() } else { program.into() };
-    let mut mounts = vec![(folder.join("own"), PathBuf::from(TASK))];
+    // A disk of a limited size is a file system of its own, which goes with the task's mount namespace.
+    let disk = container["image"].as_str().and_then(|image| fargate.state().disks.get(image).copied());
+    let disk = disk.map(|mib| (mib, task.join("disk")));
+    let place = |name: &Path| disk.as_ref().map_or(&task, |(_, disk)| disk).join(name);
+    let own = if is_main { "own".into() } else { format!("own-{}", name(container)) };
+    let mut mounts = vec![(place(own.as_ref()), PathBuf::from(TASK))];
     for mount in list(&container["mountPoints"]) {
         let [volume, path] = ["sourceVolume", "containerPath"].map(|name| mount[name].as_str().unwrap_or_default());
         if of_runner != Some(Path::new(path)) {
-            mounts.push((task.join("volumes").join(volume), path.into()));
+            mounts.push((place(&Path::new("volumes").join(volume)), path.into()));
         }
     }
     let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
-    let mount_all = "echo $$ > \"$1\"; shift; until [ \"$1\" = -- ]; do /usr/bin/mount --bind \"$1\" \"$2\" || exit; shift 2; done; shift; exec \"$@\"";
-    command.args(["--mount", "--", "/bin/sh", "-c", mount_all, "sh"]);
+    command.args(["--mount", "--", "/bin/sh", "-c", MOUNT_ALL, "sh"]);
     command.arg(memory.map_or_else(|| "/dev/null".into(), Memory::processes));
+    let (mib, disk) = disk.unwrap_or_default();
+    command.arg(mib.to_string()).arg(disk);
     for (place, path) in mounts {
         // An empty directory stays behind on this machine: the task's own is over it for the task alone.
-        for path in [&place, &path] {
-            fs::create_dir_all(path)?;
-        }
         command.arg(place).arg(path);
     }
-    for name in OWN {
-        fs::create_dir_all(folder.join("own").join(name))?;
-    }
-    command.arg("--").arg(program).args(words).current_dir(&folder);
+    let own = OWN.map(|name| Path::new(TASK).join(name));
+    command.arg("--").args(own).arg(program).args(words).current_dir(&folder);
     command.env_clear().envs(environment(fargate, arn, container, &overrides)?);
+    if let Some(seconds) = container["image"].as_str().and_then(|image| fargate.state().clocks.get(image).copied()) {
+        command.envs(wrong_clock(&fargate.site.dirs, seconds)?);
+    }
     Ok(command)
 }
 

@@ -42,6 +42,8 @@ pub struct Instance {
     pub init: Duration,
     /// When its credentials end.
     pub expires: Timestamp,
+    /// The id of its access key.
+    pub access_key_id: String,
     process: Process,
     pid_file: PathBuf,
     arn: String,
@@ -110,9 +112,20 @@ impl Instance {
             },
         }
         let pid_file = site.dirs.pids().join(name);
-        let arn = environment.get("AWS_LAMBDA_FUNCTION_NAME").cloned().unwrap_or_default();
+        let [arn, access_key_id] =
+            ["AWS_LAMBDA_FUNCTION_NAME", "AWS_ACCESS_KEY_ID"].map(|name| environment.get(name).cloned().unwrap_or_default());
         let arn = format!("arn:aws:lambda:{}:{}:function:{arn}", site.template.region, site.template.account);
-        Ok(Self { init: started.elapsed(), expires, process, pid_file, arn, events, _server: server, _number: number })
+        Ok(Self {
+            init: started.elapsed(),
+            expires,
+            access_key_id,
+            process,
+            pid_file,
+            arn,
+            events,
+            _server: server,
+            _number: number,
+        })
     }
 
     /// Gives it an event and waits for the answer, its end, or the time limit; after the last two it is of no more use.

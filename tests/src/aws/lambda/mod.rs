@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, TryAcquireError};
 
 use self::instance::Instance;
-use super::{identity::Credentials, now, random_hex, site::Site, template::Function};
+use super::{identity::Credentials, now, random_hex, site::Site, template::Function, wrong_clock};
 
 /// Lambda gives an environment so long to ask for its first event.
 const INIT: Duration = Duration::from_secs(10);
@@ -43,6 +43,9 @@ pub enum Failure {
     /// Its process ended.
     #[error("Runtime exited: {0}")]
     Crashed(String),
+    /// A test had its process killed.
+    #[error("Runtime exited: signal: 9 (SIGKILL), for a test")]
+    Killed,
     /// It never asked for an event.
     #[error("Runtime failed to start: {0}")]
     Init(String),
@@ -58,6 +61,7 @@ impl Failure {
             Self::Function { .. } => "error",
             Self::TimedOut(_) => "timeout",
             Self::Crashed(_) => "crash",
+            Self::Killed => "kill",
             Self::Init(_) => "init",
             Self::Throttled => "throttle",
         }
@@ -181,6 +185,14 @@ impl Lambda {
         Ok(())
     }
 
+    /// Sets the clock of a function wrong by so many seconds, once none runs, until [`Self::reset`]. See [`super::wrong_clock`].
+    pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
+        let host = self.host(function)?;
+        let mut environment = lock(&host.environment).clone();
+        environment.extend(wrong_clock(&host.site.dirs, seconds)?.map(|(name, value)| (name.to_owned(), value)));
+        host.update(environment).await
+    }
+
     /// Gives every function the environment of the template again.
     pub async fn reset(&self) -> Result<()> {
         for host in self.hosts.values() {
@@ -222,7 +234,10 @@ impl Host {
                 None => self.start().await.inspect(|instance| cold = Some(instance.init))?,
             };
             let timeout = self.site.template.functions[&self.id].timeout;
-            let result = instance.invoke(&request, Bytes::from(event.to_string()), timeout).await;
+            let result = match instance.invoke(&request, Bytes::from(event.to_string()), timeout).await {
+                Err(Failure::Crashed(_)) if self.site.outages.has_killed(&instance.access_key_id) => Err(Failure::Killed),
+                result => result,
+            };
             peak = instance.peak_memory_kib();
             if matches!(result, Ok(_) | Err(Failure::Function { .. })) {
                 lock(&self.idle).push(instance);
@@ -290,7 +305,7 @@ impl Host {
         }));
         if let Some(failure) = failure {
             *lock(&self.failures).entry(failure.name()).or_default() += 1;
-            if !matches!(failure, Failure::Throttled) {
+            if !matches!(failure, Failure::Throttled | Failure::Killed) {
                 self.site.alarm(format!("{}: {failure} (request {request})", self.id));
             }
         }
