@@ -170,17 +170,23 @@ async fn settled(world: &Handle, turn: &Alone, team: &Namespace<'_>) -> Result<(
         let last = updates.last().and_then(|update| update.status.clone()).context("a status")?;
         let failed = last.conditions.iter().any(|condition| condition.type_ == "Failed" && condition.status == "True");
         ensure!(!failed, "{name}: {last:#?}");
-        ensure!(fs::read_to_string(team.file(&format!("{name}.txt"))?)? == "one", "{name}");
-        let folder = format!("{}/.pulumi", team.state()?);
-        let locks = fs::read_dir(format!("{folder}/locks/organization/app/{name}")).map_or(0, |files| files.flatten().count());
-        ensure!(locks == 0, "{name}: {locks} locks");
-        let state: Value = serde_json::from_slice(&fs::read(format!("{folder}/stacks/app/{name}.json"))?)?;
-        let resources = state["checkpoint"]["latest"]["resources"].as_array().map_or(0, Vec::len);
-        // The stack, the provider and the file.
-        ensure!(
-            resources == 3 && state["checkpoint"]["latest"]["pending_operations"].as_array().is_none_or(Vec::is_empty),
-            "{name}: {state}"
-        );
+        intact(team, "app", name)?;
     }
+    Ok(())
+}
+
+/// What a Pulumi stack asked for, the file of its name, is there once, with no lock and no pending operation.
+pub fn intact(team: &Namespace<'_>, project: &str, name: &str) -> Result<()> {
+    ensure!(fs::read_to_string(team.file(&format!("{name}.txt"))?)? == "one", "{name}");
+    let folder = format!("{}/.pulumi", team.state()?);
+    let locks = fs::read_dir(format!("{folder}/locks/organization/{project}/{name}")).map_or(0, |files| files.flatten().count());
+    ensure!(locks == 0, "{name}: {locks} locks");
+    let state: Value = serde_json::from_slice(&fs::read(format!("{folder}/stacks/{project}/{name}.json"))?)?;
+    let resources = state["checkpoint"]["latest"]["resources"].as_array().map_or(0, Vec::len);
+    // The stack, the provider and the file.
+    ensure!(
+        resources == 3 && state["checkpoint"]["latest"]["pending_operations"].as_array().is_none_or(Vec::is_empty),
+        "{name}: {state}"
+    );
     Ok(())
 }

@@ -15,6 +15,7 @@ mod drift;
 mod events;
 mod failures;
 mod fairness;
+mod faults;
 mod git;
 mod guides;
 mod hostile;

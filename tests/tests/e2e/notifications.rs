@@ -24,7 +24,7 @@ const HOSTS: [Host; 3] = [
 ];
 
 /// What a host sends after a push to `main` of the repository at `url`.
-fn push(host: &str, url: &str, commit: &str) -> Result<String> {
+pub fn push(host: &str, url: &str, commit: &str) -> Result<String> {
     let sample = match host {
         "github" => include_str!("../../../events/bodies/github-push.json"),
         "gitlab" => include_str!("../../../events/bodies/gitlab-push.json"),
@@ -43,7 +43,7 @@ fn signature(key: &str, body: &str) -> String {
 }
 
 /// The proof that a host gives to whom it shares `key` with.
-fn proof(host: &str, key: &str, body: &str) -> String {
+pub fn proof(host: &str, key: &str, body: &str) -> String {
     match host {
         "github" => format!("sha256={}", signature(key, body)),
         "gitlab" => key.to_owned(),
@@ -52,7 +52,7 @@ fn proof(host: &str, key: &str, body: &str) -> String {
 }
 
 /// Posts to the webhook, at a path after the cluster's, and returns the status of the answer.
-async fn post(world: &Handle, path: &str, headers: &[(&str, &str)], body: String) -> Result<u16> {
+pub async fn post(world: &Handle, path: &str, headers: &[(&str, &str)], body: String) -> Result<u16> {
     let request = http_client()?.post(format!("{}{path}", world.get("WORLD_WEBHOOK_URL")?));
     let request = request.header("Content-Type", "application/json").body(body);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));

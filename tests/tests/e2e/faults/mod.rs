@@ -1,0 +1,8 @@
+//! Faults of processes, machines and clocks, and their effects: what programs made, locks, claims, slots and objects.
+
+mod clock;
+mod crashes;
+mod disk;
+mod releases;
+mod size;
+mod watch;
