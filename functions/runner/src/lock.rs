@@ -85,8 +85,8 @@ fn without_query(line: &str) -> String {
 impl Held {
     /// It was taken by the run that wrote `dead` down: host and process agree, and the time is within that run's life.
     fn is_of(&self, dead: &Lock) -> bool {
-        let earliest = dead.not_before - SignedDuration::from_secs(1);
-        self.host == dead.host && self.pid == dead.pid && self.at > earliest && dead.not_after.is_some_and(|end| self.at <= end)
+        let is_early = self.at.duration_since(dead.not_before) <= SignedDuration::from_secs(-1);
+        self.host == dead.host && self.pid == dead.pid && !is_early && dead.not_after.is_some_and(|end| self.at <= end)
     }
 }
 
@@ -123,6 +123,13 @@ mod tests {
         assert!(!is_stale(WORDS, &Lock { not_before: "2026-11-21T07:59:47Z".parse().unwrap(), ..dead() }));
         assert!(!is_stale(WORDS, &Lock { not_after: Some("2026-11-21T07:59:45Z".parse().unwrap()), ..dead() }));
         assert!(!is_stale(WORDS, &Lock { not_after: None, ..dead() }));
+    }
+
+    #[test]
+    fn lock_whose_task_wrote_any_time_is_compared() {
+        let any = Lock { not_before: Timestamp::MIN, not_after: Some(Timestamp::MAX), ..dead() };
+        assert!(is_stale(WORDS, &any));
+        assert!(!is_stale(WORDS, &Lock { not_before: Timestamp::MAX, ..any }));
     }
 
     #[test]
