@@ -256,11 +256,13 @@ fn is_log(line: &str) -> bool {
 fn plain(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |plain, piece| {
+    let plain = pieces.fold(first, |plain, piece| {
         let mut rest = piece.trim_start_matches(|parameter| matches!(parameter, '0'..='?')).chars();
         rest.next();
         plain + rest.as_str()
-    })
+    });
+    // An escape character that is left could begin a new sequence with the text after the removed one.
+    plain.replace('\u{1b}', "")
 }
 
 #[cfg(test)]
@@ -303,6 +305,7 @@ mod tests {
     fn colours_are_taken_out() {
         assert_eq!(plain("\u{1b}[31mError\u{1b}[0m: \u{1b}[1;4m${nope}\u{1b}["), "Error: ${nope}");
         assert_eq!(plain("no colours: é"), "no colours: é");
+        assert_eq!(plain("can\u{1b}\u{1b}[m[0mary"), "can[0mary");
     }
 
     /// It runs shell scripts in place of pulumi.
