@@ -2,10 +2,19 @@
 
 use std::collections::BTreeMap;
 
+/// The longest value, in bytes: Linux starts no process with a longer variable. Each line may double the one before it.
+const MAX_VALUE: usize = 128 << 10;
+
 /// The file is none; the number of the line where that shows. It says no more: what stands there is secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {0} is not NAME=value")]
-pub(crate) struct InvalidLine(usize);
+pub(crate) enum InvalidLine {
+    /// Not a variable.
+    #[error("line {0} is not NAME=value")]
+    Shape(usize),
+    /// A value that no process can get.
+    #[error("the value of line {0} has more than 128 KiB")]
+    TooLong(usize),
+}
 
 /// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes `\n` is a line's end; there and
 /// without quotes `$NAME` and `${NAME}` stand for the value of an earlier line, else for what `known` says, else for nothing.
@@ -14,7 +23,8 @@ pub(crate) fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Resul
     let mut found = BTreeMap::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let invalid = || InvalidLine(1 + text[..text.len() - rest.len()].matches('\n').count());
+        let number = || 1 + text[..text.len() - rest.len()].matches('\n').count();
+        let invalid = || InvalidLine::Shape(number());
         if rest.starts_with('#') {
             rest = rest.split_once('\n').map_or("", |(_, rest)| rest).trim_start();
             continue;
@@ -27,14 +37,14 @@ pub(crate) fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Resul
         }
         let lookup = |name: &str| found.get(name).cloned().or_else(|| known(name)).unwrap_or_default();
         let (value, after) = value(after.trim_start_matches([' ', '\t']), lookup).ok_or_else(invalid)?;
-        found.insert(name.to_owned(), value);
+        found.insert(name.to_owned(), value.ok_or_else(|| InvalidLine::TooLong(number()))?);
         rest = after.trim_start();
     }
     Ok(found)
 }
 
-/// The value at the start of the text, and what follows it; `None` if its quote does not end.
-fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(String, &str)> {
+/// The value at the start of the text, unless it is too long, and what follows it; `None` if its quote does not end.
+fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(Option<String>, &str)> {
     let Some(quote) = text.chars().next().filter(|first| "'\"".contains(*first)) else {
         let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
         let comment = line.match_indices('#').map(|(at, _)| at).find(|at| line[..*at].ends_with([' ', '\t']));
@@ -42,7 +52,7 @@ fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(String, &str)> 
     };
     let end = text.match_indices(quote).map(|(at, _)| at).find(|at| *at > 0 && !text[..*at].ends_with('\\'))?;
     let (inner, rest) = (&text[1..end], &text[end + 1..]);
-    Some((if quote == '"' { expand(&unescape(inner), lookup) } else { inner.to_owned() }, rest))
+    Some((if quote == '"' { expand(&unescape(inner), lookup) } else { Some(inner.to_owned()) }, rest))
 }
 
 /// Takes the backslashes away, but for `\$`, which is [`expand`]'s.
@@ -61,7 +71,8 @@ fn unescape(text: &str) -> String {
     plain
 }
 
-fn expand(text: &str, lookup: impl Fn(&str) -> String) -> String {
+/// `None` if the value is too long.
+fn expand(text: &str, lookup: impl Fn(&str) -> String) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -78,8 +89,11 @@ fn expand(text: &str, lookup: impl Fn(&str) -> String) -> String {
             out.push_str(&lookup(name));
             rest = braced.and_then(|_| after_name.strip_prefix('}')).unwrap_or(after_name);
         }
+        if out.len() > MAX_VALUE {
+            return None;
+        }
     }
-    out + rest
+    Some(out + rest)
 }
 
 #[cfg(test)]
@@ -110,6 +124,19 @@ mod tests {
         }
         assert_eq!(parsed(" \n# nothing"), []);
         assert_eq!(parsed("A=1\nB=\"$A$A\"\n")[1].1, "11");
+    }
+
+    #[test]
+    fn values_that_double_are_refused() {
+        let lines = |count: u8| -> String {
+            let names = (0..count).map(|at| (b'A' + at) as char);
+            names
+                .clone()
+                .zip(names.skip(1))
+                .fold("A=0123456789".into(), |text, (from, to)| format!("{text}\n{to}=${from}${from}"))
+        };
+        assert_eq!(parsed(&lines(14)).pop().unwrap().1.len(), 10 << 13);
+        assert_eq!(parse(&lines(26), |_| None), Err(InvalidLine::TooLong(15)));
     }
 
     #[test]
