@@ -252,7 +252,7 @@ pub enum Report {
 pub fn task_of_report(key: &str) -> Option<(TaskFolder, Report)> {
     let of = |name: &str, report| key.strip_suffix(name).map(|folder| (folder, report));
     let (folder, report) = of("out/result", Report::Result).or_else(|| of("out/progress", Report::Progress))?;
-    let is_task = folder.starts_with("tasks/") && folder.matches('/').count() == 2;
+    let is_task = folder.starts_with("tasks/") && folder.ends_with('/') && folder.matches('/').count() == 2;
     is_task.then(|| (TaskFolder(folder.into()), report))
 }
 
@@ -321,6 +321,7 @@ mod tests {
         }
         assert_eq!(task_of_report("tasks/AROA1:abc/out/x/out/result"), None);
         assert_eq!(task_of_report("runs/c/u/out/result"), None);
+        assert_eq!(task_of_report("tasks/AROA1:abc/without/result"), None);
     }
 
     #[test]
