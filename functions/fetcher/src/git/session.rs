@@ -9,10 +9,13 @@ use gix_pack::{Bundle, bundle::write::Options};
 use gix_protocol::{
     Command, Handshake, LsRefsCommand,
     fetch::{Arguments, Response},
-    handshake::Ref,
+    handshake::{Ref, refs::from_v1_refs_received_as_part_of_handshake_and_capabilities},
     ls_refs::RefPrefixes,
 };
-use gix_transport::{Service, client::blocking_io::Transport};
+use gix_transport::{
+    Service,
+    client::blocking_io::{SetServiceResponse, Transport},
+};
 use gix_utils::progress::Discard;
 
 use super::{GitError, bounds::Bounds, remote::is_short_id};
@@ -31,8 +34,15 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn open(mut transport: Box<dyn Transport + Send>, bounds: Bounds) -> Result<Self, GitError> {
         // Credentials go with the first request: nothing is asked for later.
-        let handshake = gix_protocol::handshake(&mut transport, Service::UploadPack, |_| Ok(None), Vec::new(), &mut Discard);
-        let handshake = handshake.map_err(|_| bounds.reason(GitError::Protocol { to: "the first request" }))?;
+        let broken = |bounds: &Bounds| bounds.reason(GitError::Protocol { to: "the first request" });
+        let SetServiceResponse { actual_protocol, capabilities, refs } =
+            transport.handshake(Service::UploadPack, &[]).map_err(|_| broken(&bounds))?;
+        // gitoxide panics at a symbolic ref that is announced and not listed. What one points to does not matter: each is listed with
+        // its commit.
+        let announced = || capabilities.iter().filter(|capability| capability.name() != "symref");
+        let refs = refs.map(|mut refs| from_v1_refs_received_as_part_of_handshake_and_capabilities(&mut refs, announced()));
+        let (refs, v1_shallow_updates) = refs.transpose().map_err(|_| broken(&bounds))?.unzip();
+        let handshake = Handshake { server_protocol_version: actual_protocol, refs, v1_shallow_updates, capabilities };
         let format = handshake.capabilities.capability("object-format");
         if format.and_then(|format| format.value().map(|format| format != "sha1")).unwrap_or_default() {
             return Err(GitError::Sha256);
@@ -120,4 +130,41 @@ fn target(found: &Ref, wanted: &str) -> Option<ObjectId> {
 /// expect.
 fn not_given_out(error: &Error, commit: ObjectId) -> Option<GitError> {
     error.to_string().contains("not our ref").then(|| GitError::NoCommit { commit: commit.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Cursor, sink},
+        time::Duration,
+    };
+
+    use gix_transport::{
+        Protocol,
+        client::git::{ConnectMode, blocking_io::Connection},
+    };
+
+    use super::*;
+
+    /// What comes of `main` by what a server of version 0 or 1 says first.
+    fn resolved(capabilities: &str, refs: &[&str]) -> Result<ObjectId, GitError> {
+        let line = |content: String| format!("{:04x}{content}", content.len() + 4);
+        let id = "0123456789abcdef0123456789abcdef01234567";
+        let refs = refs.iter().enumerate().map(|(at, name)| {
+            let capabilities = if at == 0 { format!("\0{capabilities}") } else { String::new() };
+            line(format!("{id} {name}{capabilities}\n"))
+        });
+        let said = format!("{}0000", refs.collect::<String>()).into_bytes();
+        let host = None::<(&str, Option<u16>)>;
+        let connection = Connection::new(Cursor::new(said), sink(), Protocol::V2, "/r", host, ConnectMode::Process, false);
+        Session::open(Box::new(connection), Bounds::new(1000, Duration::from_mins(1)))?.resolve("spec.branch", "main")
+    }
+
+    #[tokio::test]
+    async fn symbolic_ref_that_is_announced_and_not_listed_is_passed_over() {
+        let capabilities = "shallow symref=HEAD:refs/heads/main object-format=sha1";
+        resolved(capabilities, &["HEAD", "refs/heads/main"]).unwrap();
+        resolved(capabilities, &["refs/heads/main"]).unwrap();
+        assert!(matches!(resolved(capabilities, &["refs/heads/other"]), Err(GitError::NoRef { .. })));
+    }
 }
