@@ -11,6 +11,7 @@ export CARGO_BUILD_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarder
 SEEDS ?= 10000
 FROM ?= 0
+SECONDS ?= 60
 CRATES := cargo test --workspace --locked --exclude driftless-tests
 
 .PHONY: help
@@ -116,6 +117,10 @@ MUTATED ?= driftless-core driftless-api driftless-contract driftless-source drif
 mutants: ## Mutation testing: lists every change that no test of its crate notices. MUTATED=recorder: one crate. SHARD=0/4: a quarter.
 	@tests/tools/install cargo-mutants
 	cargo mutants $(MUTATED:%=--package %) --timeout 60 --output target $(SHARD:%=--shard %) -- --locked
+
+.PHONY: fuzz
+fuzz: ## Everything that reads the bytes of others, fuzzed: make fuzz SECONDS=60, for each target; TARGET=webhook: only that one.
+	@tests/fuzz/run $(SECONDS) $(TARGET)
 
 .PHONY: bench
 bench: tools ## The figures of the README, of the release build.

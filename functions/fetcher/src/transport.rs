@@ -39,7 +39,8 @@ pub struct Place {
 
 impl Place {
     /// The place that a URL names, if the rest of the URL is `path` and nothing else.
-    pub(crate) fn of_url(url: &str, path: &str) -> Option<Self> {
+    #[must_use]
+    pub fn of_url(url: &str, path: &str) -> Option<Self> {
         let host = url.strip_prefix("http://")?.strip_suffix(path)?.strip_suffix('/')?;
         let (host, port) = match host.split_once(':') {
             Some((host, port)) => (host, port.parse().ok()?),
@@ -57,7 +58,8 @@ impl Place {
     }
 
     /// Whether a list of `SERVICE.NAMESPACE` and hosts has it; what has a port other than 80 is listed with `:PORT`.
-    pub(crate) fn is_among(&self, allowed: &[String]) -> bool {
+    #[must_use]
+    pub fn is_among(&self, allowed: &[String]) -> bool {
         let service = self.service.as_ref().map(|(name, namespace)| format!("{name}.{namespace}"));
         let names = [service.as_deref(), Some(self.host.strip_suffix('.').unwrap_or(&self.host))];
         allowed.iter().any(|allowed| {

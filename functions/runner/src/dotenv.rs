@@ -7,7 +7,7 @@ const MAX_VALUE: usize = 128 << 10;
 
 /// The file is none; the number of the line where that shows. It says no more: what stands there is secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidLine {
+pub enum InvalidLine {
     /// Not a variable.
     #[error("line {0} is not NAME=value")]
     Shape(usize),
@@ -18,7 +18,7 @@ pub(crate) enum InvalidLine {
 
 /// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes `\n` is a line's end; there and
 /// without quotes `$NAME` and `${NAME}` stand for the value of an earlier line, else for what `known` says, else for nothing.
-pub(crate) fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>, InvalidLine> {
+pub fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>, InvalidLine> {
     let text = text.replace("\r\n", "\n");
     let mut found = BTreeMap::new();
     let mut rest = text.trim_start();

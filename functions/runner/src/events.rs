@@ -31,7 +31,7 @@ const MAX_FAILURE_BYTES: usize = 500;
 
 /// What the events have told so far.
 #[derive(Default)]
-pub(crate) struct Events {
+pub struct Events {
     /// Events of whatever kind: signs of life. The engine sends none without a cause.
     pub seen: u64,
     /// Resource steps begun.
@@ -194,7 +194,7 @@ impl Events {
     }
 
     /// One line. What is no event that we know is passed over: new kinds come with new versions of pulumi.
-    fn take(&mut self, line: &[u8], mask: &Mask) {
+    pub fn take(&mut self, line: &[u8], mask: &Mask) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         self.seen += 1;
         self.started += u32::from(event.started.is_some());
@@ -253,19 +253,22 @@ impl Events {
     }
 
     /// What a refresh found. All of it is counted, also what was too long to be looked at.
-    pub(crate) fn drift(&self) -> Drift {
+    #[must_use]
+    pub fn drift(&self) -> Drift {
         let counted: u64 = ["update", "delete"].iter().filter_map(|change| self.changes.get(*change)).sum();
         let count = self.drifted.max(u32::try_from(counted).unwrap_or(u32::MAX));
         Drift { count, resources: self.drift.values().cloned().collect() }.bounded()
     }
 
     /// The step that began last and has not ended.
-    pub(crate) fn current(&self) -> Option<String> {
+    #[must_use]
+    pub fn current(&self) -> Option<String> {
         self.under_way.last().map(Step::name)
     }
 
     /// What went wrong, in pulumi's words with secrets masked; what names a resource comes first. Empty if no event tells.
-    pub(crate) fn errors(&self) -> String {
+    #[must_use]
+    pub fn errors(&self) -> String {
         if self.errors.is_empty() {
             return cut(&self.complaints.join("\n"), MAX_MESSAGE_BYTES);
         }

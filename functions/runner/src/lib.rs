@@ -33,6 +33,8 @@ use std::{
 
 use backon::{ExponentialBuilder, Retryable};
 pub use credentials::CredentialsEndpoint;
+#[doc(hidden)]
+pub use dotenv::parse as dotenv;
 use driftless_contract::{
     Document, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Identity, InvalidMessage, Key, Phase, Progress, RunResult, RunSpec,
     VERSION, Verdict, keys, to_json,
@@ -47,6 +49,13 @@ use stop::{Stop, asked};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
+};
+#[doc(hidden)]
+pub use {
+    events::Events,
+    lock::{conflict, is_stale},
+    mask::Mask,
+    pulumi::plain,
 };
 
 /// The launcher writes the spec, and before it all else, seconds after it started the task. Later than this, nobody will.

@@ -48,14 +48,16 @@ fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
 }
 
 /// Returns whether `dead` covers every lock that pulumi names. `false` if pulumi names fewer or more locks than it counts.
-pub(crate) fn is_stale(words: &str, dead: &Lock) -> bool {
+#[must_use]
+pub fn is_stale(words: &str, dead: &Lock) -> bool {
     let counted = words.split_once(LOCKED).and_then(|(_, rest)| rest.split_once(" lock(s)")?.0.parse().ok());
     let Some(held) = locks(words).collect::<Option<Vec<_>>>() else { return false };
     counted == Some(held.len()) && !held.is_empty() && held.iter().all(|held| dead.all().any(|dead| held.is_of(dead)))
 }
 
 /// What to tell of a stack that somebody else works on: who that is comes first. `dead` is what is known of a dead run of ours.
-pub(crate) fn conflict(words: &str, dead: Option<&Lock>) -> String {
+#[must_use]
+pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     if is_busy(words) {
         let Some(Lock { not_before, not_after: Some(end), .. }) = dead else { return words.to_owned() };
         let known =

@@ -24,7 +24,7 @@ const PUBLIC_VALUES: [&str; 3] = ["true", "false", "null"];
 /// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one. More may come while
 /// the run lasts.
 #[derive(Default)]
-pub(crate) struct Mask {
+pub struct Mask {
     forms: RefCell<Vec<String>>,
 }
 
@@ -50,7 +50,8 @@ impl Mask {
         mask
     }
 
-    pub(crate) fn add_text(&self, text: &str) {
+    /// Adds a secret.
+    pub fn add_text(&self, text: &str) {
         self.add(|forms| {
             add_forms(forms, text);
             if let Ok(value @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(text) {
@@ -67,7 +68,8 @@ impl Mask {
     }
 
     /// Whether an output tells a secret.
-    pub(crate) fn is_told_by(&self, output: &Value) -> bool {
+    #[must_use]
+    pub fn is_told_by(&self, output: &Value) -> bool {
         match output {
             Value::Null | Value::Bool(_) => false,
             Value::Number(number) => self.is_told_by_text(&number.to_string(), MIN_BYTES),
@@ -87,7 +89,8 @@ impl Mask {
     }
 
     /// The text with every secret in it replaced; secrets that overlap are replaced as one.
-    pub(crate) fn apply(&self, text: &str) -> String {
+    #[must_use]
+    pub fn apply(&self, text: &str) -> String {
         let forms = self.forms.borrow();
         let long = forms.iter().filter(|form| form.len() >= MIN_BYTES);
         let mut hits: Vec<(usize, usize)> = long.flat_map(|form| occurrences(text, form)).collect();

@@ -253,7 +253,8 @@ fn is_log(line: &str) -> bool {
 }
 
 /// The text without terminal colours, which a secret could hide behind.
-fn plain(text: &str) -> String {
+#[must_use]
+pub fn plain(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
     let first = pieces.next().unwrap_or_default().to_owned();
     let plain = pieces.fold(first, |plain, piece| {

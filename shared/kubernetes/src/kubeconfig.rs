@@ -5,10 +5,12 @@ use secrecy::SecretString;
 
 /// One context.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// What the context leads to, and how one gets in but for an EKS cluster's token.
     pub context: NamedContext,
+    /// The cluster of the context.
     pub cluster: Cluster,
+    /// The user of the context, without a program to run.
     pub user: AuthInfo,
     /// Set for a user of an EKS cluster.
     pub eks: Option<Eks>,
@@ -16,14 +18,16 @@ pub(crate) struct Entry {
 
 /// What `aws eks get-token` would be asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Eks {
+pub struct Eks {
+    /// The EKS cluster's name.
     pub cluster: String,
+    /// Its Region, where the program is told one.
     pub region: Option<String>,
 }
 
 impl Entry {
     /// The context that is named like the cluster.
-    pub(crate) fn read(text: &str, name: &str) -> Result<Self, String> {
+    pub fn read(text: &str, name: &str) -> Result<Self, String> {
         let Kubeconfig { clusters, auth_infos, contexts, .. } =
             Kubeconfig::from_yaml(text).map_err(|error| unreadable(&error))?;
         let Some(context) = contexts.iter().find(|context| context.name == name).cloned() else {
@@ -45,7 +49,8 @@ impl Entry {
     }
 
     /// The kubeconfig of this context alone. `token` is for an EKS cluster.
-    pub(crate) fn into_kubeconfig(self, token: Option<SecretString>) -> Kubeconfig {
+    #[must_use]
+    pub fn into_kubeconfig(self, token: Option<SecretString>) -> Kubeconfig {
         let Self { context, cluster, mut user, .. } = self;
         user.token = token.or(user.token);
         let names = context.context.clone().unwrap_or_default();

@@ -19,6 +19,8 @@ use kube::{
     Resource,
     core::{DynamicObject, NamespaceResourceScope, ObjectMeta},
 };
+#[doc(hidden)]
+pub use kubeconfig::Entry;
 pub use pages::Pages;
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};

@@ -7,9 +7,6 @@
     reason = "this is a test; clippy only knows its test functions"
 )]
 
-#[path = "../fuzz/check.rs"]
-mod check;
-
 use std::{
     collections::BTreeSet,
     fs,
@@ -18,10 +15,8 @@ use std::{
     sync::LazyLock,
 };
 
-use check::{check, sealed};
 use driftless_source::{Error, Limits, unpack};
 use driftless_testkit::hostile::{Hostile, Tar, archives, gzip, honest};
-use proptest::prelude::*;
 
 static ARCHIVES: LazyLock<Vec<Hostile>> = LazyLock::new(archives);
 
@@ -99,18 +94,6 @@ fn the_words_of_a_refusal_hold_no_content() {
 }
 
 #[test]
-fn every_hostile_archive_cut_anywhere_is_refused_or_a_tree() {
-    for hostile in ARCHIVES.iter() {
-        let bytes = &hostile.bytes[..hostile.bytes.len().min(20_000)];
-        for cut in 0..8 {
-            check(&bytes[..bytes.len() * cut / 8]);
-        }
-        check(&hostile.bytes);
-    }
-    check(&honest());
-}
-
-#[test]
 fn a_reader_that_gives_little_at_once_makes_no_difference() {
     struct Slow<'a>(&'a [u8], bool);
     impl Read for Slow<'_> {
@@ -128,36 +111,5 @@ fn a_reader_that_gives_little_at_once_makes_no_difference() {
         let quick = words(unpack(hostile.bytes.as_slice(), &Limits::default(), io::sink()));
         let slow = words(unpack(Slow(&hostile.bytes, false), &Limits::default(), io::sink()));
         assert_eq!(quick, slow, "{}", hostile.name);
-    }
-}
-
-/// What a fuzzer does: a small archive of the corpus with some bytes changed, before it is compressed and after.
-fn mutated() -> impl Strategy<Value = Vec<u8>> {
-    let small: Vec<Vec<u8>> = ARCHIVES.iter().map(|hostile| hostile.bytes.clone()).filter(|bytes| bytes.len() < 5000).collect();
-    let plain: Vec<Vec<u8>> = small.iter().chain([&honest()]).filter_map(|bytes| inflated(bytes)).collect();
-    let seed = proptest::sample::select([small, plain].concat());
-    let change = (any::<proptest::sample::Index>(), any::<u8>());
-    (seed, proptest::collection::vec(change, 0..6), any::<bool>()).prop_map(|(mut bytes, changes, seal)| {
-        for (at, with) in changes {
-            if !bytes.is_empty() {
-                let at = at.index(bytes.len());
-                bytes[at] = with;
-            }
-        }
-        if seal { sealed(bytes) } else { bytes }
-    })
-}
-
-fn inflated(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut plain = Vec::new();
-    let read = flate2::read::MultiGzDecoder::new(bytes).take(30_000).read_to_end(&mut plain);
-    read.is_ok().then_some(plain)
-}
-
-proptest! {
-    #[test]
-    fn whatever_becomes_of_an_archive_it_is_refused_or_a_tree(archive in mutated()) {
-        check(&archive);
-        check(&gzip(&archive));
     }
 }

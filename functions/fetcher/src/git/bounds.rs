@@ -17,8 +17,9 @@ pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
 
 /// What a fetch may cost, and what stopped it first: gitoxide's errors say where it stopped, and often not why. A clone is
 /// another handle on the same bounds.
+#[doc(hidden)]
 #[derive(Clone)]
-pub(super) struct Bounds(Arc<State>);
+pub struct Bounds(Arc<State>);
 
 struct State {
     runtime: Handle,
@@ -33,7 +34,8 @@ struct State {
 
 impl Bounds {
     /// At most `limit` bytes and `time` from now. Needs a runtime.
-    pub(super) fn new(limit: u64, time: Duration) -> Self {
+    #[must_use]
+    pub fn new(limit: u64, time: Duration) -> Self {
         Self(Arc::new(State {
             runtime: Handle::current(),
             seconds: time.as_secs(),

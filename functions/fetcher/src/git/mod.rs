@@ -33,17 +33,17 @@ use gix_transport::{
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use self::{
+pub use self::{
     bounds::Bounds,
+    error::{Fields, GitError},
+    remote::{Place, Wanted},
+    servers::Servers,
+};
+use self::{
     credentials::{Credentials, Named},
     http::{Login, Web},
-    remote::{Place, Wanted},
     session::Session,
     ssh::Server,
-};
-pub use self::{
-    error::{Fields, GitError},
-    servers::Servers,
 };
 use crate::{
     Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
@@ -100,10 +100,11 @@ impl From<Error> for Stop {
 }
 
 /// What a repository has.
-struct Found {
-    commit: ObjectId,
+#[doc(hidden)]
+pub struct Found {
+    pub commit: ObjectId,
     /// The tree's id, the tree, and its content.
-    tree: (ObjectId, Tree, File),
+    pub tree: (ObjectId, Tree, File),
 }
 
 /// Fetches the commit that a Stack names. `key` is the Stack's.
@@ -338,7 +339,8 @@ async fn addresses(
 }
 
 /// What is said to a git server. `None` if the commit is the one that is known.
-fn talk(
+#[doc(hidden)]
+pub fn talk(
     transport: Box<dyn Transport + Send>,
     bounds: &Bounds,
     wanted: &Wanted,

@@ -6,8 +6,9 @@ use url::Url;
 use super::GitError;
 
 /// Where a repository is.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub enum Place {
     Http(Url),
     Ssh { user: String, host: String, port: u16, path: String },
     Local(String),
@@ -15,7 +16,7 @@ pub(super) enum Place {
 
 impl Place {
     /// What the spec says: a URL, or git's short form `user@host:path`.
-    pub(super) fn parse(text: &str, allow_local: bool) -> Result<Self, GitError> {
+    pub fn parse(text: &str, allow_local: bool) -> Result<Self, GitError> {
         if text.is_empty() {
             return Err(GitError::Url("missing \"projectRepo\""));
         }
@@ -41,7 +42,8 @@ impl Place {
     }
 
     /// The host and the port of the server, the same however the host is written.
-    pub(super) fn server(&self) -> Option<(String, u16)> {
+    #[must_use]
+    pub fn server(&self) -> Option<(String, u16)> {
         let (host, port) = match self {
             Self::Http(url) => (url.host_str()?, url.port_or_known_default()?),
             Self::Ssh { host, port, .. } => (host.as_str(), *port),
@@ -89,15 +91,16 @@ fn user(name: &str) -> String {
 }
 
 /// Which commit is meant.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub enum Wanted {
     Commit(gix_hash::ObjectId),
     Name { field: &'static str, name: String },
 }
 
 impl Wanted {
     /// What `spec.branch` and `spec.commit` say. As in PKO, either may be the name of a branch or of a tag, or a full ref.
-    pub(super) fn parse(branch: &str, commit: &str) -> Result<Self, GitError> {
+    pub fn parse(branch: &str, commit: &str) -> Result<Self, GitError> {
         let (field, name) = match (branch, commit) {
             ("", "") => return Err(GitError::NoReference),
             (_, "") => ("spec.branch", branch),

@@ -1,0 +1,44 @@
+//! What holds of everything that reads the bytes of others. Each target is a function that panics where a promise is broken: libFuzzer
+//! calls it with inputs that it makes up (`make fuzz`), and `cargo test` with those that are kept in `corpus/`.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "a broken promise is a panic, as in a test")]
+
+pub mod archive;
+mod contract;
+mod git;
+mod kubeconfig;
+mod objects;
+mod recorder;
+mod runner;
+mod text;
+mod webhook;
+
+/// The targets, by the name of their corpus.
+pub const TARGETS: [(&str, fn(&[u8])); 16] = [
+    ("archive", archive::check),
+    ("contract", contract::check),
+    ("dotenv", runner::dotenv),
+    ("events", runner::events),
+    ("git", git::conversation),
+    ("kubeconfig", kubeconfig::check),
+    ("manifest", archive::manifest),
+    ("objects", objects::check),
+    ("output", runner::output),
+    ("pack", git::pack),
+    ("quantity", text::quantity),
+    ("recorder", recorder::check),
+    ("schedule", text::schedule),
+    ("status", objects::status),
+    ("urls", text::urls),
+    ("webhook", webhook::check),
+];
+
+/// The input as text; what is no text is not read by anything that a target is for.
+fn text(input: &[u8]) -> &str {
+    str::from_utf8(input).unwrap_or_default()
+}
+
+/// The first line, and the others.
+fn first_line(text: &str) -> (&str, &str) {
+    text.split_once('\n').unwrap_or((text, ""))
+}

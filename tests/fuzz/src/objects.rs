@@ -1,0 +1,185 @@
+//! The objects of a tenant, from what the API server gives to what is decided, and the status back.
+
+use driftless_api::{PodFields, Stack, StackSpec, StackStatus};
+use driftless_aws::Objects as _;
+use driftless_contract::{Hint, LaunchHint, ObjectKey, RunLimits, RunMessage, VERSION};
+use driftless_core::{
+    self as core, Architecture, DefaultSize, DriftVerdict, Limits, Readiness, Retention, WatchNamespaces, decide, violations,
+};
+use driftless_testkit::{CLUSTER, Faults, Message, World};
+use jiff::{SignedDuration, Timestamp};
+use recorder::Due;
+use serde_json::{Value, json};
+
+/// As many messages are handled that follow from the objects.
+const MESSAGES: usize = 30;
+const NAMESPACE: &str = "team";
+const SYSTEM: &str = "driftless";
+const RETENTION: Retention = Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) };
+
+/// An object of the namespace.
+pub fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
+    let [cluster, api_version, kind, namespace, name] = [CLUSTER, api_version, kind, NAMESPACE, name].map(str::to_owned);
+    ObjectKey { cluster, api_version, kind, namespace, name }
+}
+
+/// The input is a list of objects of one namespace, and of the bucket's documents, `{"key":"fetches/…","document":{…}}`. Every object is
+/// hinted. No plan breaks an invariant, and no object fails a message: only a document may.
+pub fn check(input: &[u8]) {
+    let Ok(Value::Array(items)) = serde_json::from_slice(input) else { return };
+    let world = World::new(0, Faults::NONE);
+    let mut keys = Vec::new();
+    for item in items.into_iter().take(12) {
+        if let (Some(key), document @ Value::Object(_)) = (item["key"].as_str(), &item["document"]) {
+            drive(&world, world.put(key, document.to_string().into_bytes())).expect("a world without faults");
+        } else if let Some((key, object)) = accepted(item) {
+            keys.push(key);
+            world.insert(object);
+        }
+    }
+    for key in keys.iter().filter(|key| key.kind == "Stack") {
+        planned(&world, key);
+    }
+    for key in keys {
+        reconciled(&world, &Hint::new(key.clone()));
+        if key.kind == "Workspace" || key.kind == "Update" {
+            launched(&world, &LaunchHint { version: VERSION, update: key, hops: 0 });
+        }
+    }
+    for message in std::iter::from_fn(|| world.receive()).take(MESSAGES) {
+        match message {
+            Message::Hint(hint) => reconciled(&world, &hint),
+            Message::Launch(hint) => launched(&world, &hint),
+            Message::Run(RunMessage::Hint(hint)) => {
+                let ports = recorder::Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+                let settings =
+                    recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: "AROA".into(), start_seconds: 900 };
+                match drive(&world, recorder::handle(&ports, &settings, &hint, Due::Outcome, world.now())) {
+                    Ok(()) | Err(recorder::Error::Document(_)) => {}
+                    Err(error) => panic!("the recorder, {}: {error}", hint.update),
+                }
+            }
+            Message::Run(_) | Message::Fetch(_) => {}
+        }
+    }
+}
+
+/// The object as the API server takes it: its name, uid and generation are as they always are there.
+fn accepted(mut object: Value) -> Option<(ObjectKey, Value)> {
+    let name = |value: &Value| {
+        let name = value.as_str().filter(|name| (1..=63).contains(&name.len()))?;
+        let is_name = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        is_name.then(|| name.to_owned())
+    };
+    let key = key(object["apiVersion"].as_str()?, object["kind"].as_str()?, &name(&object["metadata"]["name"])?);
+    let metadata = object["metadata"].as_object_mut()?;
+    metadata.insert("namespace".into(), NAMESPACE.into());
+    if !metadata.get("uid").is_some_and(|uid| name(uid).is_some()) {
+        metadata.remove("uid");
+    }
+    if !metadata.get("generation").is_some_and(|generation| generation.as_i64().is_some_and(|generation| generation > 0)) {
+        metadata.remove("generation");
+    }
+    metadata.remove("resourceVersion");
+    Some((key, object))
+}
+
+fn drive<T>(world: &World, process: impl Future<Output = T>) -> T {
+    world.drive(process).expect("a world without faults")
+}
+
+fn reconciler_ports(world: &World) -> reconciler::Ports<'_, World, World, World> {
+    let settings = reconciler::Settings {
+        system_namespace: SYSTEM,
+        namespaces: WatchNamespaces::All,
+        retention: RETENTION,
+        resync_seconds: 600,
+        min_resync_seconds: 60,
+        pod_fields: PodFields::Ignore,
+    };
+    reconciler::Ports { cluster: world, objects: world, queues: world, settings }
+}
+
+fn planned(world: &World, key: &ObjectKey) {
+    let stack = world.object(key).and_then(|object| serde_json::from_value::<Stack>(object).ok());
+    let Some(stack) = stack else { return };
+    let now = world.now();
+    let Ok(snapshot) = drive(world, reconciler::snapshot(&reconciler_ports(world), CLUSTER, &stack, now)) else { return };
+    let plan = decide(&snapshot, now);
+    assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{plan:#?} of {snapshot:#?}");
+    assert_eq!(decide(&snapshot, now), plan, "the same facts, another plan");
+    round_trip(&plan.status, now);
+}
+
+fn reconciled(world: &World, hint: &Hint) {
+    match drive(world, reconciler::handle(&reconciler_ports(world), hint, world.now())) {
+        Ok(()) | Err(reconciler::Error::Document(_) | reconciler::Error::Manifest(_)) => {}
+        Err(error) => panic!("the reconciler, {}: {error}", hint.object),
+    }
+}
+
+fn launched(world: &World, hint: &LaunchHint) {
+    let settings = launcher::Settings {
+        system_namespace: SYSTEM.into(),
+        namespaces: WatchNamespaces::All,
+        task_role_id: "AROA".into(),
+        default_image: "pulumi".into(),
+        default_architecture: Architecture::Amd64,
+        pod_fields: PodFields::Ignore,
+        default_size: DefaultSize::default(),
+        spot: true,
+        limits: Limits { runs: Some(2), runs_per_namespace: Some(1) },
+        run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
+        token_seconds: 3600,
+        fresh_key: vec![7; 32].into(),
+    };
+    let ports = launcher::Ports { cluster: world, objects: world, queues: world, tasks: world };
+    match drive(world, launcher::handle(&ports, &settings, hint, world.now())) {
+        Ok(()) | Err(launcher::Error::Document(_)) => {}
+        Err(error) => panic!("the launcher, {}: {error}", hint.update),
+    }
+}
+
+/// The input is the status of a Stack, which may be another operator's, or anybody's.
+pub fn status(input: &[u8]) {
+    if let Ok(status) = serde_json::from_slice::<StackStatus>(input) {
+        round_trip(&(&status).into(), Timestamp::UNIX_EPOCH);
+    }
+}
+
+/// A status is read as it was written, in whole seconds and with messages of bounded length.
+fn round_trip(status: &core::StackStatus, now: Timestamp) {
+    let mut stack = Stack::new("shop", StackSpec::default());
+    stack.set_status(status, now);
+    let written = json!(stack);
+    let read: Stack = serde_json::from_value(written.clone()).expect("a Stack");
+    let read = core::StackStatus::from(&read.status.unwrap_or_default());
+    assert_eq!(read, as_kept(status.clone()));
+    let mut again = Stack::new("shop", StackSpec::default());
+    again.set_status(&read, now);
+    assert_eq!(json!(again), written);
+}
+
+/// What Kubernetes keeps of a status.
+fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
+    let last = status.last_update.as_mut().and_then(|last| last.last_resync_time.as_mut());
+    for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut()].into_iter().flatten() {
+        let before = i64::from(time.subsec_nanosecond() < 0);
+        *time = Timestamp::from_second(time.as_second() - before).expect("it is one already");
+    }
+    let readiness = match &mut status.readiness {
+        Some(Readiness::Reconciling { message, .. } | Readiness::Stalled { message, .. }) => Some(message),
+        Some(Readiness::Ready) | None => None,
+    };
+    let verdict = match &mut status.drift.verdict {
+        Some(DriftVerdict::Unknown(message)) => Some(message),
+        _ => None,
+    };
+    for message in [readiness, verdict].into_iter().flatten() {
+        if message.len() > 8 << 10 {
+            message.truncate(message.floor_char_boundary((8 << 10) - 3));
+            message.push('…');
+        }
+    }
+    status
+}

@@ -1,0 +1,74 @@
+//! What a task reports of its run, which the program in it may have written.
+
+use driftless_aws::Objects as _;
+use driftless_contract::{Launch, Owner, RunHint, RunId, VERSION, keys, to_json};
+use driftless_testkit::{CLUSTER, Faults, World};
+use jiff::SignedDuration;
+use recorder::{Due, Ports, Settings, handle};
+use serde_json::json;
+
+use crate::objects::key;
+
+/// What etcd takes, in bytes.
+const MAX_OBJECT: usize = 3 << 19;
+
+/// The input is all that a task writes: its progress, its lock, its log and its result.
+pub fn check(input: &[u8]) {
+    let world = World::new(0, Faults::NONE);
+    let update = key("auto.pulumi.com/v1alpha1", "Update", "u");
+    let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "stack-uid" });
+    world.insert(json!({
+        "apiVersion": update.api_version, "kind": update.kind, "spec": { "type": "up" },
+        "metadata": { "namespace": update.namespace, "name": update.name, "uid": "uid", "ownerReferences": [owner] },
+        "status": { "driftless": { "task": "arn" } },
+    }));
+    let at = world.now();
+    let launch = Launch {
+        version: VERSION,
+        run: RunId { update: update.clone(), uid: "uid".into(), claim: "claim".into() },
+        attempt: 0,
+        task_definition: "d".into(),
+        project: None,
+        inputs: None,
+        preview: false,
+        spot: false,
+        tried: None,
+        size: None,
+        request: None,
+        refused: None,
+        at,
+    };
+    let put = |key: String, content: &[u8]| {
+        world.drive(world.put(&key, content.into())).expect("a world without faults").expect("a world without faults");
+    };
+    let folder = keys::run(CLUSTER, "uid");
+    put(format!("{folder}launch"), to_json(&launch).as_bytes());
+    let owner = Owner { version: VERSION, task: Some("arn:aws:ecs:r:1:task/c/t".into()), refused: None, at };
+    put(format!("{folder}owner"), to_json(&owner).as_bytes());
+    let task = keys::task("AROA", "t");
+    for name in ["progress", "lock", "log/0001", "result"] {
+        put(format!("{task}out/{name}"), input);
+    }
+    let hint = RunHint { version: VERSION, update: update.clone(), uid: Some("uid".into()), hops: 0 };
+    let settings = Settings { system_namespace: "driftless".into(), task_role_id: "AROA".into(), start_seconds: 900 };
+    let handled = |due| {
+        let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+        let done = world.drive(handle(&ports, &settings, &hint, due, world.now())).expect("a world without faults");
+        done.expect("whatever a task writes");
+    };
+    handled(Due::Progress);
+    handled(Due::Outcome);
+    // A task that ECS does not know is gone by then, and so is one without a result.
+    world.advance(SignedDuration::from_mins(11));
+    handled(Due::Outcome);
+    let recorded = (world.objects().get(&format!("{folder}outcome")).cloned(), world.object(&update));
+    assert!(recorded.0.is_some(), "the run has no outcome");
+    handled(Due::Outcome);
+    handled(Due::Progress);
+    assert!((world.objects().get(&format!("{folder}outcome")).cloned(), world.object(&update)) == recorded, "recorded twice");
+    for object in world.cluster() {
+        let bytes = object.to_string().len();
+        assert!(bytes < MAX_OBJECT, "{} has {bytes} bytes", object["kind"]);
+    }
+    assert!(recorded.1.is_some_and(|update| update["status"].to_string().len() < 256 << 10), "the status is too long");
+}
