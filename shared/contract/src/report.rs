@@ -338,6 +338,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn number_of_an_output_is_read_as_it_was_written() {
+        let text = r#"{"value":0.9856906946328695,"secret":false}"#;
+        let output: OutputValue = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&output).unwrap(), text);
+    }
+
+    #[test]
     fn lock_is_added_before_the_older_ones_and_the_oldest_of_too_many_go() {
         let lock = |pid| Lock {
             version: crate::VERSION,
