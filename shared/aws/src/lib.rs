@@ -26,7 +26,7 @@ use secrecy::SecretString;
 pub use tasks::{Ecs, TaskSettings};
 
 /// Why a call failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// It may succeed later: throttled, timed out, no capacity, unavailable.
     #[error("{call}: {message}")]

@@ -30,7 +30,7 @@ pub use watch::{WATCH, Watch};
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
 
 /// Why a call failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The object changed since it was read, or is there already: look again.
     #[error("{call}: {message}")]
@@ -88,7 +88,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// A kind that the functions read or write: typed, namespaced and known at compile time.
 pub trait Object:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
 }
 impl<K> Object for K where
@@ -99,6 +99,7 @@ impl<K> Object for K where
         + DeserializeOwned
         + Send
         + Sync
+        + 'static
 {
 }
 

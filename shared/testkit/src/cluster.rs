@@ -31,7 +31,7 @@ impl World {
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         let key =
             ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace: metadata("namespace"), name: metadata("name") };
-        state.fill_in(&mut object);
+        state.fill_in(&key, &mut object);
         state.commit(key, object);
     }
 
@@ -106,8 +106,8 @@ impl State {
     }
 
     /// What the API server gives every new object.
-    fn fill_in(&mut self, object: &mut Value) {
-        let uid = format!("00000000-0000-0000-0000-{:012x}", self.number());
+    fn fill_in(&mut self, key: &ObjectKey, object: &mut Value) {
+        let uid = format!("00000000-0000-0000-0000-{:012x}", self.number(&format!("uid of {key}")));
         let given = [("uid", json!(uid)), ("generation", json!(1)), ("creationTimestamp", json!(self.now.to_string()))];
         for (field, value) in given {
             let field = &mut object["metadata"][field];
@@ -119,7 +119,7 @@ impl State {
 
     /// Stores an object under a new version; removes it if it is deleted and has no finalizer.
     fn commit(&mut self, key: ObjectKey, mut object: Value) -> Value {
-        object["metadata"]["resourceVersion"] = json!(self.number().to_string());
+        object["metadata"]["resourceVersion"] = json!(self.number(&format!("version of {key}")).to_string());
         let metadata = &object["metadata"];
         let finalized = metadata["finalizers"].as_array().is_none_or(Vec::is_empty);
         if metadata["deletionTimestamp"].is_null() || !finalized {
@@ -150,7 +150,7 @@ impl State {
         }
         fields(&mut object["metadata"]).retain(|field, _| !["uid", "generation", "creationTimestamp"].contains(&field.as_str()));
         omit_empty(&mut object);
-        self.fill_in(&mut object);
+        self.fill_in(&key, &mut object);
         Ok(self.commit(key, object))
     }
 
@@ -389,7 +389,7 @@ impl Cluster for World {
             if seconds < TOKEN_SECONDS {
                 return Err(Error::Permanent { call, message: "may not specify a duration less than 10 minutes".into() });
             }
-            let token = format!("token {} of {namespace}/{name} for {}", state.number(), audience.unwrap_or("kubernetes"));
+            let token = format!("token {} of {namespace}/{name} for {}", state.number("token"), audience.unwrap_or("kubernetes"));
             Ok((token.into(), state.now + SignedDuration::from_secs(seconds.into())))
         };
         self.kubernetes("create a token of", &key, token).await

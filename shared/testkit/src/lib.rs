@@ -14,6 +14,7 @@ use std::{
     cell::{RefCell, RefMut},
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::pending,
+    hash::{DefaultHasher, Hash, Hasher},
     mem,
     pin::pin,
     rc::Rc,
@@ -62,6 +63,7 @@ pub struct World {
     calm: bool,
 }
 
+#[derive(Clone)]
 struct State {
     now: Timestamp,
     rng: ChaCha8Rng,
@@ -70,6 +72,8 @@ struct State {
     crashed: bool,
     /// The last number given to an object's version or uid, a message or a task.
     last: u64,
+    /// How many numbers each subject got: see [`World::number_by_subject`].
+    numbers: Option<BTreeMap<String, u64>>,
     objects: BTreeMap<String, (Vec<u8>, Timestamp)>,
     /// Keys whose objects S3 does not give.
     archived: BTreeSet<String>,
@@ -102,6 +106,7 @@ impl World {
             calls_until_crash: None,
             crashed: false,
             last: 0,
+            numbers: None,
             objects: BTreeMap::new(),
             archived: BTreeSet::new(),
             queue: Vec::new(),
@@ -124,6 +129,27 @@ impl World {
     #[must_use]
     pub fn calm(&self) -> Self {
         Self { state: Rc::clone(&self.state), calm: true }
+    }
+
+    /// A world of its own that is equal to this one.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        Self { state: Rc::new(RefCell::new(self.state().clone())), calm: self.calm }
+    }
+
+    /// From now on a version, uid or ARN follows from what it is given to and from how many that got before. So worlds are equal to which the
+    /// same writes were made in another order.
+    pub fn number_by_subject(&self) {
+        self.state().numbers = Some(BTreeMap::new());
+    }
+
+    /// Hashes what a call of a port can show: the time, the bucket, the cluster and the tasks. Not the queues, nor what was only told.
+    pub fn hash(&self, hasher: &mut impl Hasher) {
+        let State { now, objects, cluster, tasks, .. } = &*self.state();
+        (now, objects, cluster).hash(hasher);
+        for (arn, task) in tasks {
+            (arn, task.shown()).hash(hasher);
+        }
     }
 
     /// Runs a process to its end. `None` if it crashed: what it did until then stays done.
@@ -209,9 +235,18 @@ impl State {
         self.random(1000) < per_mille
     }
 
-    fn number(&mut self) -> u64 {
-        self.last += 1;
-        self.last
+    /// A number that `subject` has to itself.
+    fn number(&mut self, subject: &str) -> u64 {
+        let Some(numbers) = &mut self.numbers else {
+            self.last += 1;
+            return self.last;
+        };
+        let number = numbers.entry(subject.to_owned()).or_default();
+        *number += 1;
+        let mut hasher = DefaultHasher::new();
+        subject.hash(&mut hasher);
+        // A uid has room for 48 bits.
+        (hasher.finish() >> 32 << 16) + *number
     }
 
     fn fault(&mut self) -> Option<Fault> {

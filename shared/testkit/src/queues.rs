@@ -110,7 +110,7 @@ impl State {
     pub(crate) fn enqueue(&mut self, message: Message, delay_seconds: u16, deduplication: Option<&str>) {
         self.sent.push(message.clone());
         let now = self.now;
-        let queued = Queued { due: now + SignedDuration::from_secs(delay_seconds.into()), place: self.number(), message };
+        let queued = Queued { due: now + SignedDuration::from_secs(delay_seconds.into()), place: self.number("queue"), message };
         if let (Some(id), Some(group)) = (deduplication, queued.group()) {
             self.deduplications.retain(|_, sent| now.duration_since(*sent) < DEDUPLICATION);
             // The five minutes begin with the message that is delivered.

@@ -11,6 +11,7 @@ const MEMORY: SignedDuration = SignedDuration::from_hours(1);
 /// As many tasks as `ListTasks` lists at once.
 const PAGE: usize = 100;
 
+#[derive(Clone)]
 pub(crate) struct Task {
     run: RunId,
     client_token: String,
@@ -27,6 +28,11 @@ impl Task {
         if self.stopped.is_none() {
             self.stopping.get_or_insert(code);
         }
+    }
+
+    /// What ECS shows of it.
+    pub(crate) fn shown(&self) -> String {
+        format!("{:?} {:?}", self.stopping, self.stopped)
     }
 
     fn is_forgotten(&self, now: Timestamp) -> bool {
@@ -66,7 +72,7 @@ impl World {
     #[must_use]
     pub fn start_task(&self, uid: &str) -> String {
         let mut state = self.state();
-        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
+        let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number(uid));
         let update = ObjectKey {
             cluster: CLUSTER.into(),
             api_version: String::new(),
@@ -136,7 +142,7 @@ impl Tasks for World {
                 state.refused.insert(client_token);
                 return Ok(Started::Refused { why: "Capacity is unavailable at this time".into() });
             }
-            let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number());
+            let arn = format!("arn:aws:ecs:eu-west-1:000000000000:task/driftless/{:032x}", state.number(&client_token));
             let (run, spot) = (launch.run.clone(), launch.is_on_spot());
             let task = Task { run, client_token, created: whole_second(now), spot, stopping: None, stopped: None };
             state.tasks.insert(arn.clone(), task);

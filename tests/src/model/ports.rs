@@ -1,0 +1,476 @@
+//! The ports of one invocation: earlier answers from a tape, then one call of the world.
+
+use std::{
+    any::Any,
+    cell::RefCell,
+    collections::BTreeMap,
+    fmt::{Debug, Write as _},
+    fs::File,
+    future::pending,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    rc::Rc,
+};
+
+use driftless_aws::{Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
+use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, RunMessage, TaskHint, keys};
+use driftless_core::TaskShape;
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
+use driftless_testkit::{Message, World};
+use jiff::{SignedDuration, Timestamp};
+use kube::core::DynamicObject;
+use secrecy::SecretString;
+
+use super::Breakage;
+
+/// A message that is to be delivered later than this is a timer. The sweep stands for it.
+const TIMER_SECONDS: u16 = 5;
+/// What a call has to be the same as before, in the bucket: nothing in a scenario changes it.
+const CONSTANT: [&str; 6] = ["trees/", "keys/", "sealed/", "inputs/", "architectures/", "fetches/"];
+/// Keys that lead to no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree. They are
+/// neither written nor found.
+const IGNORED: [&str; 6] = ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/"];
+
+/// An answer that is longer is not shown.
+const SHOWN: usize = 120;
+
+/// The answers that an invocation got, in order, and the call that it makes next.
+#[derive(Clone, Default)]
+pub(super) struct Tape {
+    answers: Vec<Rc<dyn Any>>,
+    /// Hash of the answers.
+    pub(super) digest: u64,
+    /// The call that it makes next. Empty if it has ended.
+    pub(super) next: String,
+}
+
+/// One run of an invocation's handler: over the tape, then so many calls.
+#[derive(Default)]
+pub(super) struct Run {
+    pub(super) tape: Tape,
+    /// How many of the answers it took.
+    pub(super) position: usize,
+    /// Calls that others could notice, or whose answer others could change.
+    pub(super) calls: u32,
+    /// Whether it stopped before a call.
+    pub(super) stopped: bool,
+    /// ECS has forgotten the client token of a task that it started.
+    pub(super) forgets: bool,
+    /// Messages that the run sent.
+    pub(super) sent: Vec<Message>,
+    /// The call that was made.
+    pub(super) made: String,
+    pub(super) violation: Option<String>,
+}
+
+/// What does not change from step to step.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) breakage: Option<Breakage>,
+    /// Kinds whose objects nothing in the scenario changes.
+    pub(super) constant_kinds: &'static [&'static str],
+}
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Probe {
+    pub(super) world: World,
+    pub(super) run: Rc<RefCell<Run>>,
+    pub(super) rules: Rc<Rules>,
+}
+
+impl Probe {
+    /// A call that commutes with all others: its answer is the same at any time, and nobody notices it.
+    async fn free<T: Clone + Debug + 'static>(&self, call: impl Future<Output = T>) -> T {
+        if let Some(answer) = self.replay() {
+            return answer;
+        }
+        if self.run.borrow().stopped {
+            // Another of the calls that the handler makes at once comes first.
+            return pending().await;
+        }
+        let answer = call.await;
+        self.record(&answer);
+        answer
+    }
+
+    /// A call that is a step of the model.
+    async fn step<T: Clone + Debug + 'static>(&self, what: impl FnOnce() -> String, call: impl Future<Output = T>) -> T {
+        if let Some(answer) = self.replay() {
+            return answer;
+        }
+        if !self.may_go_on(what) {
+            return pending().await;
+        }
+        let answer = call.await;
+        let shown = self.record(&answer);
+        if shown.len() < SHOWN {
+            _ = write!(self.run.borrow_mut().made, " -> {shown}");
+        }
+        answer
+    }
+
+    async fn call<T: Clone + Debug + 'static>(
+        &self,
+        is_free: bool,
+        what: impl FnOnce() -> String,
+        call: impl Future<Output = T>,
+    ) -> T {
+        if is_free { self.free(call).await } else { self.step(what, call).await }
+    }
+
+    /// Whether a step may be made now; else the invocation stops before it.
+    fn may_go_on(&self, what: impl FnOnce() -> String) -> bool {
+        let mut run = self.run.borrow_mut();
+        if run.stopped {
+            return false;
+        }
+        if run.calls == 0 {
+            (run.tape.next, run.stopped) = (what(), true);
+            return false;
+        }
+        run.calls -= 1;
+        run.made = what();
+        true
+    }
+
+    fn replay<T: Clone + 'static>(&self) -> Option<T> {
+        let mut run = self.run.borrow_mut();
+        let answer = run.tape.answers.get(run.position)?.downcast_ref::<T>().cloned();
+        run.position += 1;
+        if answer.is_none() {
+            run.violation = Some("model: a handler made another call when it was run again".into());
+        }
+        answer
+    }
+
+    /// Adds an answer to the tape. Returns it in words.
+    fn record<T: Clone + Debug + 'static>(&self, answer: &T) -> String {
+        let shown = format!("{answer:?}");
+        let mut hasher = DefaultHasher::new();
+        let mut run = self.run.borrow_mut();
+        (run.tape.digest, &shown).hash(&mut hasher);
+        run.tape.digest = hasher.finish();
+        run.tape.answers.push(Rc::new(answer.clone()));
+        run.position += 1;
+        shown
+    }
+
+    fn violate(&self, violation: String) {
+        self.run.borrow_mut().violation.get_or_insert(violation);
+    }
+
+    fn is_broken(&self, breakage: Breakage) -> bool {
+        self.rules.breakage == Some(breakage)
+    }
+
+    fn is_constant_kind(&self, kind: &str) -> bool {
+        ["Namespace", "ServiceAccount", "Secret", "ConfigMap", "GitRepository"].contains(&kind)
+            || self.rules.constant_kinds.contains(&kind)
+    }
+
+    /// A call about an object of the cluster.
+    async fn about<T: Clone + Debug + 'static>(
+        &self,
+        verb: &str,
+        kind: &str,
+        name: &str,
+        call: impl Future<Output = driftless_kubernetes::Result<T>>,
+    ) -> driftless_kubernetes::Result<T> {
+        let is_constant = self.is_constant_kind(kind);
+        if is_constant && !["get", "list", "token of"].contains(&verb) {
+            self.violate(format!("model: {verb} {kind} {name}, which nothing changes"));
+        }
+        self.call(is_constant, || format!("{verb} {kind} {name}"), call).await
+    }
+
+    async fn on<K: Object>(
+        &self,
+        verb: &str,
+        object: &K,
+        call: impl Future<Output = driftless_kubernetes::Result<K>>,
+    ) -> driftless_kubernetes::Result<K> {
+        self.about(verb, &K::kind(&()), object.meta().name.as_deref().unwrap_or_default(), call).await
+    }
+
+    /// Sends a message, but for a timer. How many led to it does not count: it would make every state another one.
+    async fn send(&self, message: Message, delay_seconds: u16) -> Result<()> {
+        if delay_seconds > TIMER_SECONDS {
+            return Ok(());
+        }
+        let what = || format!("send {}", super::state::name(&message));
+        let send = async {
+            self.run.borrow_mut().sent.push(message.clone());
+            Ok(())
+        };
+        self.step(what, send).await
+    }
+
+    /// A write of an object of the bucket.
+    async fn write<T: Clone + Debug + 'static>(&self, verb: &str, key: &str, write: impl Future<Output = Result<T>>) -> Result<T> {
+        let checked = async {
+            let before = self.content(key).filter(|_| is_constant(key));
+            let answer = write.await;
+            if is_constant(key) && self.content(key) != before {
+                self.violate(format!("model: {verb} {key}, which nothing changes"));
+            }
+            answer
+        };
+        self.call(is_constant(key), || format!("{verb} {key}"), checked).await
+    }
+
+    fn content(&self, key: &str) -> Option<Vec<u8>> {
+        self.world.drive(Objects::get(&self.world, key))?.ok()?
+    }
+
+    /// The outcome of that key, if it is the key of one.
+    fn outcome(&self, key: &str) -> Option<Vec<u8>> {
+        key.ends_with("/outcome").then(|| self.content(key)).flatten()
+    }
+}
+
+fn is_constant(key: &str) -> bool {
+    CONSTANT.iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn is_ignored(key: &str) -> bool {
+    IGNORED.iter().any(|part| key.contains(part))
+}
+
+impl Cluster for Probe {
+    fn endpoint(&self) -> Endpoint {
+        self.world.endpoint()
+    }
+
+    async fn get<K: Object>(&self, namespace: &str, name: &str) -> driftless_kubernetes::Result<Option<K>> {
+        self.about("get", &K::kind(&()), name, Cluster::get(&self.world, namespace, name)).await
+    }
+
+    async fn get_dynamic(&self, key: &ObjectKey) -> driftless_kubernetes::Result<Option<DynamicObject>> {
+        self.about("get", &key.kind, &key.name, self.world.get_dynamic(key)).await
+    }
+
+    async fn page<K: Object>(
+        &self,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+        from: Option<&str>,
+    ) -> driftless_kubernetes::Result<Page<K>> {
+        self.about("list", &K::kind(&()), selector.unwrap_or_default(), self.world.page(namespace, selector, from)).await
+    }
+
+    async fn watch_label(&self, namespace: &str) -> driftless_kubernetes::Result<Option<Option<String>>> {
+        self.about("get", "Namespace", namespace, self.world.watch_label(namespace)).await
+    }
+
+    async fn watch_labels(&self) -> driftless_kubernetes::Result<BTreeMap<String, String>> {
+        self.about("list", "Namespace", "", self.world.watch_labels()).await
+    }
+
+    async fn create<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        match self.on("create", object, self.world.create(object)).await {
+            Err(KubernetesError::Conflict { .. }) if self.is_broken(Breakage::Claim) && K::kind(&()) == "Lease" => Ok(object.clone()),
+            created => created,
+        }
+    }
+
+    async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
+            object.meta_mut().resource_version = None;
+        }
+        self.on("replace", &object, self.world.replace(&object)).await
+    }
+
+    async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        self.on("patch", object, self.world.patch_metadata(object)).await
+    }
+
+    async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        let mut object = object.clone();
+        if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
+            object.meta_mut().resource_version = None;
+        }
+        self.on("replace status of", &object, self.world.replace_status(&object)).await
+    }
+
+    async fn apply<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
+        self.on("apply", object, self.world.apply(object)).await
+    }
+
+    async fn delete<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<()> {
+        let (kind, name) = (K::kind(&()), object.meta().name.as_deref().unwrap_or_default());
+        let delete = async {
+            let kept = self.is_broken(Breakage::Release) && kind == "Lease";
+            if kept { Ok(()) } else { Cluster::delete(&self.world, object).await }
+        };
+        self.about("delete", &kind, name, delete).await
+    }
+
+    async fn service_account_token(
+        &self,
+        _: &str,
+        name: &str,
+        _: Option<&str>,
+        seconds: u32,
+    ) -> driftless_kubernetes::Result<(SecretString, Timestamp)> {
+        let expires = self.world.now() + SignedDuration::from_secs(seconds.into());
+        self.about("token of", "ServiceAccount", name, async { Ok(("token".into(), expires)) }).await
+    }
+
+    async fn event<K: Object>(&self, _: &K, _: EventType, _: &str, _: &str, _: Option<&str>, _: Timestamp) {}
+}
+
+impl Objects for Probe {
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        if is_ignored(key) {
+            return Ok(None);
+        }
+        self.call(is_constant(key), || format!("get {key}"), Objects::get(&self.world, key)).await
+    }
+
+    async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
+        if is_ignored(key) {
+            return Ok(None);
+        }
+        self.call(is_constant(key), || format!("get {key}"), self.world.get_range(key, offset, size)).await
+    }
+
+    async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {
+        if is_ignored(key) {
+            return Ok(None);
+        }
+        self.call(is_constant(key), || format!("age of {key}"), self.world.modified(key)).await
+    }
+
+    async fn list_after(&self, prefix: &str, after: &str) -> Result<Vec<(String, Timestamp)>> {
+        self.call(is_constant(prefix), || format!("list {prefix}"), self.world.list_after(prefix, after)).await
+    }
+
+    async fn size(&self, prefix: &str, least: u64) -> Result<u64> {
+        self.call(is_constant(prefix), || format!("size of {prefix}"), self.world.size(prefix, least)).await
+    }
+
+    async fn put(&self, key: &str, content: Vec<u8>) -> Result<()> {
+        if is_ignored(key) {
+            return Ok(());
+        }
+        self.write("put", key, self.world.put(key, content)).await
+    }
+
+    async fn put_sealed(&self, key: &str, content: Vec<u8>) -> Result<()> {
+        self.put(key, content).await
+    }
+
+    async fn put_file(&self, key: &str, file: &File) -> Result<()> {
+        self.write("put", key, self.world.put_file(key, file)).await
+    }
+
+    async fn put_new(&self, key: &str, content: Vec<u8>) -> Result<bool> {
+        let put = async {
+            let before = self.outcome(key);
+            let overwrites = self.is_broken(Breakage::Outcome) && key.ends_with("/outcome");
+            let content = if self.is_broken(Breakage::Began) { without_begin(key, content) } else { content };
+            let is_new = if overwrites {
+                self.world.put(key, content).await.map(|()| true)
+            } else {
+                self.world.put_new(key, content).await
+            };
+            if before.is_some() && self.outcome(key) != before {
+                self.violate(format!("outcome: {key} is written again"));
+            }
+            if self.is_broken(Breakage::Owner) && key.ends_with("/owner") { Ok(true) } else { is_new }
+        };
+        self.write("put if new", key, put).await
+    }
+
+    async fn copy(&self, from: &str, to: &str) -> Result<bool> {
+        if is_ignored(to) {
+            return Ok(true);
+        }
+        self.step(|| format!("copy {to}"), self.world.copy(from, to)).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<()> {
+        if is_ignored(key) {
+            return Ok(());
+        }
+        self.write("delete", key, Objects::delete(&self.world, key)).await
+    }
+}
+
+/// An outcome as of a run that never began.
+fn without_begin(key: &str, content: Vec<u8>) -> Vec<u8> {
+    match serde_json::from_slice::<serde_json::Value>(&content) {
+        Ok(mut outcome) if key.ends_with("/outcome") && outcome["verdict"]["kind"] != "succeeded" => {
+            outcome["startedAt"] = serde_json::Value::Null;
+            outcome["operated"] = false.into();
+            outcome.to_string().into_bytes()
+        }
+        _ => content,
+    }
+}
+
+impl Queues for Probe {
+    async fn hint(&self, hint: &Hint, delay_seconds: u16) -> Result<()> {
+        self.send(Message::Hint(Hint { hops: 0, ..hint.clone() }), delay_seconds).await
+    }
+
+    async fn hints(&self, hints: &[Hint]) -> Result<Vec<usize>> {
+        for hint in hints {
+            self.hint(hint, 0).await?;
+        }
+        Ok(Vec::new())
+    }
+
+    async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> Result<()> {
+        self.send(Message::Launch(LaunchHint { hops: 0, ..hint.clone() }), delay_seconds).await
+    }
+
+    async fn run(&self, hint: &RunHint, delay_seconds: u16) -> Result<()> {
+        self.send(Message::Run(RunMessage::Hint(RunHint { hops: 0, ..hint.clone() })), delay_seconds).await
+    }
+
+    async fn task(&self, hint: &TaskHint) -> Result<()> {
+        self.send(Message::Run(RunMessage::Live { arn: hint.task.clone() }), 0).await
+    }
+
+    /// Every tree is stored.
+    async fn fetch(&self, request: &FetchRequest, _: &str) -> Result<()> {
+        self.violate(format!("model: {} is to be fetched", request.source));
+        Ok(())
+    }
+}
+
+impl Tasks for Probe {
+    async fn definition(&self, shape: &TaskShape) -> Result<String> {
+        self.free(self.world.definition(shape)).await
+    }
+
+    async fn run(&self, launch: &Launch) -> Result<Started> {
+        let run = async {
+            let mut launch = launch.clone();
+            if self.run.borrow().forgets {
+                // As another client token.
+                launch.attempt += 1000;
+            }
+            Tasks::run(&self.world, &launch).await
+        };
+        self.step(|| format!("run task for {}", launch.run.update.name), run).await
+    }
+
+    async fn state(&self, arn: &str) -> Result<TaskState> {
+        self.step(|| format!("state of {}", keys::task_id(arn)), self.world.state(arn)).await
+    }
+
+    async fn live(&self, from: Option<&str>) -> Result<TaskPage> {
+        self.step(|| "list tasks".into(), self.world.live(from)).await
+    }
+
+    fn log_url(&self, arn: &str) -> String {
+        self.world.log_url(arn)
+    }
+
+    async fn stop(&self, arn: &str, reason: &str) -> Result<()> {
+        self.step(|| format!("stop {}: {reason}", keys::task_id(arn)), self.world.stop(arn, reason)).await
+    }
+}
