@@ -30,6 +30,8 @@ pub use search::{Report, check};
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
+    /// A Stack's Update alone, from launch to record: with two launches at once, or two recorders.
+    Launch,
     /// A Stack's Update and one that a user made contend for the claim of one Pulumi stack, from launch to record.
     Claim,
     /// A Stack with `destroyOnFinalize` is deleted while its first run starts, runs or is recorded.
@@ -42,7 +44,7 @@ pub enum Case {
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Claim, Self::Finalize, Self::Successor, Self::Limit];
+    pub const ALL: [Self; 5] = [Self::Launch, Self::Claim, Self::Finalize, Self::Successor, Self::Limit];
 }
 
 /// How often each of these may happen in a path.
@@ -71,14 +73,14 @@ pub enum Breakage {
     Claim,
     /// The bucket writes `outcome` although it is there.
     Outcome,
-    /// The bucket says that `owner` was written although it was there.
+    /// The bucket says that `owner` was written although it was there, and ECS forgets every client token.
     Owner,
     /// The API server writes what runs are admitted whatever version was read.
     Admissions,
     /// The bucket writes the outcome of a run that failed as if it had never begun.
     Began,
-    /// The API server writes a Stack's status whatever version was read.
-    Versions,
+    /// The API server creates an Update that is there already, as another one.
+    Creation,
     /// A message whose handler crashed is lost, and there is no sweep.
     Redelivery,
     /// The API server says that a Lease was deleted, and keeps it.
@@ -95,8 +97,8 @@ impl FromStr for Breakage {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        use Breakage::{Admissions, Began, Claim, Outcome, Owner, Redelivery, Release, Versions};
-        let all = [Claim, Outcome, Owner, Admissions, Began, Versions, Redelivery, Release];
+        use Breakage::{Admissions, Began, Claim, Creation, Outcome, Owner, Redelivery, Release};
+        let all = [Claim, Outcome, Owner, Admissions, Began, Creation, Redelivery, Release];
         all.into_iter().find(|known| known.to_string() == word).ok_or_else(|| format!("{word:?} is none of {all:?}"))
     }
 }

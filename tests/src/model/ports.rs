@@ -267,10 +267,18 @@ impl Cluster for Probe {
     }
 
     async fn create<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        match self.on("create", object, self.world.create(object)).await {
-            Err(KubernetesError::Conflict { .. }) if self.is_broken(Breakage::Claim) && K::kind(&()) == "Lease" => Ok(object.clone()),
-            created => created,
-        }
+        let (kind, broken) = (K::kind(&()), self.rules.breakage);
+        let create = async {
+            match self.world.create(object).await {
+                Err(KubernetesError::Conflict { .. }) if broken == Some(Breakage::Claim) && kind == "Lease" => Ok(object.clone()),
+                Err(KubernetesError::Conflict { .. }) if broken == Some(Breakage::Creation) && kind == "Update" => {
+                    self.world.insert(serde_json::to_value(object).unwrap_or_default());
+                    Ok(object.clone())
+                }
+                created => created,
+            }
+        };
+        self.on("create", object, create).await
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -286,11 +294,7 @@ impl Cluster for Probe {
     }
 
     async fn replace_status<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack" {
-            object.meta_mut().resource_version = None;
-        }
-        self.on("replace status of", &object, self.world.replace_status(&object)).await
+        self.on("replace status of", object, self.world.replace_status(object)).await
     }
 
     async fn apply<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
@@ -449,9 +453,9 @@ impl Tasks for Probe {
     async fn run(&self, launch: &Launch) -> Result<Started> {
         let run = async {
             let mut launch = launch.clone();
-            if self.run.borrow().forgets {
-                // As another client token.
-                launch.attempt += 1000;
+            if self.run.borrow().forgets || self.is_broken(Breakage::Owner) {
+                // As another client token: after the answers so far it is a function of the state.
+                launch.attempt += 1000 + u32::try_from(self.world.live_tasks().len()).unwrap_or_default();
             }
             Tasks::run(&self.world, &launch).await
         };

@@ -17,6 +17,7 @@ use super::{
     ports::Rules,
     state::{State, get, get_object, put},
 };
+use crate::scenario::SYSTEM;
 
 const NAMESPACE: &str = "team";
 const STACK: &str = "a";
@@ -40,7 +41,7 @@ impl Scenario {
     pub(super) fn of(case: Case, left: Bounds, breakage: Option<Breakage>) -> (Self, State) {
         let reconciles = matches!(case, Case::Finalize | Case::Successor);
         let users: &[User] = match case {
-            Case::Claim | Case::Limit => &[],
+            Case::Launch | Case::Claim | Case::Limit => &[],
             Case::Finalize => &[("deletes the Stack", delete_stack)],
             Case::Successor => &[("edits the Stack", edit_stack)],
         };
@@ -76,8 +77,13 @@ impl Scenario {
         }
         match case {
             Case::Claim => create_by_hand(&mut state, "organization/p/dev", &scenario),
-            Case::Limit => create_by_hand(&mut state, "prod", &scenario),
-            Case::Finalize | Case::Successor => {}
+            Case::Limit => {
+                create_by_hand(&mut state, "prod", &scenario);
+                // As earlier runs left it.
+                let metadata = json!({ "namespace": SYSTEM, "name": keys::ADMISSIONS });
+                state.world.insert(json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata }));
+            }
+            Case::Launch | Case::Finalize | Case::Successor => {}
         }
         drop(state.world.written());
         (scenario, state)
@@ -103,8 +109,8 @@ impl Scenario {
         }
         for lease in list::<Lease>(world) {
             let written = lease.annotations().values().next().map_or("", String::as_str);
-            let is_free = lease.name_any() == keys::ADMISSIONS
-                && serde_json::from_str::<Admissions>(written).is_ok_and(|admissions| admissions.running.is_empty());
+            let is_used = |admissions: Admissions| !admissions.running.is_empty();
+            let is_free = lease.name_any() == keys::ADMISSIONS && !serde_json::from_str(written).is_ok_and(is_used);
             if !is_free {
                 return Some(format!("Lease {} is held: {written}", lease.name_any()));
             }

@@ -206,7 +206,7 @@ impl State {
             if self.is_idle() && scenario.rules.breakage != Some(Breakage::Redelivery) {
                 if self.sweep_changes(scenario) {
                     actions.push(Action::Sweep);
-                } else if self.left.waits > 0 {
+                } else if self.left.waits > 0 && self.unrest(scenario).is_some() {
                     actions.push(Action::Wait);
                 }
             }
@@ -441,7 +441,9 @@ impl State {
             } else {
                 Message::Launch(LaunchHint { version: VERSION, update: key, hops: 0 })
             };
-            if !update.is_complete() || scenario.reconciles && finalizer::is_on(&update) {
+            // The reconciler has the launcher see to those that no Stack has to learn of, and releases the others by itself.
+            let is_kept = finalizer::is_on(&update) && (scenario.reconciles || update.stack(SYSTEM).is_none());
+            if !update.is_complete() || is_kept {
                 self.send(hint, scenario);
             }
         }
