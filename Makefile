@@ -35,7 +35,7 @@ test: ## Every lint, and all tests but arm64, images-test and flux, which build 
 .PHONY: check
 check: lint-rust ## Format, clippy, unit tests, simulation: no tools, no world.
 	$(CRATES)
-	cargo test --package driftless-tests --locked --lib --test sim -- --skip aws::tests::
+	cargo test --package driftless-tests --locked --lib --test sim --test model -- --skip aws::tests::
 
 .PHONY: lint
 lint: lint-infra lint-files lint-docs lint-rust ## Format, clippy, licences and bans, templates, scripts, Dockerfiles, workflows, docs.
@@ -74,7 +74,7 @@ lint-docs: ## The language of the docs, by the rules in .vale.
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	$(CRATES)
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
-	cargo test --package driftless-tests --locked --lib --test sim --test deployment --test docs --test argocd --test kube_state_metrics
+	cargo test --package driftless-tests --locked --lib --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
 
 # Only the command line sets TEST: a variable of that name in the environment would leave tests out.
 .PHONY: e2e
@@ -109,6 +109,10 @@ sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays se
 .PHONY: faults
 faults: ## A short calm run of the simulation with every single fault: what it comes to has to be the same.
 	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults
+
+.PHONY: model
+model: ## The model check: the handlers in every order of their calls, for small bounds. MODEL='--case claim --crashes 1': other bounds.
+	cargo run --quiet --release --locked --package driftless-tests --bin model -- $(MODEL)
 
 # The crates that are deployed, or that others are made of.
 MUTATED ?= driftless-core driftless-api driftless-contract driftless-source driftless-aws driftless-kubernetes driftless-telemetry $(DEPLOYED)

@@ -88,7 +88,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// A kind that the functions read or write: typed, namespaced and known at compile time.
 pub trait Object:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + fmt::Debug
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
 {
 }
 impl<K> Object for K where

@@ -5,46 +5,78 @@ use std::process::ExitCode;
 use clap::Parser;
 use driftless_tests::model::{Bounds, Breakage, Case, check};
 
-/// Checks every order of what can happen in small scenarios.
+/// Checks every order of what can happen in small scenarios: without options all of them, with the bounds that it says.
 #[derive(Parser)]
 struct Arguments {
-    /// Only this case.
+    /// Only this case: launch, claim, finalize, successor or limit. The other options are its bounds.
     #[arg(long)]
-    case: Option<String>,
-    /// How often another invocation may go on first; without a bound if it is not given.
+    case: Option<Case>,
+    /// How often something else may happen while an invocation could go on. Any number of times without it.
     #[arg(long)]
     preemptions: Option<u8>,
+    /// How many invocations end before a call.
     #[arg(long, default_value_t = 0)]
     crashes: u8,
+    /// How many messages are delivered twice.
     #[arg(long, default_value_t = 0)]
     doubles: u8,
+    /// How many tasks end without a word.
     #[arg(long, default_value_t = 0)]
     kills: u8,
+    /// How many operations of Pulumi fail.
     #[arg(long, default_value_t = 0)]
     failures: u8,
+    /// How often ECS forgets a client token.
     #[arg(long, default_value_t = 0)]
     forgets: u8,
+    /// How often eleven minutes pass.
     #[arg(long, default_value_t = 0)]
     waits: u8,
-    #[arg(long = "break")]
+    /// Breaks a rule on purpose. The error for any other word lists the rules.
+    #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
-    #[arg(long, default_value_t = usize::MAX)]
+    /// As many states are looked at, at most.
+    #[arg(long, default_value_t = 2_000_000)]
     states: usize,
 }
 
 fn main() -> ExitCode {
     let Arguments { case, preemptions, crashes, doubles, kills, failures, forgets, waits, breakage, states } = Arguments::parse();
-    let bounds = Bounds { preemptions, crashes, doubles, kills, failures, forgets, waits };
+    let given = Bounds { preemptions, crashes, doubles, kills, failures, forgets, waits };
+    let checks = case.map_or_else(larger, |case| vec![(case, given)]);
     let mut exit = ExitCode::SUCCESS;
-    for checked in Case::ALL {
-        if case.as_ref().is_some_and(|case| *case != format!("{checked:?}").to_lowercase()) {
-            continue;
-        }
-        let report = check(checked, bounds, breakage, states);
-        println!("{checked:?} {bounds:?}: {report}");
+    for (case, bounds) in checks {
+        let report = check(case, bounds, breakage, states);
+        println!("{case:?} {bounds}: {report}");
         if report.violation.is_some() {
             exit = ExitCode::FAILURE;
         }
     }
     exit
+}
+
+/// Each fault alone, and as many preemptions as there is time for.
+fn larger() -> Vec<(Case, Bounds)> {
+    let all = Bounds::default();
+    let one = Bounds { preemptions: Some(1), ..all };
+    let none = Bounds { preemptions: Some(0), ..all };
+    vec![
+        (Case::Launch, all),
+        (Case::Launch, Bounds { doubles: 1, ..all }),
+        (Case::Launch, Bounds { crashes: 1, ..all }),
+        (Case::Launch, Bounds { doubles: 1, crashes: 1, forgets: 1, waits: 2, ..one }),
+        (Case::Claim, one),
+        (Case::Claim, Bounds { doubles: 1, ..one }),
+        (Case::Claim, Bounds { crashes: 1, doubles: 1, ..none }),
+        (Case::Limit, one),
+        (Case::Limit, Bounds { doubles: 1, ..none }),
+        (Case::Limit, Bounds { crashes: 1, ..none }),
+        (Case::Limit, Bounds { kills: 1, failures: 1, waits: 3, ..none }),
+        (Case::Finalize, Bounds { doubles: 1, ..none }),
+        (Case::Finalize, Bounds { kills: 1, waits: 3, ..none }),
+        (Case::Finalize, Bounds { failures: 1, waits: 3, ..none }),
+        (Case::Successor, Bounds { doubles: 1, ..one }),
+        (Case::Successor, Bounds { crashes: 1, ..none }),
+        (Case::Successor, Bounds { failures: 1, kills: 1, waits: 4, ..none }),
+    ]
 }

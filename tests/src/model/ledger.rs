@@ -49,7 +49,10 @@ impl Ledger {
         } else if limits.runs.is_some_and(|most| live.by_ref().count() >= most) {
             Some(format!("limit: {name} begins as one too many of {limits:?}"))
         } else {
-            self.ops.iter().find(|other| op.repeats(other)).map(|other| format!("successor: {name} runs what {} ran", other.update))
+            self.ops
+                .iter()
+                .find(|other| op.repeats(other))
+                .map(|other| format!("successor: {name} runs what {} ran", other.update))
         };
         self.ops.push(op);
         broken.map_or(Ok(()), Err)

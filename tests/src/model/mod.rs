@@ -12,12 +12,16 @@
 //!
 //! - Two invocations are in flight at most, equal messages in a queue are one, and the count of hops is not carried on.
 //! - A message with a delay of more than five seconds is a timer, and is not delivered: the sweep stands for it. The sweep comes when
-//!   there is nothing else to do, and hints all that is not at rest. Time passes only when the sweep changes nothing.
+//!   there is nothing else to do, and hints all that is not at rest. Time passes only when the sweep changes nothing
+//!   and all is not at rest.
 //! - No call fails but by a conflict, and no answer is lost.
+//! - Where preemptions are bounded, an invocation goes on to its end once they are used up, and no state in between is looked at.
 //! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of its own (`Probe::free`): it commutes with every
 //!   other. Events, locks of dead runs, logs, and the number of resources for the progress lead to no decision, and are left out.
 
+mod handlers;
 mod ledger;
+mod outside;
 mod ports;
 mod scenario;
 mod search;
@@ -87,9 +91,26 @@ pub enum Breakage {
     Release,
 }
 
-impl fmt::Display for Breakage {
+impl Breakage {
+    /// All of them.
+    pub const ALL: [Self; 8] =
+        [Self::Claim, Self::Outcome, Self::Owner, Self::Admissions, Self::Began, Self::Creation, Self::Redelivery, Self::Release];
+}
+
+impl fmt::Display for Bounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", format!("{self:?}").to_lowercase())
+        let Self { preemptions, crashes, doubles, kills, failures, forgets, waits } = self;
+        let preemptions = preemptions.map_or_else(|| "any".into(), |preemptions| preemptions.to_string());
+        write!(f, "preemptions {preemptions}, crashes {crashes}, doubles {doubles}, ")?;
+        write!(f, "kills {kills}, failures {failures}, forgets {forgets}, waits {waits}")
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        named(&Self::ALL, word)
     }
 }
 
@@ -97,8 +118,12 @@ impl FromStr for Breakage {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
-        use Breakage::{Admissions, Began, Claim, Creation, Outcome, Owner, Redelivery, Release};
-        let all = [Claim, Outcome, Owner, Admissions, Began, Creation, Redelivery, Release];
-        all.into_iter().find(|known| known.to_string() == word).ok_or_else(|| format!("{word:?} is none of {all:?}"))
+        named(&Self::ALL, word)
     }
+}
+
+/// The one of that name.
+fn named<T: Copy + fmt::Debug>(all: &[T], word: &str) -> Result<T, String> {
+    let found = all.iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(word));
+    found.copied().ok_or_else(|| format!("{word:?} is none of {all:?}"))
 }

@@ -206,7 +206,12 @@ impl Probe {
     }
 
     /// A write of an object of the bucket.
-    async fn write<T: Clone + Debug + 'static>(&self, verb: &str, key: &str, write: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn write<T: Clone + Debug + 'static>(
+        &self,
+        verb: &str,
+        key: &str,
+        write: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let checked = async {
             let before = self.content(key).filter(|_| is_constant(key));
             let answer = write.await;

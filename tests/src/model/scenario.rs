@@ -14,8 +14,9 @@ use serde_json::json;
 
 use super::{
     Bounds, Breakage, Case,
+    outside::{get, get_object, put},
     ports::Rules,
-    state::{State, get, get_object, put},
+    state::State,
 };
 use crate::scenario::SYSTEM;
 

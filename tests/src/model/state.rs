@@ -4,42 +4,29 @@ use std::{
     cell::RefCell,
     fmt::{self, Write as _},
     hash::{DefaultHasher, Hash, Hasher},
-    pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
 };
 
-use driftless_api::{PodFields, Stack, Update, finalizer};
-use driftless_aws::Objects;
-use driftless_contract::{
-    Hint, LaunchHint, ObjectKey, Phase, RunLimits, RunMessage, RunResult, RunSpec, VERSION, Verdict, from_json, keys, reason, to_json,
-};
-use driftless_core::{Architecture, DefaultSize, Retention, WatchNamespaces};
-use driftless_kubernetes::Cluster;
-use driftless_testkit::{LiveTask, Message, World};
+use driftless_contract::{RunMessage, keys};
+use driftless_testkit::{Message, World};
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt as _;
 
 use super::{
     Bounds, Breakage,
+    handlers::work,
     ledger::Ledger,
+    outside::{Progress, Turn},
     ports::{Probe, Run, Tape},
-    scenario::{Scenario, key, list},
+    scenario::Scenario,
 };
-use crate::scenario::SYSTEM;
 
-/// The id of the task role.
-const ROLE: &str = "AROAMODEL";
 /// Invocations that are in flight at a time, at most.
 const IN_FLIGHT: usize = 2;
 /// By then a claim, a slot or a retry that waits for its time is due.
 const LONG: SignedDuration = SignedDuration::from_mins(11);
-/// No run is due because of its age alone.
-const NEVER_SECONDS: i64 = 10 * 365 * 86_400;
 /// A handler that is polled more often waits for something that is not of the model.
 const MAX_POLLS: u32 = 1000;
-/// A sweep that leads to more invocations does not come to an end.
-const MAX_SWEPT: u32 = 60;
 
 /// An invocation of a handler that has calls to make.
 #[derive(Clone)]
@@ -49,22 +36,15 @@ pub(super) struct Flight {
     tape: Tape,
 }
 
-/// How far the task of a run is.
-#[derive(Clone, Debug, Hash)]
-enum Progress {
-    Running { uid: String },
-    Reported,
-}
-
 /// See the module.
 #[derive(Clone)]
 pub(super) struct State {
     pub(super) world: World,
     /// Messages that were sent and not delivered. Equal ones are one.
-    queue: Vec<Message>,
-    flights: Vec<Flight>,
+    pub(super) queue: Vec<Message>,
+    pub(super) flights: Vec<Flight>,
     /// Tasks that were given a run, by ARN.
-    begun: Vec<(String, Progress)>,
+    pub(super) begun: Vec<(String, Progress)>,
     pub(super) ledger: Ledger,
     pub(super) left: Bounds,
     /// Steps of users that were taken.
@@ -97,26 +77,6 @@ pub(super) enum Action {
     Wait,
 }
 
-/// How a task goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// It reads its spec, and Pulumi begins.
-    Begin,
-    /// It reports success.
-    Succeed,
-    /// It reports a failure of Pulumi.
-    Fail,
-    /// It reports that it was told to stop.
-    Interrupt,
-    /// It ends.
-    End,
-    /// It ends without a word.
-    Kill,
-}
-
-/// A handler's invocation over a probe. `Err` if it failed: whether another try may succeed, and why.
-type Work = Pin<Box<dyn Future<Output = Result<(), (bool, String)>>>>;
-
 impl State {
     /// With that world and without anything under way.
     pub(super) fn new(world: World, queue: Vec<Message>, left: Bounds) -> Self {
@@ -143,30 +103,8 @@ impl State {
     }
 
     /// A state of its own.
-    fn fork(&self) -> Self {
+    pub(super) fn fork(&self) -> Self {
         Self { world: self.world.snapshot(), ..self.clone() }
-    }
-
-    /// Nothing happens but by the sweep or by a user.
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.flights.is_empty() && self.turns().is_empty()
-    }
-
-    /// What the live tasks can do by themselves.
-    fn turns(&self) -> Vec<(usize, Turn)> {
-        let tasks = self.world.live_tasks();
-        tasks.iter().enumerate().flat_map(|(position, task)| self.turns_of(task).iter().map(move |turn| (position, *turn))).collect()
-    }
-
-    fn turns_of(&self, task: &LiveTask) -> &'static [Turn] {
-        match self.begun.iter().find(|(arn, _)| *arn == task.arn) {
-            None if task.stopping => &[Turn::End],
-            None if get(&self.world, &format!("{}in/spec", folder(&task.arn))).is_some() => &[Turn::Begin],
-            None => &[],
-            Some((_, Progress::Running { .. })) if task.stopping => &[Turn::Succeed, Turn::Interrupt, Turn::Kill],
-            Some((_, Progress::Running { .. })) => &[Turn::Succeed],
-            Some((_, Progress::Reported)) => &[Turn::End],
-        }
     }
 
     /// All that can happen, with the states that it leads to.
@@ -193,7 +131,8 @@ impl State {
             }
             actions.extend(self.turns().into_iter().map(|(position, turn)| Action::Task(position, turn)));
             for (position, task) in self.world.live_tasks().iter().enumerate() {
-                let is_running = matches!(self.begun.iter().find(|(arn, _)| *arn == task.arn), Some((_, Progress::Running { .. })));
+                let is_running =
+                    matches!(self.begun.iter().find(|(arn, _)| *arn == task.arn), Some((_, Progress::Running { .. })));
                 if self.left.kills > 0 {
                     actions.push(Action::Task(position, Turn::Kill));
                 }
@@ -297,7 +236,7 @@ impl State {
         }
     }
 
-    fn violate(&mut self, checked: Result<(), String>) {
+    pub(super) fn violate(&mut self, checked: Result<(), String>) {
         if let (None, Err(violation)) = (&self.violation, checked) {
             self.violation = Some(violation);
         }
@@ -305,8 +244,7 @@ impl State {
 
     /// Puts a message into its queue, if the scenario has its function.
     pub(super) fn send(&mut self, message: Message, scenario: &Scenario) {
-        let is_progress =
-            |message: &Message| matches!(message, Message::Run(RunMessage::Objects(keys)) if keys.iter().all(|key| key.ends_with("/progress")));
+        let is_progress = |message: &Message| matches!(message, Message::Run(RunMessage::Objects(keys)) if keys.iter().all(|key| key.ends_with("/progress")));
         let is_known = scenario.reconciles || !matches!(message, Message::Hint(_));
         if is_known && !is_progress(&message) && !self.queue.contains(&message) {
             self.queue.push(message);
@@ -334,7 +272,7 @@ impl State {
         let (message, began) = (message.clone(), *began);
         let run = Rc::new(RefCell::new(Run { tape: std::mem::take(tape), ..run }));
         let probe = Probe { world: self.world.calm(), run: Rc::clone(&run), rules: Rc::clone(&scenario.rules) };
-        let mut work = work(probe, message.clone(), began, scenario);
+        let mut work = work(probe, message.clone(), began, scenario.limits);
         let mut polls = 0;
         let ended = loop {
             match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -372,106 +310,8 @@ impl State {
         run
     }
 
-    /// What S3 and ECS tell of.
-    fn notify(&mut self, scenario: &Scenario) {
-        while let Some(message) = self.world.receive() {
-            self.send(message, scenario);
-        }
-    }
-
-    fn turn(&mut self, arn: &str, turn: Turn, scenario: &Scenario) {
-        let now = self.world.now();
-        let position = self.begun.iter().position(|(begun, _)| begun == arn);
-        let uid = position.and_then(|position| match &self.begun[position].1 {
-            Progress::Running { uid } => Some(uid.clone()),
-            Progress::Reported => None,
-        });
-        let folder = folder(arn);
-        let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
-        let verdict = match turn {
-            Turn::Begin => {
-                put(&self.world, &format!("{folder}out/progress"), "{}".into());
-                let spec = get(&self.world, &format!("{folder}in/spec")).unwrap_or_default();
-                match from_json::<RunSpec>("spec", &spec) {
-                    Err(error) => self.violate(Err(format!("model: {error}"))),
-                    Ok(spec) => {
-                        self.begun.push((arn.into(), Progress::Running { uid: spec.run.uid.clone() }));
-                        let update = get_object::<Update>(&self.world, &spec.run.update);
-                        let update = update.filter(|update| update.uid().as_ref() == Some(&spec.run.uid));
-                        let begun = self.ledger.begin(&spec, update.as_ref(), scenario.limits);
-                        self.violate(begun);
-                    }
-                }
-                None
-            }
-            Turn::Succeed => Some(Verdict::Succeeded {}),
-            Turn::Fail => Some(failed(reason::UNKNOWN)),
-            Turn::Interrupt => Some(failed(reason::INTERRUPTED)),
-            Turn::End | Turn::Kill => {
-                let is_told = self.world.live_tasks().iter().any(|task| task.arn == arn && task.stopping);
-                if turn == Turn::Kill && !is_told {
-                    self.left.kills = self.left.kills.saturating_sub(1);
-                }
-                if let Some(uid) = &uid {
-                    self.ledger.end(uid, None);
-                }
-                self.begun.retain(|(begun, _)| begun != arn);
-                self.world.end_task(arn, "it ends");
-                None
-            }
-        };
-        if let (Some(verdict), Some(uid), Some(position)) = (verdict, uid, position) {
-            if turn == Turn::Fail {
-                self.left.failures -= 1;
-            }
-            let succeeded = matches!(verdict, Verdict::Succeeded {});
-            self.ledger.end(&uid, Some(succeeded));
-            put(&self.world, &format!("{folder}out/result"), to_json(&RunResult::new(verdict, now, now)));
-            self.begun[position].1 = Progress::Reported;
-        }
-        self.notify(scenario);
-    }
-
-    /// Sends the hints of a sweep for all that is not at rest; how many.
-    fn sweep(&mut self, scenario: &Scenario) -> usize {
-        for update in list::<Update>(&self.world) {
-            let key = key("auto.pulumi.com/v1alpha1", "Update", &update.namespace().unwrap_or_default(), &update.name_any());
-            let hint = if scenario.reconciles {
-                Message::Hint(Hint::new(key))
-            } else {
-                Message::Launch(LaunchHint { version: VERSION, update: key, hops: 0 })
-            };
-            // The reconciler has the launcher see to those that no Stack has to learn of, and releases the others by itself.
-            let is_kept = finalizer::is_on(&update) && (scenario.reconciles || update.stack(SYSTEM).is_none());
-            if !update.is_complete() || is_kept {
-                self.send(hint, scenario);
-            }
-        }
-        for stack in list::<Stack>(&self.world) {
-            let key = key("pulumi.com/v1", "Stack", &stack.namespace().unwrap_or_default(), &stack.name_any());
-            self.send(Message::Hint(Hint::new(key)), scenario);
-        }
-        for task in self.world.live_tasks() {
-            self.send(Message::Run(RunMessage::Live { arn: task.arn }), scenario);
-        }
-        self.queue.len()
-    }
-
-    /// Whether a sweep leads to anything, with one invocation after another.
-    fn sweep_changes(&self, scenario: &Scenario) -> bool {
-        let mut swept = self.fork();
-        swept.sweep(scenario);
-        for _ in 0..MAX_SWEPT {
-            if swept.queue.is_empty() {
-                return swept.hash() != self.hash();
-            }
-            swept.run_first(scenario);
-        }
-        true
-    }
-
     /// Runs an invocation for the first message to its end.
-    fn run_first(&mut self, scenario: &Scenario) -> String {
+    pub(super) fn run_first(&mut self, scenario: &Scenario) -> String {
         let message = self.queue.remove(0);
         let name = name(&message);
         self.flights.push(Flight { message, began: self.world.now(), tape: Tape::default() });
@@ -519,14 +359,20 @@ impl State {
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let messages: Vec<_> = self.queue.iter().map(name).collect();
-        let flights: Vec<_> = self.flights.iter().map(|flight| format!("{}, before: {}", name(&flight.message), flight.tape.next)).collect();
+        let flights: Vec<_> =
+            self.flights.iter().map(|flight| format!("{}, before: {}", name(&flight.message), flight.tape.next)).collect();
         writeln!(f, "queue {messages:?}, in flight {flights:?}, {:?}, left {:?}", self.ledger, self.left)?;
         for object in self.world.cluster() {
             if ["Stack", "Update", "Lease"].iter().any(|kind| object["kind"] == *kind) {
-                writeln!(f, "{} {} {} {}", object["kind"], object["metadata"], object["spec"]["holderIdentity"], object["status"])?;
+                writeln!(
+                    f,
+                    "{} {} {} {}",
+                    object["kind"], object["metadata"], object["spec"]["holderIdentity"], object["status"]
+                )?;
             }
         }
-        let keys: Vec<_> = self.world.objects().into_keys().filter(|key| key.starts_with("runs/") || key.starts_with("tasks/")).collect();
+        let keys: Vec<_> =
+            self.world.objects().into_keys().filter(|key| key.starts_with("runs/") || key.starts_with("tasks/")).collect();
         writeln!(f, "{keys:?}")
     }
 }
@@ -543,71 +389,4 @@ pub(super) fn name(message: &Message) -> String {
         Message::Run(RunMessage::Test) => "recorder for nothing".into(),
         Message::Fetch(request) => format!("fetcher for {}", request.source.name),
     }
-}
-
-fn work(probe: Probe, message: Message, now: Timestamp, scenario: &Scenario) -> Work {
-    let limits = scenario.limits;
-    match message {
-        Message::Hint(hint) => Box::pin(async move {
-            let settings = reconciler::Settings {
-                system_namespace: SYSTEM,
-                namespaces: WatchNamespaces::All,
-                retention: Retention { keep: SignedDuration::from_hours(24), grace: SignedDuration::from_hours(24) },
-                resync_seconds: NEVER_SECONDS,
-                min_resync_seconds: 60,
-                pod_fields: PodFields::Ignore,
-            };
-            let ports = reconciler::Ports { cluster: &probe, objects: &probe, queues: &probe, settings };
-            reconciler::handle(&ports, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
-        }),
-        Message::Launch(hint) => Box::pin(async move {
-            let settings = launcher::Settings {
-                system_namespace: SYSTEM.into(),
-                namespaces: WatchNamespaces::All,
-                task_role_id: ROLE.into(),
-                default_image: "pulumi".into(),
-                default_architecture: Architecture::Amd64,
-                pod_fields: PodFields::Ignore,
-                default_size: DefaultSize::default(),
-                spot: false,
-                limits,
-                run_limits: RunLimits::default(),
-                token_seconds: 3600,
-                fresh_key: vec![7; 32].into(),
-            };
-            let ports = launcher::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-            launcher::handle(&ports, &settings, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
-        }),
-        Message::Run(about) => Box::pin(async move {
-            let settings =
-                recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 600 };
-            let recorded = async {
-                for (hint, due) in recorder::runs(&probe, &probe, &settings, about, now).await? {
-                    let ports = recorder::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-                    recorder::handle(&ports, &settings, &hint, due, now).await?;
-                }
-                Ok(())
-            };
-            let recorded: Result<(), recorder::Error> = recorded.await;
-            recorded.map_err(|error| (error.is_transient(), error.to_string()))
-        }),
-        Message::Fetch(_) => Box::pin(async { Ok(()) }),
-    }
-}
-
-fn folder(arn: &str) -> String {
-    keys::task(ROLE, keys::task_id(arn))
-}
-
-pub(super) fn get(world: &World, key: &str) -> Option<Vec<u8>> {
-    world.drive(Objects::get(world, key))?.ok()?
-}
-
-pub(super) fn put(world: &World, key: &str, document: String) {
-    // Nothing fails in this world.
-    _ = world.drive(Objects::put(world, key, document.into_bytes()));
-}
-
-pub(super) fn get_object<K: driftless_kubernetes::Object>(world: &World, key: &ObjectKey) -> Option<K> {
-    world.drive(Cluster::get(world, &key.namespace, &key.name))?.ok()?
 }

@@ -1,0 +1,69 @@
+//! The handlers over a probe, with the settings of an installation.
+
+use std::pin::Pin;
+
+use driftless_api::PodFields;
+use driftless_contract::RunLimits;
+use driftless_core::{Architecture, DefaultSize, Limits, Retention, WatchNamespaces};
+use driftless_testkit::Message;
+use jiff::{SignedDuration, Timestamp};
+
+use super::ports::Probe;
+use crate::scenario::SYSTEM;
+
+/// The id of the task role.
+pub(super) const ROLE: &str = "AROAMODEL";
+/// No run is due because of its age alone.
+const NEVER_SECONDS: i64 = 10 * 365 * 86_400;
+
+/// A handler's invocation over a probe. `Err` if it failed: whether another try may succeed, and why.
+pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), (bool, String)>>>>;
+
+/// The invocation for a message.
+pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limits) -> Work {
+    match message {
+        Message::Hint(hint) => Box::pin(async move {
+            let settings = reconciler::Settings {
+                system_namespace: SYSTEM,
+                namespaces: WatchNamespaces::All,
+                retention: Retention { keep: SignedDuration::from_hours(24), grace: SignedDuration::from_hours(24) },
+                resync_seconds: NEVER_SECONDS,
+                min_resync_seconds: 60,
+                pod_fields: PodFields::Ignore,
+            };
+            let ports = reconciler::Ports { cluster: &probe, objects: &probe, queues: &probe, settings };
+            reconciler::handle(&ports, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
+        }),
+        Message::Launch(hint) => Box::pin(async move {
+            let settings = launcher::Settings {
+                system_namespace: SYSTEM.into(),
+                namespaces: WatchNamespaces::All,
+                task_role_id: ROLE.into(),
+                default_image: "pulumi".into(),
+                default_architecture: Architecture::Amd64,
+                pod_fields: PodFields::Ignore,
+                default_size: DefaultSize::default(),
+                spot: false,
+                limits,
+                run_limits: RunLimits::default(),
+                token_seconds: 3600,
+                fresh_key: vec![7; 32].into(),
+            };
+            let ports = launcher::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
+            launcher::handle(&ports, &settings, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
+        }),
+        Message::Run(about) => Box::pin(async move {
+            let settings = recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 600 };
+            let recorded = async {
+                for (hint, due) in recorder::runs(&probe, &probe, &settings, about, now).await? {
+                    let ports = recorder::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
+                    recorder::handle(&ports, &settings, &hint, due, now).await?;
+                }
+                Ok(())
+            };
+            let recorded: Result<(), recorder::Error> = recorded.await;
+            recorded.map_err(|error| (error.is_transient(), error.to_string()))
+        }),
+        Message::Fetch(_) => Box::pin(async { Ok(()) }),
+    }
+}
