@@ -103,12 +103,12 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 	$(COUNTED)
 
 .PHONY: sim
-sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7.
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS)
+sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7; BREAK=RULE breaks a rule on purpose.
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(BREAK:%=--break %)
 
 .PHONY: faults
-faults: ## A short calm run of the simulation with every single fault: what it comes to has to be the same.
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults
+faults: ## A short calm run of the simulation with every single fault, or with FAULT=KIND:NUMBER: what it comes to has to be the same.
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults $(FAULT:%=--fault %)
 
 .PHONY: model
 model: ## The model check: the handlers in every order of their calls, for small bounds. MODEL='--case claim --crashes 1': other bounds.

@@ -1,15 +1,30 @@
 //! The simulation, over as many seeds as a test has time for; `make sim` has more.
 
-use driftless_tests::sim::{Breakage, Report, simulate, simulate_all, single_faults};
+use std::fs;
 
-/// Of a failing seed, as many events are shown.
-const EVENTS: usize = 150;
+use driftless_tests::sim::{Breakage, Report, simulate, simulate_all, single_faults, trace};
+
+/// Seeds that failed before a bug was mended. They come first.
+const KEPT: &str = include_str!("sim-seeds.txt");
+/// As many failures are explained.
+const EXPLAINED: usize = 2;
+
+/// Fails with the first failures, and leaves their state in `target/sim`.
+fn assert_none_failed(report: &Report) {
+    let explain = |failure: driftless_tests::sim::Failure| {
+        failure.write().unwrap();
+        failure.to_string()
+    };
+    let explained: Vec<String> = report.explain(EXPLAINED).map(explain).collect();
+    assert!(report.failures.is_empty(), "{} failures\n{}", report.failures.len(), explained.join("\n\n"));
+}
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    let report = simulate_all(0..120, None, EVENTS);
-    let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    let kept = KEPT.lines().filter_map(|line| line.split_whitespace().next()).filter(|word| *word != "#");
+    let kept = kept.map(|seed| seed.parse().unwrap());
+    let report = simulate_all(kept.chain(0..120), None);
+    assert_none_failed(&report);
     let stats = report.stats;
     assert!(stats.crashes > 100 && stats.duplicates > 100 && stats.drops > 100, "nothing was disturbed: {stats:?}");
     assert!(stats.collections > 10, "no tree was deleted: {stats:?}");
@@ -29,10 +44,8 @@ fn no_seed_breaks_an_invariant() {
 #[test]
 fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     for breakage in Breakage::ALL {
-        let broken =
-            |seed| simulate(seed, Some(breakage), EVENTS).err().filter(|failure| failure.violation.starts_with(breakage.rule()));
-        let caught = (0..120).find_map(broken);
-        assert!(caught.is_some_and(|failure| !failure.trace.is_empty()), "{breakage:?}");
+        let broken = |seed| simulate(seed, Some(breakage)).err().filter(|violation| violation.starts_with(breakage.rule()));
+        assert!((0..120).find_map(broken).is_some(), "{breakage:?}");
     }
 }
 
@@ -41,18 +54,34 @@ const FAULTS: usize = 20;
 
 #[test]
 fn world_with_one_fault_comes_to_the_same_as_without() {
-    let (tried, Report { stats, failures }) = single_faults(FAULTS, EVENTS);
-    assert!(failures.is_empty(), "{} of {tried}: {}", failures.len(), failures[0]);
-    println!("{tried} single faults, {} with an effect", stats.injected);
+    let (tried, report) = single_faults(None, FAULTS);
+    assert_none_failed(&report);
+    let injected = report.stats.injected;
+    println!("{tried} single faults, {injected} with an effect");
     // Only calls that have no failure to inject, such as the download of an artifact, are without one.
-    assert!(tried > 100 && stats.injected * 10 > tried as u64 * 9, "{} of {tried} faults had an effect", stats.injected);
+    assert!(tried > 100 && injected * 10 > tried as u64 * 9, "{injected} of {tried} faults had an effect");
 }
 
 #[test]
 fn a_seed_is_replayed_exactly() {
-    assert_eq!(simulate(7, None, EVENTS).unwrap(), simulate(7, None, EVENTS).unwrap());
-    let replay = |seed| simulate(seed, Some(Breakage::Claims), EVENTS).err();
-    let first = (0..40).find_map(replay).unwrap();
-    let second = replay(first.seed).unwrap();
-    assert_eq!((first.violation, first.trace), (second.violation, second.trace));
+    assert_eq!(simulate(7, None).unwrap(), simulate(7, None).unwrap());
+    let first = (0..40).find(|seed| simulate(*seed, Some(Breakage::Claims)).is_err()).unwrap();
+    let replay = || (simulate(first, Some(Breakage::Claims)).unwrap_err(), trace(first, Some(Breakage::Claims)));
+    assert_eq!(replay(), replay());
+}
+
+#[test]
+fn failing_seed_is_shrunk_to_what_it_needs_and_leaves_its_state() {
+    let report = simulate_all(0..1, Some(Breakage::Generations));
+    let failure = report.explain(1).next().unwrap();
+    assert!(failure.violation.starts_with("2:"), "{failure}");
+    // It needs no fault, and one edit while the run goes on.
+    let conditions: Vec<&str> = failure.conditions.lines().collect();
+    println!("{failure}");
+    assert!(!conditions.iter().any(|condition| condition.contains("of 1000")), "{failure}");
+    let folder = failure.write().unwrap();
+    for file in ["trace", "conditions", "objects", "bucket", "queues", "tasks", "agenda", "invocations"] {
+        assert!(folder.join(file).is_file(), "{file}");
+    }
+    assert!(fs::read_to_string(folder.join("objects")).unwrap().contains(r#""kind": "Stack""#));
 }

@@ -192,12 +192,6 @@ impl World {
         self.state().now += by;
     }
 
-    /// A number from 0 to `below`, exclusive; 0 if `below` is 0. From the seed, as the faults are.
-    #[must_use]
-    pub fn random(&self, below: u32) -> u32 {
-        self.state().random(below)
-    }
-
     fn state(&self) -> RefMut<'_, State> {
         self.state.borrow_mut()
     }
@@ -231,8 +225,13 @@ impl State {
         self.rng.next_u32().checked_rem(below).unwrap_or(0)
     }
 
+    /// What is never or always so takes no number from the seed.
     fn chance(&mut self, per_mille: u32) -> bool {
-        self.random(1000) < per_mille
+        match per_mille {
+            0 => false,
+            1000.. => true,
+            _ => self.random(1000) < per_mille,
+        }
     }
 
     /// A number that `subject` has to itself.
@@ -259,11 +258,14 @@ impl State {
             None => {}
         }
         let Faults { crash, transient, lost_answer, .. } = self.faults;
-        match self.random(1000) {
-            n if n < crash => Some(Fault::Crash),
-            n if n < crash + transient => Some(Fault::Transient),
-            n if n < crash + transient + lost_answer => Some(Fault::LostAnswer),
-            _ => None,
+        if self.chance(crash) {
+            Some(Fault::Crash)
+        } else if self.chance(transient) {
+            Some(Fault::Transient)
+        } else if self.chance(lost_answer) {
+            Some(Fault::LostAnswer)
+        } else {
+            None
         }
     }
 }

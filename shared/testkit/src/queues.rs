@@ -91,6 +91,12 @@ impl World {
         self.state().queue.len()
     }
 
+    /// The messages that wait, and when they are due.
+    #[must_use]
+    pub fn queued(&self) -> Vec<(Timestamp, Message)> {
+        self.state().queue.iter().map(|queued| (queued.due, queued.message.clone())).collect()
+    }
+
     /// Every message that was ever sent.
     #[must_use]
     pub fn sent(&self) -> Vec<Message> {

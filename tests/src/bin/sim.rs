@@ -3,9 +3,11 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use driftless_tests::sim::{Breakage, Failure, Report, simulate_all, single_faults};
+use driftless_tests::sim::{Breakage, Fault, Report, simulate_all, single_faults};
 
-/// As many failing seeds are named.
+/// As many failures are explained.
+const EXPLAINED: usize = 3;
+/// As many more are named.
 const NAMED: usize = 10;
 
 /// Simulates the functions over ports in memory, with everything that can go wrong going wrong.
@@ -23,31 +25,30 @@ struct Arguments {
     /// Simulates a short calm script with each single fault instead of seeds.
     #[arg(long)]
     faults: bool,
-    /// How many of the last events of a failing seed are shown.
-    #[arg(long, default_value_t = 150)]
-    events: usize,
+    /// With this fault only, such as `CrashAfter:7`.
+    #[arg(long, requires = "faults")]
+    fault: Option<Fault>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seeds, from, breakage, faults, events } = Arguments::parse();
+    let Arguments { seeds, from, breakage, faults, fault } = Arguments::parse();
     let begin = Instant::now();
     if faults {
-        let (tried, Report { stats, failures }) = single_faults(1, events);
-        let (seconds, injected) = (begin.elapsed().as_secs_f64(), stats.injected);
-        println!("{tried} single faults in {seconds:.1} s, {injected} with an effect; {} break an invariant", failures.len());
-        failures.iter().take(NAMED).for_each(|failure| println!("\n{failure}"));
-        return if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        let (tried, report) = single_faults(fault.map(|fault| vec![fault]), 1);
+        let (seconds, injected) = (begin.elapsed().as_secs_f64(), report.stats.injected);
+        println!("{tried} single faults in {seconds:.1} s, {injected} with an effect");
+        return end(&report);
     }
-    let Report { stats, failures } = simulate_all(from..from.saturating_add(seeds.into()), breakage, events);
-    let seconds = begin.elapsed().as_secs_f64();
+    let report = simulate_all(from..from.saturating_add(seeds.into()), breakage);
+    let (seconds, stats) = (begin.elapsed().as_secs_f64(), report.stats);
     println!(
-        "{seeds} seeds in {seconds:.1} s: {:.0} seeds/s, {} virtual hours",
+        "{seeds} seeds in {seconds:.1} s: {:.1} seeds/s, {} virtual hours",
         f64::from(seeds) / seconds,
         stats.seconds / 3600
     );
     println!(
-        "{} invocations; injected: {} crashes, {} duplicates, {} drops, {} delays",
-        stats.invocations, stats.crashes, stats.duplicates, stats.drops, stats.delays
+        "{} invocations; injected: {} crashes, {} failed calls, {} duplicates, {} drops, {} delays",
+        stats.invocations, stats.crashes, stats.injected, stats.duplicates, stats.drops, stats.delays
     );
     println!(
         "{} operations, {} of them by hand and {} that look for drift; {} failed or were killed, {} were told to stop, {} lost their capacity, {} tasks failed to start; {} trees deleted",
@@ -68,14 +69,24 @@ fn main() -> ExitCode {
         "{} namespaces terminated, {} operations for what was in them; at most {} looks while all was at rest",
         stats.terminations, stats.elsewhere, stats.looks_at_rest
     );
-    let Some(first) = failures.first() else {
+    end(&report)
+}
+
+/// Explains the first failures, and names some more.
+fn end(report: &Report) -> ExitCode {
+    if report.failures.is_empty() {
         println!("no invariant is broken");
         return ExitCode::SUCCESS;
-    };
-    println!("\nthe last events of seed {}:\n{first}\n\n{} seeds break an invariant:", first.seed, failures.len());
-    for Failure { seed, violation, .. } in failures.iter().take(NAMED) {
-        println!("  {seed}: {violation:.200}");
     }
-    println!("replay one with --from SEED --seeds 1");
+    for (case, violation) in report.failures.iter().take(NAMED) {
+        println!("{case:?}: {violation:.200}");
+    }
+    println!("{} break an invariant; the first ones:", report.failures.len());
+    for failure in report.explain(EXPLAINED) {
+        println!("\n{failure}");
+        if let Err(error) = failure.write() {
+            println!("its state cannot be written: {error}");
+        }
+    }
     ExitCode::FAILURE
 }

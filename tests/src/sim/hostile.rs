@@ -3,14 +3,15 @@
 use driftless_api::{Update, Workspace, names};
 use driftless_kubernetes::Cluster as _;
 use driftless_testkit::World;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{
-    Dice,
-    outside::{Action, NAMESPACE, REPOSITORY, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
+    chances::Dice,
+    outside::{NAMESPACE, REPOSITORY, STACK_KIND, delete_in, edit, edit_marker, key_in, raise_generation},
     rest::list,
+    script::{Action, MADE_WITHIN},
 };
 
 /// The namespace of the hostile tenant.
@@ -72,7 +73,7 @@ impl Attack {
 
 /// The actions of both tenants, each with its time. The quiet Stack's last change comes at the end of the disturbance.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp, end: Timestamp) -> Vec<(Timestamp, Action)> {
-    let settled = begin + SignedDuration::from_secs(61);
+    let settled = begin + MADE_WITHIN;
     let length = u32::try_from(end.duration_since(settled).as_secs()).unwrap_or_default();
     let mut script = vec![(begin + dice.seconds(60), Action::Settle(QUIET)), (begin + dice.seconds(60), Action::Settle(HOSTILE))];
     for _ in 0..dice.below(3) {

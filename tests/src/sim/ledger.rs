@@ -32,22 +32,20 @@
 //! Besides, `driftless_core::violations` sees the plan of every look.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet},
     rc::Rc,
 };
 
-use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
-use driftless_core::{Admissions, Applicant, DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
+use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
 use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use serde_json::Value;
 
 use super::{
     Fault, FaultKind, Stats,
-    hostile::{CANARY, HOSTILE, QUIET, STACK},
+    hostile::{HOSTILE, QUIET, STACK},
     outside::{NAMESPACE, project_of},
 };
 use crate::scenario::SYSTEM;
@@ -93,16 +91,15 @@ pub(super) struct Ledger {
     pub(super) archives: HashMap<String, Rc<[u8]>>,
     /// The fetcher takes none of them.
     pub(super) refuses: bool,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
     /// The one thing that goes wrong, and whether it is a crash that is due now.
-    pub(super) fault: Option<Fault>,
+    fault: Option<Fault>,
     crashes: bool,
     violation: Option<String>,
-    trace: VecDeque<String>,
-    /// As many are kept in the trace.
-    events: usize,
+    /// What happened, if it is kept.
+    trace: Option<Vec<String>>,
     /// By the Update's uid.
     runs: BTreeMap<String, Run>,
     /// Uids of Updates that were taken away by force.
@@ -112,15 +109,15 @@ pub(super) struct Ledger {
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
     /// The namespace of the Update that a task was started for, by the task's id.
-    namespaces: HashMap<String, String>,
+    pub(super) namespaces: HashMap<String, String>,
     /// The generation of the quiet Stack that has to run, and since when.
     pub(super) wanted: Option<(i64, Timestamp)>,
     /// The disturbance is over.
     pub(super) is_calm: bool,
     /// The uids of the Updates that have a slot.
-    admitted: HashSet<String>,
+    pub(super) admitted: HashSet<String>,
     /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it waits for none.
-    preferred: Option<HashSet<String>>,
+    pub(super) preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
     /// What they ask for, by name: one that was taken away before it began may be followed by another of that name.
@@ -132,28 +129,25 @@ pub(super) struct Ledger {
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
     /// The uid of a Stack that is there and whether it is destroyed when it goes, by name.
-    stacks: HashMap<String, (String, bool)>,
+    pub(super) stacks: HashMap<String, (String, bool)>,
     /// The value of its Secret that a Stack's last operation had, by the Stack's uid.
     secrets: HashMap<String, Option<String>>,
 }
 
 impl Ledger {
-    pub(super) fn new(begin: Timestamp, limits: Limits, events: usize) -> Self {
-        Self { now: begin, begin, limits, events, ..Self::default() }
+    pub(super) fn new(begin: Timestamp, limits: Limits, fault: Option<Fault>, traced: bool) -> Self {
+        Self { now: begin, begin, limits, fault, trace: traced.then(Vec::new), ..Self::default() }
     }
 
     /// Adds an event to the trace.
     pub(super) fn tell(&mut self, event: impl FnOnce() -> String) {
-        if self.events > 0 {
-            if self.trace.len() == self.events {
-                self.trace.pop_front();
-            }
-            self.trace.push_back(format!("{:9.3} {}", self.now.duration_since(self.begin).as_secs_f64(), event()));
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:9.3} {}", self.now.duration_since(self.begin).as_secs_f64(), event()));
         }
     }
 
-    pub(super) fn take_trace(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.trace).into()
+    pub(super) fn take_trace(&mut self) -> Option<Vec<String>> {
+        self.trace.take()
     }
 
     pub(super) fn take_violation(&mut self) -> Option<String> {
@@ -207,7 +201,7 @@ impl Ledger {
         runs.into_iter().map(|run| (&*run.pulumi_stack, effect(run))).collect()
     }
 
-    fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         if !holds {
             self.violate(violation);
         }
@@ -237,105 +231,16 @@ impl Ledger {
         self.check(before.is_none() || before == after, || format!("5: {key} was written, and is written again"));
     }
 
-    /// A function writes an object of the bucket. `subject` is the namespace that its message is about.
-    pub(super) fn object_written(&mut self, subject: &str, key: &str, content: &[u8]) {
-        self.check_owner(subject, key);
-        let task = key.strip_prefix("tasks/").and_then(|key| key.split('/').next()?.split(':').nth(1));
-        let of_task = task.and_then(|task| self.namespaces.get(task)).cloned();
-        for namespace in revealed(&String::from_utf8_lossy(content)) {
-            let own = key.starts_with(&format!("sealed/{CLUSTER}/{namespace}/"))
-                || of_task.as_deref().is_some_and(|of_task| is_of(of_task, namespace));
-            self.check(own, || format!("S1: {key} has a Secret of the namespace {namespace}"));
-        }
-    }
-
-    /// An object of the cluster was written.
-    pub(super) fn cluster_written(&mut self, key: &ObjectKey, object: &Value) {
-        let decoded = |(name, value): (&String, &Value)| {
-            let bytes = BASE64_STANDARD.decode(value.as_str()?).ok()?;
-            Some(format!("{name} {}", String::from_utf8_lossy(&bytes)))
-        };
-        let data: Vec<_> = object["data"].as_object().into_iter().flatten().filter_map(decoded).collect();
-        for namespace in revealed(&format!("{object} {data:?}")) {
-            let own = key.kind == "Secret" && is_of(&key.namespace, namespace);
-            self.check(own, || format!("S1: {key} has a Secret of the namespace {namespace}"));
-        }
-        let admissions = object["metadata"]["annotations"][keys::ADMISSIONS_ANNOTATION].as_str();
-        if key.kind == "Lease"
-            && let Some(all) = admissions.and_then(|written| serde_json::from_str(written).ok())
-        {
-            self.admissions_written(&all);
-        }
-    }
-
-    /// The list of the runs with a slot and of those that wait for one was written.
-    fn admissions_written(&mut self, all: &Admissions) {
-        self.tell(|| {
-            let names = |runs: &BTreeMap<String, Applicant>| {
-                runs.values().map(|run| format!("{}/{}", run.tenant(), run.name)).collect::<Vec<_>>().join(", ")
-            };
-            format!("slots: {}; waiting: {}; served {:?}", names(&all.running), names(&all.waiting), all.served)
-        });
-        let is_quiet = |run: &Applicant| run.tenant() == QUIET;
-        if all.waiting.values().any(is_quiet) && !all.running.values().any(is_quiet) {
-            let mut preferred = self.preferred.take().unwrap_or_else(|| {
-                self.stats.queued += 1;
-                HashSet::new()
-            });
-            // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get lost.
-            let is_last = self.is_calm && self.limits.runs.is_some_and(|most| all.running.len() >= most);
-            let admitted = std::mem::take(&mut self.admitted);
-            for (uid, run) in all.running.iter().filter(|(uid, _)| is_last && !admitted.contains(*uid)) {
-                let is_first = preferred.insert(run.tenant().to_owned());
-                self.check(is_first, || {
-                    let namespace = run.tenant();
-                    format!("S9: {namespace} gets a slot for {uid}, the second one while the namespace {QUIET} waits for one")
-                });
-            }
-            self.preferred = Some(preferred);
-        } else {
-            self.preferred = None;
-        }
-        self.admitted = all.running.keys().cloned().collect();
-    }
-
-    /// Whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
-    fn is_kept_of_quiet(&self, key: &str) -> bool {
-        key.starts_with(&format!("sealed/{CLUSTER}/{QUIET}/"))
-            || self.stacks.get(STACK).is_some_and(|(uid, _)| key.ends_with(&format!("/{uid}")))
-    }
-
-    fn check_owner(&mut self, subject: &str, key: &str) {
-        let may = subject == QUIET || !self.is_kept_of_quiet(key);
-        self.check(may, || format!("S1: {key} is written or deleted for a message about the namespace {subject:?}"));
-    }
-
-    /// A function fetches an archive.
-    pub(super) fn artifact_fetched(&mut self, subject: &str, path: &str) {
-        let namespace = path.split('/').nth(1).unwrap_or_default();
-        self.check(subject == namespace, || format!("9: {path} is fetched for a message about the namespace {subject:?}"));
-    }
-
-    /// A function asks ECS to stop a task.
-    pub(super) fn task_stopped(&mut self, subject: &str, arn: &str) {
-        let attacked = subject == HOSTILE && self.namespaces.get(keys::task_id(arn)).is_some_and(|namespace| namespace == QUIET);
-        self.check(!attacked, || {
-            format!("S3: {arn} of the namespace {QUIET} is stopped for a message about the namespace {subject}")
-        });
-    }
-
-    /// The quiet Stack was changed, and the change has to run.
-    pub(super) fn want(&mut self, stack: Option<&Value>) {
-        let generation = stack.and_then(|stack| stack["metadata"]["generation"].as_i64());
-        self.wanted = generation.map(|generation| (generation, self.now));
-    }
-
     /// An Update is taken away by force: what its run did is not for its Stack to know.
     pub(super) fn forget(&mut self, uid: &str) {
         self.forgotten.insert(uid.into());
         if let Some(run) = self.runs.get_mut(uid) {
             run.state = None;
         }
+    }
+
+    pub(super) fn is_forgotten(&self, uid: &str) -> bool {
+        self.forgotten.contains(uid)
     }
 
     /// A runner begins its operation. `pack` is the content of its tree.
@@ -613,17 +518,6 @@ impl Ledger {
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }
-}
-
-/// The namespaces whose Secrets are in a text.
-pub(super) fn revealed(text: &str) -> impl Iterator<Item = &'static str> + '_ {
-    [NAMESPACE, QUIET, HOSTILE].into_iter().filter(move |name| text.contains(&format!("{name}{CANARY}")))
-}
-
-/// Whether an object of a namespace may have a Secret of `namespace`. Runs of the Stacks whose namespace terminates are in the system
-/// namespace.
-fn is_of(own: &str, namespace: &str) -> bool {
-    own == namespace || own == SYSTEM && namespace == NAMESPACE
 }
 
 /// The folder of the tree that an Update names.

@@ -1,7 +1,7 @@
 //! The machine: whose turn it is, and what time it is.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::BTreeMap,
     pin::Pin,
     rc::Rc,
@@ -10,31 +10,33 @@ use std::{
 
 use driftless_api::{PodFields, Stack, Update};
 use driftless_aws::Objects as _;
-use driftless_contract::{Hint, ObjectKey, RunLimits, RunMessage, keys};
-use driftless_core::{Architecture, DefaultSize, Limits, Retention, Stack as CoreStack, WatchNamespaces};
-use driftless_kubernetes::Watch;
-use driftless_testkit::{CLUSTER, Faults, LiveTask, Message, World};
+use driftless_contract::{Hint, RunMessage};
+use driftless_core::{Limits, Retention, Stack as CoreStack, WatchNamespaces};
+use driftless_testkit::{Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Breakage, Dice, Failure, Fault, Mode, Odds, Stats,
+    Breakage, Stats,
+    chances::{Chances, Odds, Trouble},
+    conditions::{Conditions, Mode},
+    functions::{Broken, subject},
     hostile::{self, HOSTILE, QUIET},
     ledger::Ledger,
-    outside::{self, Action, NAMESPACE, Outside, SERVICE},
-    ports::Wire,
-    runner::{ROLE, Runner},
+    outside::{self, NAMESPACE, Outside},
+    runner::Runner,
+    script::Action,
 };
 use crate::scenario::SYSTEM;
 
 /// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
 pub(super) const SWEEP_SECONDS: i64 = 60;
 /// A task that shows no progress is stopped after this.
-const START_SECONDS: u32 = 900;
+pub(super) const START_SECONDS: u32 = 900;
 pub(super) const LOOK_PERIOD_SECONDS: i64 = 600;
 /// The limit of a run. Runs that end by themselves take less.
 pub(super) const MAX_RUN_SECONDS: u32 = 900;
 /// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
-const COLLECT_SECONDS: i64 = 120;
+pub(super) const COLLECT_SECONDS: i64 = 120;
 pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
 /// As the template has it.
 pub(super) const RECONCILER: reconciler::Settings<'static> = reconciler::Settings {
@@ -65,22 +67,18 @@ pub(super) const TENANTS: u32 = 3;
 /// A machine that takes more turns runs in circles.
 const MAX_TURNS: u32 = 200_000;
 
-/// Why an invocation failed.
-struct Broken {
-    transient: bool,
-    words: String,
-}
-
 pub(super) struct Invocation {
-    work: Pin<Box<dyn Future<Output = Result<(), Broken>>>>,
+    pub(super) work: Pin<Box<dyn Future<Output = Result<(), Broken>>>>,
     /// `None` for a sweep.
-    message: Option<Message>,
-    who: String,
-    began: Timestamp,
+    pub(super) message: Option<Message>,
+    pub(super) function: &'static str,
+    pub(super) who: String,
+    pub(super) began: Timestamp,
     /// Held up until then.
-    wake: Timestamp,
+    pub(super) wake: Timestamp,
 }
 
+#[derive(Debug)]
 enum Event {
     Sweep,
     Action(Action),
@@ -97,16 +95,14 @@ enum Event {
 
 /// One simulated world and all that goes on in it.
 pub(super) struct Machine {
-    seed: u64,
     pub(super) world: World,
     pub(super) calm: World,
     pub(super) ledger: Rc<RefCell<Ledger>>,
-    odds: Rc<Cell<Odds>>,
+    pub(super) chances: Rc<Chances>,
     mode: Mode,
-    breakage: Option<Breakage>,
-    dice: Dice,
+    pub(super) breakage: Option<Breakage>,
     pub(super) outside: Outside,
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) invocations: Vec<Invocation>,
     pub(super) runners: Vec<Runner>,
     /// What will happen, by time and in the order that it was planned.
@@ -123,61 +119,35 @@ pub(super) struct Machine {
     pub(super) changed: bool,
 }
 
-/// What a machine runs under.
-struct Conditions {
-    seed: u64,
-    odds: Odds,
-    mode: Mode,
-    limits: Limits,
-    breakage: Option<Breakage>,
+/// What came of a run.
+pub(super) struct Ended {
+    pub(super) stats: Stats,
+    /// The first broken invariant.
+    pub(super) violation: Option<String>,
+    /// What it came to.
+    pub(super) rest: String,
+    /// What happened, if that was kept, and the state then, by file name.
+    pub(super) trace: Vec<String>,
+    pub(super) state: Vec<(&'static str, String)>,
+}
+
+impl Ended {
+    pub(super) fn result(self) -> Result<Stats, String> {
+        self.violation.map_or(Ok(self.stats), Err)
+    }
 }
 
 impl Machine {
-    pub(super) fn new(seed: u64, breakage: Option<Breakage>, events: usize) -> Self {
-        let mode = Mode::draw(&mut Dice::new(seed, 6));
-        let mut odds = Odds::draw(&mut Dice::new(seed, 1));
-        if mode == Mode::Unswept {
-            odds = Odds { crash: 0, transient: 0, lost_answer: 0, drop: 0, deaf: 0, ..odds };
-        }
-        let limits = limits(&mut Dice::new(seed, 4), breakage);
-        let script = |begin| {
-            let (mut script, end) = outside::script(&mut Dice::new(seed, 2), begin);
-            script.extend(hostile::script(&mut Dice::new(seed, 5), begin, end));
-            if mode == Mode::Unswept {
-                script.retain(|(_, action)| !action.needs_sweep());
-            }
-            (script, end)
-        };
-        Self::of(Conditions { seed, odds, mode, limits, breakage }, script, events)
-    }
-
-    /// One for a short calm script with one fault.
-    pub(super) fn with_fault(fault: Option<Fault>, events: usize) -> Self {
-        let (odds, limits) = (Odds::default(), Limits::default());
-        let conditions = Conditions { seed: 0, odds, mode: Mode::Swept, limits, breakage: None };
-        let machine = Self::of(conditions, outside::calm_script, events);
-        machine.ledger.borrow_mut().fault = fault;
-        machine
-    }
-
-    /// `script` gives the actions and the end of the disturbance.
-    fn of(
-        Conditions { seed, odds, mode, limits, breakage }: Conditions,
-        script: impl FnOnce(Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp),
-        events: usize,
-    ) -> Self {
-        let faults = Faults { transient: odds.transient, lost_answer: odds.lost_answer, full: odds.full, ..Faults::NONE };
-        let world = World::new(seed, faults);
+    pub(super) fn new(conditions: &Conditions, traced: bool) -> Self {
+        let Conditions { seed, odds, mode, limits, breakage, fault, ref script, end } = *conditions;
+        let world = World::new(seed, Faults::NONE);
         let begin = world.now();
-        let (script, disturbed_until) = script(begin);
         let mut machine = Self {
-            seed,
             calm: world.calm(),
-            ledger: Rc::new(RefCell::new(Ledger::new(begin, limits, events))),
-            odds: Rc::new(Cell::new(odds)),
+            ledger: Rc::new(RefCell::new(Ledger::new(begin, limits, fault, traced))),
+            chances: Rc::new(Chances::new(seed, odds)),
             mode,
             breakage,
-            dice: Dice::new(seed, 3),
             outside: Outside::default(),
             limits,
             invocations: Vec::new(),
@@ -185,7 +155,7 @@ impl Machine {
             agenda: BTreeMap::new(),
             planned: 0,
             disturbed: true,
-            disturbed_until,
+            disturbed_until: end,
             at_rest_since: None,
             looks_at_rest: 0,
             waits: None,
@@ -193,7 +163,7 @@ impl Machine {
             world,
         };
         for (at, action) in script {
-            machine.plan(at, Event::Action(action));
+            machine.plan(*at, Event::Action(*action));
         }
         if breakage != Some(Breakage::Redelivery) {
             machine.plan(begin + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
@@ -205,19 +175,36 @@ impl Machine {
         machine
     }
 
-    /// Runs until all is at rest, or an invariant is broken. Returns what happened and what it came to.
-    pub(super) fn run(mut self) -> Result<(Stats, String), Box<Failure>> {
+    /// Runs until all is at rest, or an invariant is broken.
+    pub(super) fn run(mut self) -> Ended {
         let ended = (0..MAX_TURNS).find_map(|_| self.turn().transpose());
-        let ended = ended.unwrap_or_else(|| Err("8: it runs in circles".into()));
+        let violation = ended.unwrap_or_else(|| Err("8: it runs in circles".into())).err();
         let rest = self.rest();
         let mut ledger = self.ledger.borrow_mut();
         ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
-        match ended {
-            Ok(()) => Ok((ledger.stats, rest)),
-            Err(violation) => {
-                Err(Box::new(Failure { seed: self.seed, fault: ledger.fault, violation, trace: ledger.take_trace() }))
-            }
-        }
+        let (stats, trace) = (ledger.stats, ledger.take_trace());
+        drop(ledger);
+        let state = if trace.is_some() { self.state() } else { Vec::new() };
+        Ended { stats, violation, rest, trace: trace.unwrap_or_default(), state }
+    }
+
+    /// The state, by file name.
+    fn state(&self) -> Vec<(&'static str, String)> {
+        let lines = |lines: &mut dyn Iterator<Item = String>| lines.collect::<Vec<_>>().join("\n");
+        let bucket = self.world.objects();
+        let mut bucket = bucket.iter().map(|(key, content)| format!("{key}\n  {}", String::from_utf8_lossy(content)));
+        let mut waiting = self.world.queued().into_iter().map(|(due, message)| format!("{due} {message:?}"));
+        let mut tasks = self.world.live_tasks().into_iter().map(|task| format!("{task:?}"));
+        let mut agenda = self.agenda.iter().map(|((at, _), event)| format!("{at} {event:?}"));
+        let mut invocations = self.invocations.iter().map(|it| format!("{} until {}: {:?}", it.who, it.wake, it.message));
+        vec![
+            ("objects", lines(&mut self.world.cluster().iter().map(|object| format!("{object:#}")))),
+            ("bucket", lines(&mut bucket)),
+            ("queues", lines(&mut waiting)),
+            ("tasks", lines(&mut tasks)),
+            ("agenda", lines(&mut agenda)),
+            ("invocations", lines(&mut invocations)),
+        ]
     }
 
     /// One thing happens. `Some` when all is at rest.
@@ -265,10 +252,9 @@ impl Machine {
     }
 
     fn calm_down(&mut self) {
-        self.world.set_faults(Faults::NONE);
-        let outage = (self.mode == Mode::Outage).then_some(NAMESPACE);
-        self.odds.set(Odds { outage, ..Odds::default() });
-        if outage.is_some() {
+        self.chances.odds.set(Odds::default());
+        if self.mode == Mode::Outage {
+            self.chances.outage.set(Some(NAMESPACE));
             self.plan(self.disturbed_until + OUTAGE, Event::Recovery);
         }
         self.disturbed = false;
@@ -284,7 +270,7 @@ impl Machine {
 
     /// Whether the tasks of a namespace fail to start.
     pub(super) fn is_outage(&self) -> bool {
-        self.odds.get().outage.is_some()
+        self.chances.outage.get().is_some()
     }
 
     /// Whether something was due that is not an invocation's.
@@ -292,7 +278,7 @@ impl Machine {
         let now = self.world.now();
         if let Some(i) = self.runners.iter().position(|runner| runner.wake <= now) {
             let mut ledger = self.ledger.borrow_mut();
-            if !self.runners[i].turn(&self.calm, &mut ledger, &mut self.dice, self.odds.get()) {
+            if !self.runners[i].turn(&self.calm, &mut ledger, &self.chances) {
                 self.runners.swap_remove(i);
             }
             return true;
@@ -320,7 +306,7 @@ impl Machine {
                 self.plan(now, Event::Hint(Hint::new(outside::key_in(QUIET, outside::STACK_KIND, hostile::STACK))));
             }
             Event::Recovery => {
-                self.odds.set(Odds::default());
+                self.chances.outage.set(None);
                 self.ledger.borrow_mut().tell(|| "the outage ends".into());
             }
             Event::Reclaim(task) => {
@@ -334,11 +320,11 @@ impl Machine {
 
     /// The forwarder or the webhook sends a hint, sooner or later, or never.
     fn tell(&mut self, hint: Hint) {
-        if self.dice.chance(self.odds.get().deaf) {
+        if self.chances.strikes("forwarder", Trouble::Deaf) {
             self.ledger.borrow_mut().stats.drops += 1;
             return;
         }
-        let at = self.world.now() + self.dice.seconds_or(1, 60);
+        let at = self.world.now() + self.chances.dice("forwarder", "time").seconds_or(1, 60);
         self.plan(at, Event::Hint(hint));
     }
 
@@ -353,7 +339,7 @@ impl Machine {
             // The hostile tenant forges its objects.
             let is_hostile = key.namespace == HOSTILE;
             if object.is_none() {
-                let at = self.world.now() + self.dice.seconds(30);
+                let at = self.world.now() + self.chances.dice("garbage", "time").seconds(30);
                 self.plan(at, Event::Garbage);
             }
             match (key.kind.as_str(), &object) {
@@ -389,7 +375,7 @@ impl Machine {
     fn work(&mut self) -> bool {
         let now = self.world.now();
         let awake: Vec<usize> = (0..self.invocations.len()).filter(|i| self.invocations[*i].wake <= now).collect();
-        let choice = self.dice.index(awake.len() + 1);
+        let choice = self.chances.dice("machine", "turn").index(awake.len() + 1);
         if choice == awake.len() && self.invocations.len() < CONCURRENCY && self.receive() {
             return true;
         }
@@ -405,14 +391,14 @@ impl Machine {
     /// Takes a message, if there is one.
     fn receive(&mut self) -> bool {
         let Some(message) = self.world.receive() else { return false };
-        let odds = self.odds.get();
         if self.breakage == Some(Breakage::Fairness) && subject(&message) == QUIET {
             return true;
         }
         // The recorder's own are spared: two losses in a row, of an end and of what makes up for it, are an operator's case.
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
-        let (lost, late) = (self.dice.chance(odds.drop) && !spared, self.dice.chance(odds.delay));
-        let twice = self.world.waiting() < FEW_MESSAGES && self.dice.chance(odds.duplicate);
+        let queue = queue(&message);
+        let (lost, late) = (self.chances.strikes(queue, Trouble::Drop) && !spared, self.chances.strikes(queue, Trouble::Delay));
+        let twice = self.world.waiting() < FEW_MESSAGES && self.chances.strikes(queue, Trouble::Duplicate);
         let twice = self.ledger.borrow_mut().count_message() || twice;
         let mut ledger = self.ledger.borrow_mut();
         match (lost, late) {
@@ -426,7 +412,7 @@ impl Machine {
         }
         drop(ledger);
         if late || twice {
-            let seconds = if self.dice.chance(500) { 1 } else { 60 };
+            let seconds = if self.chances.dice(queue, "long").chance(500) { 1 } else { 60 };
             self.redeliver(message.clone(), seconds);
         }
         if !late {
@@ -436,162 +422,29 @@ impl Machine {
     }
 
     /// What is delivered again is not lost a second time.
-    fn redeliver(&mut self, message: Message, within_seconds: u32) {
-        let at = self.world.now() + self.dice.seconds(within_seconds);
+    pub(super) fn redeliver(&mut self, message: Message, within_seconds: u32) {
+        let at = self.world.now() + self.chances.dice(queue(&message), "time").seconds(within_seconds);
         self.plan(at, Event::Message(message));
-    }
-
-    fn wire(&self, function: &str, subject: &str) -> Wire {
-        let mut ledger = self.ledger.borrow_mut();
-        ledger.stats.invocations += 1;
-        Wire {
-            world: self.world.clone(),
-            ledger: Rc::clone(&self.ledger),
-            odds: Rc::clone(&self.odds),
-            breakage: self.breakage,
-            who: format!("{function} {}", ledger.stats.invocations),
-            subject: subject.into(),
-        }
-    }
-
-    fn begin(&mut self, who: String, message: Option<Message>, work: impl Future<Output = Result<(), Broken>> + 'static) {
-        let now = self.world.now();
-        self.ledger.borrow_mut().tell(|| format!("{who} begins: {message:?}"));
-        self.invocations.push(Invocation { work: Box::pin(work), message, who, began: now, wake: now });
-    }
-
-    fn invoke(&mut self, message: Message) {
-        let now = self.world.now();
-        // While a message of a group is in flight, no other is delivered.
-        if let Message::Fetch(request) = &message
-            && self.invocations.iter().any(|other| {
-                matches!(&other.message, Some(Message::Fetch(other)) if *keys::fetch(&other.source) == *keys::fetch(&request.source))
-            })
-        {
-            return self.redeliver(message, 5);
-        }
-        match message.clone() {
-            Message::Hint(hint) => {
-                self.looks_at_rest += 1;
-                self.check_plan(&hint.object);
-                let wire = self.wire("reconciler", subject(&message));
-                self.begin(wire.who.clone(), Some(message), async move {
-                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings: RECONCILER };
-                    let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
-                    looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
-                });
-            }
-            Message::Fetch(request) => {
-                let wire = self.wire("fetcher", subject(&message));
-                let settings = fetcher::Settings {
-                    bucket: "bucket".into(),
-                    system_namespace: SYSTEM.into(),
-                    namespaces: WatchNamespaces::All,
-                    retention: RETENTION,
-                    services: vec![SERVICE.into()],
-                    source_kinds: Vec::new(),
-                    max_archive_bytes: 1 << 20,
-                    max_tree_bytes: 1 << 30,
-                    limits: driftless_source::Limits::default(),
-                    git: fetcher::git::Settings {
-                        allow_local: false,
-                        private_hosts: fetcher::PrivateHosts::default(),
-                        github_api_url: String::new(),
-                        known_hosts: String::new(),
-                        ca_certificates: String::new(),
-                        max_pack_bytes: 1 << 20,
-                        servers: fetcher::git::Servers::default(),
-                    },
-                };
-                self.begin(wire.who.clone(), Some(message), async move {
-                    let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
-                    let fetched = Box::pin(fetcher::handle(&ports, &settings, &request, now, || now)).await;
-                    fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
-                });
-            }
-            Message::Launch(hint) => {
-                let wire = self.wire("launcher", subject(&message));
-                let settings = launcher::Settings {
-                    system_namespace: SYSTEM.into(),
-                    namespaces: WatchNamespaces::All,
-                    task_role_id: ROLE.into(),
-                    default_image: "pulumi".into(),
-                    default_architecture: Architecture::Amd64,
-                    pod_fields: PodFields::Ignore,
-                    default_size: DefaultSize::default(),
-                    spot: true,
-                    limits: self.limits,
-                    run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },
-                    token_seconds: 3600,
-                    fresh_key: vec![7; 32].into(),
-                };
-                self.begin(wire.who.clone(), Some(message), async move {
-                    let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                    let launched = Box::pin(launcher::handle(&ports, &settings, &hint, now)).await;
-                    launched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
-                });
-            }
-            Message::Run(about) => {
-                let wire = self.wire("recorder", subject(&message));
-                let settings = recorder::Settings {
-                    system_namespace: SYSTEM.into(),
-                    task_role_id: ROLE.into(),
-                    start_seconds: START_SECONDS,
-                };
-                self.begin(wire.who.clone(), Some(message), async move {
-                    let recorded = async {
-                        for (hint, due) in recorder::runs(&wire, &wire, &settings, about, now).await? {
-                            let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
-                            recorder::handle(&ports, &settings, &hint, due, now).await?;
-                        }
-                        Ok(())
-                    };
-                    let recorded: Result<(), recorder::Error> = recorded.await;
-                    recorded.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
-                });
-            }
-        }
-    }
-
-    fn sweep(&mut self) {
-        let now = self.world.now();
-        let wire = self.wire("sweeper", "");
-        let settings = sweeper::Settings {
-            watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
-            tick_seconds: SWEEP_SECONDS,
-            period_seconds: LOOK_PERIOD_SECONDS,
-            collect_seconds: COLLECT_SECONDS,
-            retention: RETENTION,
-        };
-        self.begin(wire.who.clone(), None, async move {
-            // One that fails is followed by the next.
-            let swept = async {
-                sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
-                sweeper::collect(CLUSTER, &wire, &wire, settings, now).await?;
-                sweeper::attend(&wire, &wire, settings, now).await
-            };
-            let swept: Result<usize, sweeper::Error> = swept.await;
-            swept.map(drop).map_err(|error| Broken { transient: true, words: error.to_string() })
-        });
     }
 
     /// Lets an invocation go on to its next call, or ends it there.
     fn go_on(&mut self, i: usize) {
-        let odds = self.odds.get();
         let now = self.world.now();
+        let function = self.invocations[i].function;
         let too_late = now.duration_since(self.invocations[i].began) > TIMEOUT;
-        if too_late || self.dice.chance(odds.crash) {
+        if too_late || self.chances.strikes(function, Trouble::Crash) {
             return self.end_early(i);
         }
         let polled = self.invocations[i].work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         if self.ledger.borrow_mut().take_crash() {
             return self.end_early(i);
         }
-        let took = 1 + self.dice.below(20);
+        let took = 1 + self.chances.dice(function, "time").below(20);
         self.advance(SignedDuration::from_millis(took.into()));
         match polled {
             Poll::Pending => {
-                let stall = if self.dice.chance(odds.stall) { self.dice.seconds(50) } else { SignedDuration::ZERO };
+                let stalls = self.chances.strikes(function, Trouble::Stall);
+                let stall = if stalls { self.chances.dice(function, "stall time").seconds(50) } else { SignedDuration::ZERO };
                 self.invocations[i].wake = self.world.now() + stall;
             }
             Poll::Ready(ended) => {
@@ -612,15 +465,15 @@ impl Machine {
             if self.ledger.borrow_mut().see_task(&task) {
                 // After the disturbance the tenant's tasks behave, or its queue of runs would take hours.
                 let is_hostile = self.disturbed && task.run.update.namespace == HOSTILE;
-                self.runners.push(Runner::new(&task, self.world.now(), is_hostile, &mut self.dice));
-                if task.spot && self.dice.chance(odds.kill) {
-                    let at = self.world.now() + self.dice.seconds(180);
-                    self.plan(at, Event::Reclaim(task));
+                let mut dice = self.chances.of_task(&task.run.claim);
+                if task.spot && dice.chance(self.chances.odds.get().of(Trouble::Kill)) {
+                    self.plan(self.world.now() + dice.seconds(180), Event::Reclaim(task.clone()));
                 }
+                self.runners.push(Runner::new(&task, self.world.now(), is_hostile, dice));
             } else if task.stopping
                 && let Some(runner) = self.runners.iter_mut().find(|runner| runner.arn == task.arn)
             {
-                runner.stop(self.world.now(), &mut self.ledger.borrow_mut(), &mut self.dice, odds);
+                runner.stop(self.world.now(), &mut self.ledger.borrow_mut(), &self.chances);
             }
         }
     }
@@ -642,28 +495,12 @@ impl Machine {
     }
 }
 
-/// The namespace that a message is about; empty if the message does not say.
-fn subject(message: &Message) -> &str {
-    let about: &ObjectKey = match message {
-        Message::Hint(hint) => &hint.object,
-        Message::Fetch(request) => &request.source,
-        Message::Launch(hint) => &hint.update,
-        Message::Run(RunMessage::Hint(hint)) => &hint.update,
-        Message::Run(_) => return "",
-    };
-    &about.namespace
-}
-
-/// How many runs may go on at once. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
-fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
-    let single = Limits { runs: Some(1), runs_per_namespace: None };
-    if matches!(breakage, Some(Breakage::Admissions | Breakage::Turns)) {
-        return single;
-    }
-    let tenants = TENANTS as usize;
-    match dice.below(6) {
-        0..4 => Limits::default(),
-        4 => single,
-        _ => Limits { runs: Some(tenants), runs_per_namespace: Some(1 + dice.index(tenants)) },
+/// The name of a message's queue.
+fn queue(message: &Message) -> &'static str {
+    match message {
+        Message::Hint(_) => "hints",
+        Message::Launch(_) => "launches",
+        Message::Run(_) => "runs",
+        Message::Fetch(_) => "sources",
     }
 }

@@ -9,23 +9,20 @@ use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Dice,
     hostile::{self, Attack, QUIET},
     ledger::Ledger,
+    script::Action,
 };
 
 /// Where the Stacks are.
 pub(super) const NAMESPACE: &str = "team";
 /// The Service that archives come from, as the fetcher knows it.
 pub(super) const SERVICE: &str = "source-controller.flux-system";
-/// The disturbance lasts this long at least, and twice as long at most.
-const DISTURBANCE_SECONDS: u32 = 600;
 
 pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
 /// The Secret that every Stack refers to.
@@ -59,155 +56,6 @@ pub(super) fn pulumi_stack(written: &str) -> &'static str {
 pub(super) fn project_of(written: &str) -> ProjectInfo {
     let (name, _) = pulumi_stack(written).split_once('/').unwrap_or_default();
     ProjectInfo { name: name.into(), runtime: "yaml".into() }
-}
-
-/// What somebody does.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Action {
-    CreateStack(usize),
-    CreateProgram,
-    EditStack(usize),
-    Request(usize),
-    /// With the annotation; or it goes on.
-    Suspend(usize, bool),
-    /// Drift is looked for once a minute, and put back; or it is not looked for.
-    Watch(usize, bool),
-    /// Their namespace is another operator's; or it is ours again.
-    GiveAway(bool),
-    DeleteStack(usize),
-    /// The current one; with force, it is gone at once, whatever its finalizer is for.
-    DeleteUpdateOf {
-        stack: usize,
-        force: bool,
-    },
-    EditProgram {
-        broken: bool,
-    },
-    Push {
-        broken: bool,
-    },
-    /// No archive is taken, which is told as nothing that time will mend; or each is again.
-    Refuse(bool),
-    EditSecret,
-    /// By hand, in the Workspace of a Stack.
-    CreateUpdate {
-        stack: usize,
-        operation: &'static str,
-    },
-    /// The last one that was made by hand.
-    DeleteUpdate,
-    TerminateNamespace,
-    /// A tenant of another namespace makes its Secret, its Program and its Stack.
-    Settle(&'static str),
-    EditQuietStack,
-    EditQuietSecret,
-    /// The quiet Stack is deleted, and its Secret is first.
-    DeleteQuietStack,
-    /// With a number that the choices of the attack are made from.
-    Attack(Attack, u32),
-}
-
-impl Action {
-    /// Whether only the sweep sees what becomes of it: an Update of no Stack that waits, one that was taken away by force, a task that does
-    /// not end, or the label of a namespace.
-    pub(super) fn needs_sweep(self) -> bool {
-        matches!(
-            self,
-            Self::CreateUpdate { .. }
-                | Self::DeleteUpdateOf { force: true, .. }
-                | Self::GiveAway(_)
-                | Self::TerminateNamespace
-                | Self::Settle(hostile::HOSTILE)
-                | Self::Attack(..)
-        )
-    }
-}
-
-/// The actions of a run, each with its time, and when the disturbance ends.
-pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
-    let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
-    let stacks = 2 + dice.index(3);
-    let mut script = vec![
-        (begin + dice.seconds(60), Action::EditSecret),
-        (begin + dice.seconds(60), Action::CreateProgram),
-        (begin + dice.seconds(60), Action::Push { broken: false }),
-    ];
-    script.extend((0..stacks).map(|stack| (begin + dice.seconds(60), Action::CreateStack(stack))));
-    for _ in 0..2 + dice.below(8) {
-        let stack = dice.index(stacks);
-        let broken = dice.chance(250);
-        let action = match dice.below(14) {
-            12.. => Action::EditSecret,
-            0..3 => Action::EditStack(stack),
-            3..5 => Action::Request(stack),
-            5..7 => Action::EditProgram { broken },
-            7..10 => Action::Push { broken },
-            10 => Action::DeleteUpdateOf { stack, force: dice.chance(300) },
-            _ => Action::DeleteStack(stack),
-        };
-        script.push((begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), action));
-    }
-    let end = begin + SignedDuration::from_secs(length.into());
-    for _ in 0..dice.below(4) {
-        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
-        let operation = if dice.chance(500) { "up" } else { "refresh" };
-        script.push((at, Action::CreateUpdate { stack: dice.index(stacks), operation }));
-        if dice.chance(500) {
-            script.push((at + dice.seconds(180), Action::DeleteUpdate));
-        }
-    }
-    if dice.chance(500) {
-        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
-        let stack = dice.index(stacks);
-        script.push((at, Action::Request(stack)));
-        script.push((at + dice.seconds(180), Action::DeleteUpdateOf { stack, force: false }));
-    }
-    if dice.chance(125) {
-        script.push((end - dice.seconds(180), Action::TerminateNamespace));
-    }
-    if dice.chance(300) {
-        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length - 61), dice.index(stacks));
-        script.push((at, Action::Suspend(stack, true)));
-        script.push((end.min(at + dice.seconds(300)), Action::Suspend(stack, false)));
-    }
-    if dice.chance(500) {
-        let (at, stack) = (begin + SignedDuration::from_secs(61) + dice.seconds(length / 2), dice.index(stacks));
-        script.push((at, Action::Watch(stack, true)));
-        script.push((end, Action::Watch(stack, false)));
-    }
-    if dice.chance(250) {
-        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length - 61);
-        script.push((at, Action::GiveAway(true)));
-        script.push((end.min(at + dice.seconds(400)), Action::GiveAway(false)));
-    }
-    if dice.chance(300) {
-        let at = begin + SignedDuration::from_secs(61) + dice.seconds(length / 2);
-        script.push((at, Action::Refuse(true)));
-        script.push((at + dice.seconds(30), Action::Push { broken: false }));
-        let mended = at + dice.seconds(120);
-        script.push((mended, Action::Refuse(false)));
-        // Nothing tells of that but users who ask.
-        script.extend((0..stacks).map(|stack| (mended + dice.seconds(60), Action::Request(stack))));
-    }
-    (script, end)
-}
-
-/// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a deletion.
-pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
-    let actions = [
-        (0, Action::EditSecret),
-        (0, Action::CreateProgram),
-        (0, Action::Push { broken: false }),
-        (1, Action::CreateStack(0)),
-        (1, Action::CreateStack(1)),
-        (300, Action::EditStack(0)),
-        (300, Action::Push { broken: false }),
-        (600, Action::Request(1)),
-        (600, Action::EditSecret),
-        (900, Action::DeleteStack(0)),
-    ];
-    let at = |seconds| begin + SignedDuration::from_secs(seconds);
-    (actions.into_iter().map(|(seconds, action)| (at(seconds), action)).collect(), at(901))
 }
 
 /// What the forwarder remembers of an object: what matters about it.

@@ -1,5 +1,5 @@
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::BTreeMap,
     fmt::Display,
     fs::File,
@@ -19,7 +19,13 @@ use kube::core::DynamicObject;
 use secrecy::SecretString;
 use serde_json::Value;
 
-use super::{Breakage, FaultKind, Odds, hostile::QUIET, ledger::Ledger, outside, rest, runner};
+use super::{
+    Breakage, FaultKind,
+    chances::{Chances, Trouble},
+    hostile::QUIET,
+    ledger::Ledger,
+    outside, rest, runner,
+};
 
 /// ECS may not know a task that is younger than this.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
@@ -31,8 +37,9 @@ const SLOW: u32 = 8;
 pub(super) struct Wire {
     pub(super) world: World,
     pub(super) ledger: Rc<RefCell<Ledger>>,
-    pub(super) odds: Rc<Cell<Odds>>,
+    pub(super) chances: Rc<Chances>,
     pub(super) breakage: Option<Breakage>,
+    pub(super) function: &'static str,
     /// Whose they are, for the trace.
     pub(super) who: String,
     /// The namespace that its message is about; empty if it is about none.
@@ -41,20 +48,32 @@ pub(super) struct Wire {
 
 impl Wire {
     async fn call<T, E: Display>(&self, what: impl FnOnce() -> String, call: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.call_with(Faults::NONE, what, call).await
+    }
+
+    /// A call during which the world has `faults`, besides those of the simulation.
+    async fn call_with<T, E: Display>(
+        &self,
+        faults: Faults,
+        what: impl FnOnce() -> String,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         let mut waited = false;
         poll_fn(|_| if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
         let fault = self.ledger.borrow_mut().count_call();
+        let fault = fault.or_else(|| self.strikes(Trouble::Transient).then_some(FaultKind::Transient));
+        let fault = fault.or_else(|| self.strikes(Trouble::LostAnswer).then_some(FaultKind::LostAnswer));
         match fault {
             Some(FaultKind::CrashBefore) => self.crash().await,
-            Some(FaultKind::Transient) => self.world.set_faults(Faults { transient: 1000, ..Faults::NONE }),
-            Some(FaultKind::LostAnswer) => self.world.set_faults(Faults { lost_answer: 1000, ..Faults::NONE }),
-            _ => {}
+            Some(FaultKind::Transient) => self.world.set_faults(Faults { transient: 1000, ..faults }),
+            Some(FaultKind::LostAnswer) => self.world.set_faults(Faults { lost_answer: 1000, ..faults }),
+            _ => self.world.set_faults(faults),
         }
         let answer = call.await;
+        self.world.set_faults(Faults::NONE);
         match fault {
             Some(FaultKind::CrashAfter) => self.crash().await,
             Some(FaultKind::Transient | FaultKind::LostAnswer) => {
-                self.world.set_faults(Faults::NONE);
                 self.ledger.borrow_mut().stats.injected += u64::from(answer.is_err());
             }
             _ => {}
@@ -72,9 +91,8 @@ impl Wire {
         pending::<()>().await;
     }
 
-    /// Something that ECS or S3 may do, and does now.
-    fn forgets(&self) -> bool {
-        self.world.random(1000) < self.odds.get().forget
+    fn strikes(&self, trouble: Trouble) -> bool {
+        self.chances.strikes(self.function, trouble)
     }
 
     /// The outcome of that key, if it is the key of one.
@@ -159,7 +177,7 @@ impl Cluster for Wire {
         selector: Option<&str>,
         from: Option<&str>,
     ) -> driftless_kubernetes::Result<Page<K>> {
-        if self.is_broken(Breakage::Names) && K::kind(&()) == "Update" && self.who.starts_with("fetcher") {
+        if self.is_broken(Breakage::Names) && K::kind(&()) == "Update" && self.function == "fetcher" {
             return Ok(Page { objects: Vec::new(), next: None });
         }
         let what = || format!("list {} {selector:?} from {from:?}", K::kind(&()));
@@ -319,7 +337,7 @@ impl Objects for Wire {
             self.ledger.borrow_mut().outcome_written(key, before.as_deref(), self.recorded(key).as_deref());
             if new? {
                 // What a client says that tried again after an answer was lost.
-                Ok(!self.forgets())
+                Ok(!self.strikes(Trouble::Forget))
             } else {
                 Ok(file == Some("owner") && self.is_broken(Breakage::Owner))
             }
@@ -348,7 +366,13 @@ impl Queues for Wire {
 
     async fn hints(&self, hints: &[Hint]) -> driftless_aws::Result<Vec<usize>> {
         let objects = || hints.iter().map(|hint| hint.object.to_string()).collect::<Vec<_>>().join(", ");
-        self.call(|| format!("hint {}", objects()), self.world.hints(hints)).await
+        let send = async {
+            // One message may be refused and its neighbours not.
+            let (refused, taken): (Vec<_>, Vec<_>) = (0..hints.len()).partition(|_| self.strikes(Trouble::Transient));
+            let taken: Vec<_> = taken.into_iter().map(|i| hints[i].clone()).collect();
+            self.world.hints(&taken).await.map(|_| refused)
+        };
+        self.call(|| format!("hint {}", objects()), send).await
     }
 
     async fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> driftless_aws::Result<()> {
@@ -378,16 +402,18 @@ impl Tasks for Wire {
         let mut launch = launch.clone();
         if self.is_broken(Breakage::Attempts) {
             launch.attempt = 0;
-        } else if self.forgets() {
-            launch.attempt = self.world.random(u32::MAX);
+        } else if self.strikes(Trouble::Forget) {
+            launch.attempt = self.chances.dice(self.function, "attempt").below(u32::MAX);
         }
-        self.call(|| format!("run task for {}", launch.run.update), Tasks::run(&self.world, &launch)).await
+        let faults = Faults { full: if self.strikes(Trouble::Full) { 1000 } else { 0 }, ..Faults::NONE };
+        self.call_with(faults, || format!("run task for {}", launch.run.update), Tasks::run(&self.world, &launch)).await
     }
 
     async fn state(&self, arn: &str) -> driftless_aws::Result<TaskState> {
         let started = self.ledger.borrow().task_started(arn);
         let is_new = started.is_none_or(|at| self.world.now().duration_since(at) < NEW_TASK);
-        let state = async { if is_new && self.forgets() { Ok(TaskState::Missing) } else { self.world.state(arn).await } };
+        let state =
+            async { if is_new && self.strikes(Trouble::Forget) { Ok(TaskState::Missing) } else { self.world.state(arn).await } };
         self.call(|| format!("state of {}", keys::task_id(arn)), state).await
     }
 
@@ -402,7 +428,7 @@ impl Tasks for Wire {
     async fn stop(&self, arn: &str, reason: &str) -> driftless_aws::Result<()> {
         let stop = async {
             self.ledger.borrow_mut().task_stopped(&self.subject, arn);
-            let deaf = self.is_broken(Breakage::Stops) && self.who.starts_with("recorder");
+            let deaf = self.is_broken(Breakage::Stops) && self.function == "recorder";
             if deaf { Ok(()) } else { self.world.stop(arn, reason).await }
         };
         self.call(|| format!("stop {}: {reason}", keys::task_id(arn)), stop).await
@@ -414,7 +440,7 @@ impl Artifacts for Wire {
         let path = place.path();
         let archive = async {
             self.ledger.borrow_mut().artifact_fetched(&self.subject, path);
-            if self.world.random(1000) < self.odds.get().fail {
+            if self.strikes(Trouble::Fail) {
                 return Err(Refusal::Unreachable("a fault of the simulation".into()));
             }
             if self.ledger.borrow().refuses {

@@ -9,7 +9,8 @@ use driftless_testkit::{LiveTask, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Dice, Odds, hostile,
+    chances::{Chances, Dice, Trouble},
+    hostile,
     ledger::Ledger,
     outside::{project_of, pulumi_stack},
 };
@@ -44,6 +45,7 @@ pub(super) struct Runner {
     pub(super) began: Timestamp,
     conduct: Conduct,
     step: Step,
+    dice: Dice,
 }
 
 /// The conduct of a task. Any but `Good` is a task of the hostile tenant.
@@ -102,11 +104,11 @@ enum End {
 
 impl Runner {
     /// A new task's: its image is fetched first.
-    pub(super) fn new(task: &LiveTask, now: Timestamp, is_hostile: bool, dice: &mut Dice) -> Self {
-        let conduct = if is_hostile { Conduct::draw(dice) } else { Conduct::Good };
+    pub(super) fn new(task: &LiveTask, now: Timestamp, is_hostile: bool, mut dice: Dice) -> Self {
+        let conduct = if is_hostile { Conduct::draw(&mut dice) } else { Conduct::Good };
         let wake = if conduct == Conduct::Ambushes { now } else { now + dice.seconds(90) };
         let (arn, update, namespace) = (task.arn.clone(), task.run.update.name.clone(), task.run.update.namespace.clone());
-        Self { arn, update, namespace, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN } }
+        Self { arn, update, namespace, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN }, dice }
     }
 
     /// Goes on until ECS is asked to stop it.
@@ -131,10 +133,10 @@ impl Runner {
     }
 
     /// ECS tells the task to stop.
-    pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
+    pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, chances: &Chances) {
         if let Step::Rogue { update_uid, told: told @ false } = &mut self.step {
             *told = true;
-            self.wake = now + dice.seconds_or(30, STOP_SECONDS);
+            self.wake = now + self.dice.seconds_or(30, STOP_SECONDS);
             ledger.stats.stops += 1;
             ledger.tell(|| format!("task {} is told to stop", keys::task_id(&self.arn)));
             // The claim and the slot are free from here on: ECS accepted to stop the task.
@@ -148,17 +150,21 @@ impl Runner {
         }
         ledger.tell(|| format!("runner: {} is told to stop", spec.run.update.name));
         ledger.stats.stops += 1;
-        let at = now + dice.seconds_or(30, STOP_SECONDS);
+        let at = now + self.dice.seconds_or(30, STOP_SECONDS);
         if at < self.wake {
             self.wake = at;
             ledger.interrupt(&spec.run.uid);
-            *end = if dice.chance(odds.kill) { End::Killed } else { End::Reported(failed("Interrupted")) };
+            *end = if self.dice.chance(chances.odds.get().of(Trouble::Kill)) {
+                End::Killed
+            } else {
+                End::Reported(failed("Interrupted"))
+            };
         }
     }
 
     /// Does what is due. `false` when the task has ended.
-    pub(super) fn turn(&mut self, world: &World, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) -> bool {
-        let now = world.now();
+    pub(super) fn turn(&mut self, world: &World, ledger: &mut Ledger, chances: &Chances) -> bool {
+        let (now, odds) = (world.now(), chances.odds.get());
         let ended = match &self.step {
             Step::Waiting { until } => {
                 let told = world.live_tasks().iter().any(|task| task.arn == self.arn && task.stopping);
@@ -176,13 +182,13 @@ impl Runner {
                         self.wake = now + SPEC_EVERY;
                         None
                     }
-                    Some(_) if odds.outage == Some(&*self.namespace) => {
+                    Some(_) if chances.outage.get() == Some(&*self.namespace) => {
                         ledger.stats.outages += 1;
                         Some(UNPULLED)
                     }
-                    Some(_) if dice.chance(odds.kill / 4) => Some(UNPULLED),
+                    Some(_) if self.dice.chance(odds.of(Trouble::Kill) / 4) => Some(UNPULLED),
                     Some(document) => {
-                        self.begin(&document, world, ledger, dice, odds);
+                        self.begin(&document, world, ledger, chances);
                         None
                     }
                 }
@@ -195,7 +201,7 @@ impl Runner {
                 report(world, &self.folder(), verdict.clone(), spec, *began, *drift);
                 ledger.end_operation(&spec.run.uid, Some((matches!(verdict, Verdict::Succeeded {}), *drift)));
                 self.step = Step::Stopping;
-                self.wake = if dice.chance(300) { now } else { now + dice.seconds(20) };
+                self.wake = if self.dice.chance(300) { now } else { now + self.dice.seconds(20) };
                 None
             }
             Step::Stopping => Some("exit code 0"),
@@ -214,8 +220,8 @@ impl Runner {
         ended.is_none()
     }
 
-    fn begin(&mut self, document: &[u8], world: &World, ledger: &mut Ledger, dice: &mut Dice, odds: Odds) {
-        let now = world.now();
+    fn begin(&mut self, document: &[u8], world: &World, ledger: &mut Ledger, chances: &Chances) {
+        let (now, odds) = (world.now(), chances.odds.get());
         let folder = self.folder();
         let spec = match RunSpec::parse(document) {
             Ok(spec) => spec,
@@ -256,17 +262,17 @@ impl Runner {
         };
         put(world, &format!("{folder}out/lock"), to_json(&lock));
         let broken = pack.windows(6).any(|bytes| bytes == b"broken") && spec.operation != driftless_contract::Operation::Destroy;
-        let end = if dice.chance(odds.kill) {
+        let end = if self.dice.chance(odds.of(Trouble::Kill)) {
             End::Killed
-        } else if dice.chance(odds.fail / 2) {
+        } else if self.dice.chance(odds.of(Trouble::Fail) / 2) {
             End::Reported(failed("UpdateConflict"))
-        } else if broken || dice.chance(odds.fail) {
+        } else if broken || self.dice.chance(odds.of(Trouble::Fail)) {
             End::Reported(failed("Unknown"))
         } else {
             End::Reported(Verdict::Succeeded {})
         };
-        self.wake = now + dice.seconds_or(90, 600);
-        let (hangs, drift) = (dice.chance(500), dice.below(3));
+        self.wake = now + self.dice.seconds_or(90, 600);
+        let (hangs, drift) = (self.dice.chance(500), self.dice.below(3));
         self.step = Step::Running { spec: Box::new(spec), began: now, end, drift, hangs, told: false };
     }
 }

@@ -1,0 +1,137 @@
+//! What a machine runs under, and what of it can be left out.
+
+use std::fmt;
+
+use driftless_core::Limits;
+use driftless_testkit::{Faults, World};
+use jiff::Timestamp;
+
+use super::{
+    Breakage, Fault,
+    chances::{Dice, Odds, Trouble},
+    hostile,
+    machine::TENANTS,
+    script::{self, Action, MADE_WITHIN},
+};
+
+/// What differs between seeds besides the odds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Messages are lost, and the sweep makes up for it.
+    Swept,
+    /// No message is lost, no function fails, and there is no sweep: one that fails between its write of `nextLook` and the message for that
+    /// look leaves the look to the sweep.
+    Unswept,
+    /// After the disturbance, tasks of one namespace fail to start for two hours.
+    Outage,
+}
+
+/// What a machine runs under.
+#[derive(Clone)]
+pub(super) struct Conditions {
+    pub(super) seed: u64,
+    pub(super) odds: Odds,
+    pub(super) mode: Mode,
+    pub(super) limits: Limits,
+    pub(super) breakage: Option<Breakage>,
+    pub(super) fault: Option<Fault>,
+    /// What users do, and when.
+    pub(super) script: Vec<(Timestamp, Action)>,
+    /// When the disturbance ends.
+    pub(super) end: Timestamp,
+}
+
+/// What can be left out of the conditions.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    Trouble(Trouble),
+    Mode,
+    Limits,
+    /// By its place in the script.
+    Action(usize),
+}
+
+impl Conditions {
+    pub(super) fn of_seed(seed: u64, breakage: Option<Breakage>) -> Self {
+        let begin = begin();
+        let mode = match Dice::new(seed, &["mode"]).below(6) {
+            0 => Mode::Unswept,
+            1 => Mode::Outage,
+            _ => Mode::Swept,
+        };
+        let (mut script, end) = script::script(&mut Dice::new(seed, &["script"]), begin);
+        script.extend(hostile::script(&mut Dice::new(seed, &["hostile"]), begin, end));
+        let mut odds = Odds::draw(seed);
+        if mode == Mode::Unswept {
+            odds = odds.without(&[Trouble::Crash, Trouble::Transient, Trouble::LostAnswer, Trouble::Drop, Trouble::Deaf]);
+            script.retain(|(_, action)| !action.needs_sweep());
+        }
+        let limits = limits(&mut Dice::new(seed, &["limits"]), breakage);
+        Self { seed, odds, mode, limits, breakage, fault: None, script, end }
+    }
+
+    /// A short calm script with one fault, or with none.
+    pub(super) fn of_fault(fault: Option<Fault>) -> Self {
+        let (script, end) = script::calm_script(begin());
+        let (odds, limits) = (Odds::default(), Limits::default());
+        Self { seed: 0, odds, mode: Mode::Swept, limits, breakage: None, fault, script, end }
+    }
+
+    /// Everything that can be left out, the actions last.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        let mode = (self.mode != Mode::Swept).then_some(Part::Mode);
+        let limits = (self.limits != Limits::default()).then_some(Part::Limits);
+        let actions = (0..self.script.len()).filter(|i| !self.is_needed(self.script[*i])).map(Part::Action);
+        self.odds.troubles().map(Part::Trouble).chain(mode).chain(limits).chain(actions).collect()
+    }
+
+    /// Whether the world could not settle without an action.
+    fn is_needed(&self, (at, action): (Timestamp, Action)) -> bool {
+        // A user has to ask after a refusal, which nothing else makes up for.
+        let refusals = || self.script.iter().any(|(_, action)| matches!(action, Action::Refuse(true)));
+        at < begin() + MADE_WITHIN || action.takes_back() || matches!(action, Action::Request(_)) && refusals()
+    }
+
+    pub(super) fn without(&self, part: Part) -> Self {
+        let mut less = self.clone();
+        match part {
+            Part::Trouble(trouble) => less.odds = less.odds.without(&[trouble]),
+            Part::Mode => less.mode = Mode::Swept,
+            Part::Limits => less.limits = Limits::default(),
+            Part::Action(i) => drop(less.script.remove(i)),
+        }
+        less
+    }
+}
+
+/// One condition a line.
+impl fmt::Display for Conditions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { odds, mode, limits, fault, script, .. } = self;
+        fault.iter().try_for_each(|fault| writeln!(f, "{fault}"))?;
+        odds.troubles().try_for_each(|trouble| writeln!(f, "{trouble:?} in {} of 1000", odds.of(trouble)))?;
+        writeln!(f, "{mode:?}, {limits:?}")?;
+        let mut script = script.clone();
+        script.sort_by_key(|(at, _)| *at);
+        script.iter().try_for_each(|(at, action)| writeln!(f, "{:9.3} {action:?}", at.duration_since(begin()).as_secs_f64()))
+    }
+}
+
+/// When every world begins.
+fn begin() -> Timestamp {
+    World::new(0, Faults::NONE).now()
+}
+
+/// How many runs may go on at once. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
+fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
+    let single = Limits { runs: Some(1), runs_per_namespace: None };
+    if matches!(breakage, Some(Breakage::Admissions | Breakage::Turns)) {
+        return single;
+    }
+    let tenants = TENANTS as usize;
+    match dice.below(6) {
+        0..4 => Limits::default(),
+        4 => single,
+        _ => Limits { runs: Some(tenants), runs_per_namespace: Some(1 + dice.index(tenants)) },
+    }
+}

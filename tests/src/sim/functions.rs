@@ -1,0 +1,179 @@
+//! Invocations of the functions.
+
+use std::rc::Rc;
+
+use driftless_api::PodFields;
+use driftless_contract::{ObjectKey, RunLimits, RunMessage, keys};
+use driftless_core::{Architecture, DefaultSize, WatchNamespaces};
+use driftless_kubernetes::Watch;
+use driftless_testkit::{CLUSTER, Message};
+
+use super::{
+    machine::{
+        COLLECT_SECONDS, Invocation, LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, RETENTION, START_SECONDS,
+        SWEEP_SECONDS,
+    },
+    outside::SERVICE,
+    ports::Wire,
+    runner::ROLE,
+};
+use crate::scenario::SYSTEM;
+
+/// Why an invocation failed.
+pub(super) struct Broken {
+    pub(super) transient: bool,
+    pub(super) words: String,
+}
+
+impl Machine {
+    fn wire(&self, function: &'static str, subject: &str) -> Wire {
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.stats.invocations += 1;
+        Wire {
+            world: self.world.clone(),
+            ledger: Rc::clone(&self.ledger),
+            chances: Rc::clone(&self.chances),
+            breakage: self.breakage,
+            function,
+            who: format!("{function} {}", ledger.stats.invocations),
+            subject: subject.into(),
+        }
+    }
+
+    fn begin<F>(&mut self, wire: Wire, message: Option<Message>, work: impl FnOnce(Wire) -> F)
+    where
+        F: Future<Output = Result<(), Broken>> + 'static,
+    {
+        let now = self.world.now();
+        let (function, who) = (wire.function, wire.who.clone());
+        self.ledger.borrow_mut().tell(|| format!("{who} begins: {message:?}"));
+        self.invocations.push(Invocation { work: Box::pin(work(wire)), message, function, who, began: now, wake: now });
+    }
+
+    pub(super) fn invoke(&mut self, message: Message) {
+        let now = self.world.now();
+        // While a message of a group is in flight, no other is delivered.
+        if let Message::Fetch(request) = &message
+            && self.invocations.iter().any(|other| {
+                matches!(&other.message, Some(Message::Fetch(other)) if *keys::fetch(&other.source) == *keys::fetch(&request.source))
+            })
+        {
+            return self.redeliver(message, 5);
+        }
+        match message.clone() {
+            Message::Hint(hint) => {
+                self.looks_at_rest += 1;
+                self.check_plan(&hint.object);
+                let wire = self.wire("reconciler", subject(&message));
+                self.begin(wire, Some(message), |wire| async move {
+                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings: RECONCILER };
+                    let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
+                    looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Fetch(request) => {
+                let wire = self.wire("fetcher", subject(&message));
+                let settings = fetcher::Settings {
+                    bucket: "bucket".into(),
+                    system_namespace: SYSTEM.into(),
+                    namespaces: WatchNamespaces::All,
+                    retention: RETENTION,
+                    services: vec![SERVICE.into()],
+                    source_kinds: Vec::new(),
+                    max_archive_bytes: 1 << 20,
+                    max_tree_bytes: 1 << 30,
+                    limits: driftless_source::Limits::default(),
+                    git: fetcher::git::Settings {
+                        allow_local: false,
+                        private_hosts: fetcher::PrivateHosts::default(),
+                        github_api_url: String::new(),
+                        known_hosts: String::new(),
+                        ca_certificates: String::new(),
+                        max_pack_bytes: 1 << 20,
+                        servers: fetcher::git::Servers::default(),
+                    },
+                };
+                self.begin(wire, Some(message), |wire| async move {
+                    let ports = fetcher::Ports { cluster: &wire, objects: &wire, queues: &wire, artifacts: &wire };
+                    let fetched = Box::pin(fetcher::handle(&ports, &settings, &request, now, || now)).await;
+                    fetched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Launch(hint) => {
+                let wire = self.wire("launcher", subject(&message));
+                let settings = launcher::Settings {
+                    system_namespace: SYSTEM.into(),
+                    namespaces: WatchNamespaces::All,
+                    task_role_id: ROLE.into(),
+                    default_image: "pulumi".into(),
+                    default_architecture: Architecture::Amd64,
+                    pod_fields: PodFields::Ignore,
+                    default_size: DefaultSize::default(),
+                    spot: true,
+                    limits: self.limits,
+                    run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },
+                    token_seconds: 3600,
+                    fresh_key: vec![7; 32].into(),
+                };
+                self.begin(wire, Some(message), |wire| async move {
+                    let ports = launcher::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
+                    let launched = Box::pin(launcher::handle(&ports, &settings, &hint, now)).await;
+                    launched.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+            Message::Run(about) => {
+                let wire = self.wire("recorder", subject(&message));
+                let settings = recorder::Settings {
+                    system_namespace: SYSTEM.into(),
+                    task_role_id: ROLE.into(),
+                    start_seconds: START_SECONDS,
+                };
+                self.begin(wire, Some(message), |wire| async move {
+                    let recorded = async {
+                        for (hint, due) in recorder::runs(&wire, &wire, &settings, about, now).await? {
+                            let ports = recorder::Ports { cluster: &wire, objects: &wire, queues: &wire, tasks: &wire };
+                            recorder::handle(&ports, &settings, &hint, due, now).await?;
+                        }
+                        Ok(())
+                    };
+                    let recorded: Result<(), recorder::Error> = recorded.await;
+                    recorded.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
+                });
+            }
+        }
+    }
+
+    pub(super) fn sweep(&mut self) {
+        let now = self.world.now();
+        let wire = self.wire("sweeper", "");
+        let settings = sweeper::Settings {
+            watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
+            tick_seconds: SWEEP_SECONDS,
+            period_seconds: LOOK_PERIOD_SECONDS,
+            collect_seconds: COLLECT_SECONDS,
+            retention: RETENTION,
+        };
+        self.begin(wire, None, |wire| async move {
+            // One that fails is followed by the next.
+            let swept = async {
+                sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
+                sweeper::collect(CLUSTER, &wire, &wire, settings, now).await?;
+                sweeper::attend(&wire, &wire, settings, now).await
+            };
+            let swept: Result<usize, sweeper::Error> = swept.await;
+            swept.map(drop).map_err(|error| Broken { transient: true, words: error.to_string() })
+        });
+    }
+}
+
+/// The namespace that a message is about; empty if the message does not say.
+pub(super) fn subject(message: &Message) -> &str {
+    let about: &ObjectKey = match message {
+        Message::Hint(hint) => &hint.object,
+        Message::Fetch(request) => &request.source,
+        Message::Launch(hint) => &hint.update,
+        Message::Run(RunMessage::Hint(hint)) => &hint.update,
+        Message::Run(_) => return "",
+    };
+    &about.namespace
+}
