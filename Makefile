@@ -103,8 +103,8 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 	$(COUNTED)
 
 .PHONY: sim
-sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7; BREAK=RULE breaks a rule on purpose.
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(BREAK:%=--break %)
+sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7; CALM=1, BREAK=RULE.
+	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(CALM:1=--calm) $(BREAK:%=--break %)
 
 .PHONY: faults
 faults: ## A short calm run of the simulation with every single fault, or with FAULT=KIND:NUMBER: what it comes to has to be the same.

@@ -2,16 +2,18 @@
 
 use std::fs;
 
-use driftless_tests::sim::{Breakage, Report, simulate, simulate_all, single_faults, trace};
+use driftless_tests::sim::{Breakage, Failure, Report, Stats, simulate, simulate_all, simulate_calm, single_faults, trace};
 
 /// Seeds that failed before a bug was mended. They come first.
 const KEPT: &str = include_str!("sim-seeds.txt");
+/// Seeds without anything that goes wrong.
+const CALM: u64 = 40;
 /// As many failures are explained.
 const EXPLAINED: usize = 2;
 
 /// Fails with the first failures, and leaves their state in `target/sim`.
 fn assert_none_failed(report: &Report) {
-    let explain = |failure: driftless_tests::sim::Failure| {
+    let explain = |failure: Failure| {
         failure.write().unwrap();
         failure.to_string()
     };
@@ -38,7 +40,17 @@ fn no_seed_breaks_an_invariant() {
         "nobody was attacked: {stats:?}"
     );
     assert!(stats.unswept > 10 && stats.outages > 20, "sweeps were not missing, or there was no outage: {stats:?}");
+    assert!(stats.renewals > 5 && stats.waits > 100, "no tokens were renewed, or no limit was reached: {stats:?}");
     assert!(stats.queued > 20, "the quiet namespace waited for no slot: {stats:?}");
+}
+
+#[test]
+fn change_of_a_calm_world_runs_in_time() {
+    let report = simulate_calm(0..CALM);
+    assert_none_failed(&report);
+    let Stats { begun, ready, .. } = report.stats;
+    println!("a run of a change begins after {begun}; its Stack is Ready after {ready}");
+    assert!(begun.number() > CALM && ready.number() > CALM, "{begun}, {ready}");
 }
 
 #[test]

@@ -30,6 +30,12 @@ impl World {
         self.objects().get(&**key).map(|content| D::parse(content).expect("a valid document"))
     }
 
+    /// When an object was last written, if it is there.
+    #[must_use]
+    pub fn written_at(&self, key: &str) -> Option<Timestamp> {
+        self.state().objects.get(key).map(|(_, written)| *written)
+    }
+
     /// Archives an object that is there: S3 has it and does not give it.
     pub fn archive(&self, key: &str) {
         self.state().archived.insert(key.into());

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use clap::Parser;
-use driftless_tests::sim::{Breakage, Fault, Report, simulate_all, single_faults};
+use driftless_tests::sim::{Breakage, Fault, Report, simulate_all, simulate_calm, single_faults};
 
 /// As many failures are explained.
 const EXPLAINED: usize = 3;
@@ -25,13 +25,16 @@ struct Arguments {
     /// Simulates a short calm script with each single fault instead of seeds.
     #[arg(long)]
     faults: bool,
+    /// Simulates the seeds without anything that goes wrong, in which changes have to run in time.
+    #[arg(long, conflicts_with = "breakage")]
+    calm: bool,
     /// With this fault only, such as `CrashAfter:7`.
     #[arg(long, requires = "faults")]
     fault: Option<Fault>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { seeds, from, breakage, faults, fault } = Arguments::parse();
+    let Arguments { seeds, from, breakage, faults, calm, fault } = Arguments::parse();
     let begin = Instant::now();
     if faults {
         let (tried, report) = single_faults(fault.map(|fault| vec![fault]), 1);
@@ -39,8 +42,9 @@ fn main() -> ExitCode {
         println!("{tried} single faults in {seconds:.1} s, {injected} with an effect");
         return end(&report);
     }
-    let report = simulate_all(from..from.saturating_add(seeds.into()), breakage);
-    let (seconds, stats) = (begin.elapsed().as_secs_f64(), report.stats);
+    let range = from..from.saturating_add(seeds.into());
+    let report = if calm { simulate_calm(range) } else { simulate_all(range, breakage) };
+    let (seconds, stats) = (begin.elapsed().as_secs_f64(), &report.stats);
     println!(
         "{seeds} seeds in {seconds:.1} s: {:.1} seeds/s, {} virtual hours",
         f64::from(seeds) / seconds,
@@ -68,6 +72,10 @@ fn main() -> ExitCode {
     println!(
         "{} namespaces terminated, {} operations for what was in them; at most {} looks while all was at rest",
         stats.terminations, stats.elsewhere, stats.looks_at_rest
+    );
+    println!(
+        "a run of a change begins after {}; its Stack is Ready after {}; {} waits for a slot, {} tokens renewed",
+        stats.begun, stats.ready, stats.waits, stats.renewals
     );
     end(&report)
 }

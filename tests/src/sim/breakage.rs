@@ -41,11 +41,15 @@ pub enum Breakage {
     Leaks,
     /// A queue has a hint of the quiet Stack every two seconds.
     Loops,
+    /// The bucket keeps the first tokens of a task.
+    Tokens,
+    /// Queues hold every launch up for a quarter of an hour.
+    Delays,
 }
 
 impl Breakage {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Claims,
         Self::Owner,
         Self::Outcome,
@@ -64,6 +68,8 @@ impl Breakage {
         Self::Began,
         Self::Leaks,
         Self::Loops,
+        Self::Tokens,
+        Self::Delays,
     ];
 
     /// How the violation begins that has to tell of it.
@@ -78,6 +84,8 @@ impl Breakage {
             Self::Loops => "7:",
             Self::Began => "8:",
             Self::Failures => "10:",
+            Self::Delays => "11:",
+            Self::Tokens => "12:",
             Self::Secrets | Self::Seals | Self::Leaks => "S1",
             Self::Stops => "S3",
             Self::Fairness | Self::Turns => "S9",

@@ -38,10 +38,12 @@ pub(super) enum Trouble {
     Kill,
     /// ECS starts no task for want of capacity.
     Full,
+    /// Something takes far longer than it does as a rule.
+    Slow,
 }
 
 impl Trouble {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Crash,
         Self::Stall,
         Self::Transient,
@@ -54,6 +56,7 @@ impl Trouble {
         Self::Fail,
         Self::Kill,
         Self::Full,
+        Self::Slow,
     ];
 
     /// The name of its dice, and its highest odds in a thousand.
@@ -71,6 +74,7 @@ impl Trouble {
             Self::Fail => ("fail", 300),
             Self::Kill => ("kill", 300),
             Self::Full => ("full", 500),
+            Self::Slow => ("slow", 100),
         }
     }
 }
@@ -99,6 +103,11 @@ impl Odds {
     pub(super) fn without(mut self, troubles: &[Trouble]) -> Self {
         troubles.iter().for_each(|trouble| self.0[*trouble as usize] = 0);
         self
+    }
+
+    pub(super) fn only(self, trouble: Trouble) -> Self {
+        let others = Trouble::ALL.into_iter().filter(|other| *other != trouble);
+        self.without(&others.collect::<Vec<_>>())
     }
 
     /// What can go wrong.
@@ -139,9 +148,9 @@ impl Dice {
         SignedDuration::from_millis(self.below(most * 1000 + 1).into())
     }
 
-    /// The same, but seldom up to `seldom` seconds.
-    pub(super) fn seconds_or(&mut self, most: u32, seldom: u32) -> SignedDuration {
-        let most = if self.chance(50) { seldom } else { most };
+    /// The same, but up to `slow` seconds if [`Trouble::Slow`] strikes.
+    pub(super) fn seconds_or(&mut self, most: u32, slow: u32, odds: Odds) -> SignedDuration {
+        let most = if self.chance(odds.of(Trouble::Slow)) { slow } else { most };
         self.seconds(most)
     }
 }

@@ -10,6 +10,7 @@ use super::{
     Breakage, Fault,
     chances::{Dice, Odds, Trouble},
     hostile,
+    knobs::Knobs,
     machine::TENANTS,
     script::{self, Action, MADE_WITHIN},
 };
@@ -33,8 +34,11 @@ pub(super) struct Conditions {
     pub(super) odds: Odds,
     pub(super) mode: Mode,
     pub(super) limits: Limits,
+    pub(super) knobs: Knobs,
     pub(super) breakage: Option<Breakage>,
     pub(super) fault: Option<Fault>,
+    /// Nothing goes wrong, and changes have to run in time.
+    pub(super) calm: bool,
     /// What users do, and when.
     pub(super) script: Vec<(Timestamp, Action)>,
     /// When the disturbance ends.
@@ -47,6 +51,10 @@ pub(super) enum Part {
     Trouble(Trouble),
     Mode,
     Limits,
+    Sweep,
+    Period,
+    Tokens,
+    Retention,
     /// By its place in the script.
     Action(usize),
 }
@@ -67,14 +75,24 @@ impl Conditions {
             script.retain(|(_, action)| !action.needs_sweep());
         }
         let limits = limits(&mut Dice::new(seed, &["limits"]), breakage);
-        Self { seed, odds, mode, limits, breakage, fault: None, script, end }
+        let knobs = if breakage == Some(Breakage::Tokens) { Knobs::SHORT_TOKENS } else { Knobs::draw(seed) };
+        Self { seed, odds, mode, limits, knobs, breakage, fault: None, calm: false, script, end }
+    }
+
+    /// The same without anything that goes wrong, and without a sweep.
+    pub(super) fn of_calm(seed: u64, breakage: Option<Breakage>) -> Self {
+        let mut calm = Self::of_seed(seed, breakage);
+        calm.script.retain(|(_, action)| !action.needs_sweep() && !action.fails());
+        let (odds, mode, limits, knobs) = (Odds::default(), Mode::Unswept, Limits::default(), Knobs::DEFAULT);
+        Self { odds, mode, limits, knobs, calm: true, ..calm }
     }
 
     /// A short calm script with one fault, or with none.
     pub(super) fn of_fault(fault: Option<Fault>) -> Self {
         let (script, end) = script::calm_script(begin());
         let (odds, limits) = (Odds::default(), Limits::default());
-        Self { seed: 0, odds, mode: Mode::Swept, limits, breakage: None, fault, script, end }
+        let knobs = Knobs::DEFAULT;
+        Self { seed: 0, odds, mode: Mode::Swept, limits, knobs, breakage: None, fault, calm: false, script, end }
     }
 
     /// Everything that can be left out, the actions last.
@@ -82,7 +100,14 @@ impl Conditions {
         let mode = (self.mode != Mode::Swept).then_some(Part::Mode);
         let limits = (self.limits != Limits::default()).then_some(Part::Limits);
         let actions = (0..self.script.len()).filter(|i| !self.is_needed(self.script[*i])).map(Part::Action);
-        self.odds.troubles().map(Part::Trouble).chain(mode).chain(limits).chain(actions).collect()
+        let knobs = [
+            (self.knobs.sweep_seconds != Knobs::DEFAULT.sweep_seconds, Part::Sweep),
+            (self.knobs.period_seconds != Knobs::DEFAULT.period_seconds, Part::Period),
+            (self.knobs.token_seconds != Knobs::DEFAULT.token_seconds, Part::Tokens),
+            (self.knobs.retention != Knobs::DEFAULT.retention, Part::Retention),
+        ];
+        let knobs = knobs.into_iter().filter_map(|(turned, part)| turned.then_some(part));
+        self.odds.troubles().map(Part::Trouble).chain(mode).chain(limits).chain(knobs).chain(actions).collect()
     }
 
     /// Whether the world could not settle without an action.
@@ -98,6 +123,10 @@ impl Conditions {
             Part::Trouble(trouble) => less.odds = less.odds.without(&[trouble]),
             Part::Mode => less.mode = Mode::Swept,
             Part::Limits => less.limits = Limits::default(),
+            Part::Sweep => less.knobs.sweep_seconds = Knobs::DEFAULT.sweep_seconds,
+            Part::Period => less.knobs.period_seconds = Knobs::DEFAULT.period_seconds,
+            Part::Tokens => less.knobs.token_seconds = Knobs::DEFAULT.token_seconds,
+            Part::Retention => less.knobs.retention = Knobs::DEFAULT.retention,
             Part::Action(i) => drop(less.script.remove(i)),
         }
         less
@@ -107,10 +136,10 @@ impl Conditions {
 /// One condition a line.
 impl fmt::Display for Conditions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { odds, mode, limits, fault, script, .. } = self;
+        let Self { odds, mode, limits, knobs, fault, script, .. } = self;
         fault.iter().try_for_each(|fault| writeln!(f, "{fault}"))?;
         odds.troubles().try_for_each(|trouble| writeln!(f, "{trouble:?} in {} of 1000", odds.of(trouble)))?;
-        writeln!(f, "{mode:?}, {limits:?}")?;
+        writeln!(f, "{mode:?}, {limits:?}, {knobs:?}")?;
         let mut script = script.clone();
         script.sort_by_key(|(at, _)| *at);
         script.iter().try_for_each(|(at, action)| writeln!(f, "{:9.3} {action:?}", at.duration_since(begin()).as_secs_f64()))

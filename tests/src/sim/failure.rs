@@ -17,6 +17,8 @@ const EVENTS: usize = 60;
 pub enum Case {
     /// A seed.
     Seed(u64),
+    /// A seed without anything that goes wrong, in which changes have to run in time.
+    Calm(u64),
     /// A short calm script with one fault, or with none.
     Fault(Option<Fault>),
 }
@@ -24,7 +26,9 @@ pub enum Case {
 impl Case {
     pub(super) fn conditions(self, breakage: Option<Breakage>) -> Conditions {
         match self {
-            Self::Seed(seed) => Conditions::of_seed(seed, breakage),
+            // Only where nothing goes wrong a delay is seen.
+            Self::Seed(seed) if breakage != Some(Breakage::Delays) => Conditions::of_seed(seed, breakage),
+            Self::Seed(seed) | Self::Calm(seed) => Conditions::of_calm(seed, breakage),
             Self::Fault(fault) => Conditions::of_fault(fault),
         }
     }
@@ -35,6 +39,7 @@ impl Case {
         let breakage = breakage.map(|breakage| format!(" BREAK={}", word(breakage))).unwrap_or_default();
         match self {
             Self::Seed(seed) => format!("make sim FROM={seed} SEEDS=1{breakage}"),
+            Self::Calm(seed) => format!("make sim CALM=1 FROM={seed} SEEDS=1{breakage}"),
             Self::Fault(None) => "make faults".into(),
             Self::Fault(Some(fault)) => format!("make faults FAULT={fault}"),
         }
@@ -43,6 +48,7 @@ impl Case {
     fn folder(self) -> PathBuf {
         let name = match self {
             Self::Seed(seed) => seed.to_string(),
+            Self::Calm(seed) => format!("calm-{seed}"),
             Self::Fault(fault) => fault.map_or_else(|| "calm".into(), |fault| fault.to_string()),
         };
         Path::new(FOLDER).join(name)
@@ -119,6 +125,7 @@ impl fmt::Display for Failure {
         }
         let what = match case {
             Case::Seed(seed) => format!("seed {seed}"),
+            Case::Calm(seed) => format!("calm seed {seed}"),
             Case::Fault(fault) => fault.map_or_else(|| "the calm run".into(), |fault| format!("fault {fault}")),
         };
         writeln!(f, "{what} breaks invariant {violation}\nit is enough that\n  {conditions}")?;

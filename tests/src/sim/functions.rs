@@ -9,10 +9,7 @@ use driftless_kubernetes::Watch;
 use driftless_testkit::{CLUSTER, Message};
 
 use super::{
-    machine::{
-        COLLECT_SECONDS, Invocation, LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, RETENTION, START_SECONDS,
-        SWEEP_SECONDS,
-    },
+    machine::{COLLECT_SECONDS, Invocation, MAX_RUN_SECONDS, Machine, START_SECONDS},
     outside::SERVICE,
     ports::Wire,
     runner::ROLE,
@@ -65,8 +62,9 @@ impl Machine {
                 self.looks_at_rest += 1;
                 self.check_plan(&hint.object);
                 let wire = self.wire("reconciler", subject(&message));
+                let settings = self.knobs.reconciler();
                 self.begin(wire, Some(message), |wire| async move {
-                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings: RECONCILER };
+                    let ports = reconciler::Ports { cluster: &wire, objects: &wire, queues: &wire, settings };
                     let looked = Box::pin(reconciler::handle(&ports, &hint, now)).await;
                     looked.map_err(|error| Broken { transient: error.is_transient(), words: error.to_string() })
                 });
@@ -77,7 +75,7 @@ impl Machine {
                     bucket: "bucket".into(),
                     system_namespace: SYSTEM.into(),
                     namespaces: WatchNamespaces::All,
-                    retention: RETENTION,
+                    retention: self.knobs.retention,
                     services: vec![SERVICE.into()],
                     source_kinds: Vec::new(),
                     max_archive_bytes: 1 << 20,
@@ -112,7 +110,7 @@ impl Machine {
                     spot: true,
                     limits: self.limits,
                     run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },
-                    token_seconds: 3600,
+                    token_seconds: self.knobs.token_seconds,
                     fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire, Some(message), |wire| async move {
@@ -148,10 +146,10 @@ impl Machine {
         let wire = self.wire("sweeper", "");
         let settings = sweeper::Settings {
             watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
-            tick_seconds: SWEEP_SECONDS,
-            period_seconds: LOOK_PERIOD_SECONDS,
+            tick_seconds: self.knobs.sweep_seconds,
+            period_seconds: self.knobs.period_seconds,
             collect_seconds: COLLECT_SECONDS,
-            retention: RETENTION,
+            retention: self.knobs.retention,
         };
         self.begin(wire, None, |wire| async move {
             // One that fails is followed by the next.

@@ -16,6 +16,8 @@
 //!   destroyed when it goes is gone only when that was done, also with its namespace, if a run of it ever began.
 //! - 9: a function fetches an archive for messages about the namespace of its source only.
 //! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform took away.
+//! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
+//! - 12: the tokens of a run are renewed before they expire.
 //!
 //! Rules about the hostile tenant, named after the attacks that they rule out:
 //!
@@ -46,6 +48,7 @@ use kube::ResourceExt as _;
 use super::{
     Fault, FaultKind, Stats,
     hostile::{HOSTILE, QUIET, STACK},
+    latency::Changes,
     outside::{NAMESPACE, project_of},
 };
 use crate::scenario::SYSTEM;
@@ -92,6 +95,9 @@ pub(super) struct Ledger {
     /// The fetcher takes none of them.
     pub(super) refuses: bool,
     pub(super) limits: Limits,
+    pub(super) changes: Changes,
+    /// The life of tokens, if runs that began after the disturbance never have to go on with old ones.
+    pub(super) tokens_live: Option<SignedDuration>,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
     /// The one thing that goes wrong, and whether it is a crash that is due now.
@@ -112,8 +118,8 @@ pub(super) struct Ledger {
     pub(super) namespaces: HashMap<String, String>,
     /// The generation of the quiet Stack that has to run, and since when.
     pub(super) wanted: Option<(i64, Timestamp)>,
-    /// The disturbance is over.
-    pub(super) is_calm: bool,
+    /// When the disturbance ended, if it did.
+    pub(super) calm_since: Option<Timestamp>,
     /// The uids of the Updates that have a slot.
     pub(super) admitted: HashSet<String>,
     /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it waits for none.
@@ -335,6 +341,7 @@ impl Ledger {
             return None;
         }
         self.secrets.insert(stack_uid.clone(), secret.clone());
+        self.change_runs(&stack_uid, generation, &request, &commit);
         if spec.refresh {
             // It is run for what is there and not for what is wanted; if it fails, another is.
             let of_stack = |run: &&mut Run| run.stack.as_ref() == Some(&stack_uid);
@@ -370,6 +377,13 @@ impl Ledger {
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
     }
 
+    /// An operation that began then is over, and its tokens were last written then.
+    pub(super) fn check_tokens(&mut self, update: &str, began: Timestamp, written: Timestamp) {
+        let (now, calm) = (self.now, self.calm_since.is_some_and(|since| since <= began));
+        let expired = self.tokens_live.is_some_and(|live| now.duration_since(written) > live);
+        self.check(!calm || !expired, || format!("12: {update} goes on with tokens of {written} until {now}"));
+    }
+
     /// Spot takes the capacity of a task back.
     pub(super) fn reclaim(&mut self, task: &LiveTask) {
         self.tell(|| format!("Spot takes the capacity of {} back", keys::task_id(&task.arn)));
@@ -394,6 +408,7 @@ impl Ledger {
     /// A Stack was written.
     pub(super) fn stack_written(&mut self, stack: &Stack) {
         let Stack { name, status, .. } = stack;
+        self.change_written(stack);
         self.tell(|| {
             let current = status.current_update.as_ref().map(|current| &current.name);
             let last = status.last_update.as_ref().map(|last| (&last.name, last.state, last.failures));

@@ -8,58 +8,40 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use driftless_api::{PodFields, Stack, Update};
+use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, RunMessage};
-use driftless_core::{Limits, Retention, Stack as CoreStack, WatchNamespaces};
+use driftless_core::{Limits, Stack as CoreStack};
 use driftless_testkit::{Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
     Breakage, Stats,
-    chances::{Chances, Odds, Trouble},
+    chances::{Chances, Trouble},
     conditions::{Conditions, Mode},
     functions::{Broken, subject},
     hostile::{self, HOSTILE, QUIET},
+    knobs::Knobs,
     ledger::Ledger,
     outside::{self, NAMESPACE, Outside},
     runner::Runner,
     script::Action,
 };
-use crate::scenario::SYSTEM;
 
-/// As the template has it: the time between two sweeps, and the time in which every Stack is looked at once.
-pub(super) const SWEEP_SECONDS: i64 = 60;
 /// A task that shows no progress is stopped after this.
 pub(super) const START_SECONDS: u32 = 900;
-pub(super) const LOOK_PERIOD_SECONDS: i64 = 600;
 /// The limit of a run. Runs that end by themselves take less.
 pub(super) const MAX_RUN_SECONDS: u32 = 900;
-/// Every source is looked at once in this time for trees that nobody needs. Days are minutes here, or nothing would ever be too old.
+/// Every source is looked at once in this time for trees that nobody needs.
 pub(super) const COLLECT_SECONDS: i64 = 120;
-pub(super) const RETENTION: Retention = Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) };
-/// As the template has it.
-pub(super) const RECONCILER: reconciler::Settings<'static> = reconciler::Settings {
-    system_namespace: SYSTEM,
-    namespaces: WatchNamespaces::All,
-    retention: RETENTION,
-    resync_seconds: 600,
-    min_resync_seconds: 60,
-    pod_fields: PodFields::Ignore,
-};
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 /// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
 const VISIBILITY_SECONDS: u32 = 90;
 /// Invocations at a time.
 const CONCURRENCY: usize = 8;
-/// After the disturbance everything has to be at rest in this time: four tries of what fails, each with a task that takes its time,
-/// one after another for Stacks that share a Pulumi stack, and a prerequisite before them.
-const SETTLED_WITHIN: SignedDuration = SignedDuration::from_hours(3);
 /// How long the tasks of a namespace fail to start after the disturbance, where they do: longer than another namespace's change may take.
 const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
-/// And it has to stay so for more than one period, in which an Update that was created too late is given up, too.
-const AT_REST: SignedDuration = SignedDuration::from_secs(LOOK_PERIOD_SECONDS + 5 * SWEEP_SECONDS);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
 /// Namespaces with Stacks.
@@ -103,6 +85,7 @@ pub(super) struct Machine {
     pub(super) breakage: Option<Breakage>,
     pub(super) outside: Outside,
     pub(super) limits: Limits,
+    pub(super) knobs: Knobs,
     pub(super) invocations: Vec<Invocation>,
     pub(super) runners: Vec<Runner>,
     /// What will happen, by time and in the order that it was planned.
@@ -139,7 +122,7 @@ impl Ended {
 
 impl Machine {
     pub(super) fn new(conditions: &Conditions, traced: bool) -> Self {
-        let Conditions { seed, odds, mode, limits, breakage, fault, ref script, end } = *conditions;
+        let Conditions { seed, odds, mode, limits, knobs, breakage, fault, calm, ref script, end } = *conditions;
         let world = World::new(seed, Faults::NONE);
         let begin = world.now();
         let mut machine = Self {
@@ -150,6 +133,7 @@ impl Machine {
             breakage,
             outside: Outside::default(),
             limits,
+            knobs,
             invocations: Vec::new(),
             runners: Vec::new(),
             agenda: BTreeMap::new(),
@@ -166,11 +150,15 @@ impl Machine {
             machine.plan(*at, Event::Action(*action));
         }
         if breakage != Some(Breakage::Redelivery) {
-            machine.plan(begin + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
+            machine.plan(begin + SignedDuration::from_secs(knobs.sweep_seconds), Event::Sweep);
         }
         if breakage == Some(Breakage::Loops) {
             machine.plan(begin, Event::Loop);
         }
+        machine.ledger.borrow_mut().changes.are_bounded = calm;
+        // The first look that the sweep asks for comes before the tokens expire.
+        let renews = mode != Mode::Unswept && i64::from(knobs.token_seconds) / 2 >= knobs.sweep_seconds + 30;
+        machine.ledger.borrow_mut().tokens_live = renews.then(|| SignedDuration::from_secs(knobs.token_seconds.into()));
         machine.ledger.borrow_mut().stats.unswept = u64::from(mode == Mode::Unswept);
         machine
     }
@@ -182,7 +170,7 @@ impl Machine {
         let rest = self.rest();
         let mut ledger = self.ledger.borrow_mut();
         ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
-        let (stats, trace) = (ledger.stats, ledger.take_trace());
+        let (stats, trace) = (std::mem::take(&mut ledger.stats), ledger.take_trace());
         drop(ledger);
         let state = if trace.is_some() { self.state() } else { Vec::new() };
         Ended { stats, violation, rest, trace: trace.unwrap_or_default(), state }
@@ -227,21 +215,21 @@ impl Machine {
         if rest.is_none() {
             self.looks_at_rest = 0;
         }
-        if rest.is_some_and(|since| now.duration_since(since) > AT_REST) {
+        if rest.is_some_and(|since| now.duration_since(since) > self.knobs.at_rest()) {
             let mut ledger = self.ledger.borrow_mut();
             ledger.stats.looks_at_rest = self.looks_at_rest;
             drop(ledger);
             return self.check_end().map(Some);
         }
         let calm_since = self.disturbed_until + if self.mode == Mode::Outage { OUTAGE } else { SignedDuration::ZERO };
-        if now.duration_since(calm_since) > SETTLED_WITHIN {
+        if now.duration_since(calm_since) > self.knobs.settled_within() {
             return Err(format!("2, 8: {}", waits.unwrap_or_else(|| "it never comes to rest".into())));
         }
         let wakes =
             self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
         let next = wakes.chain(self.agenda.keys().map(|(at, _)| *at)).chain(self.world.next_due()).min();
         // With nothing planned, the time is up.
-        let end = calm_since + SETTLED_WITHIN + SignedDuration::from_secs(1);
+        let end = calm_since + self.knobs.settled_within() + SignedDuration::from_secs(1);
         self.advance(next.unwrap_or(end).duration_since(now));
         Ok(None)
     }
@@ -252,14 +240,14 @@ impl Machine {
     }
 
     fn calm_down(&mut self) {
-        self.chances.odds.set(Odds::default());
+        self.chances.odds.set(self.chances.odds.get().only(Trouble::Slow));
         if self.mode == Mode::Outage {
             self.chances.outage.set(Some(NAMESPACE));
             self.plan(self.disturbed_until + OUTAGE, Event::Recovery);
         }
         self.disturbed = false;
         let mut ledger = self.ledger.borrow_mut();
-        ledger.is_calm = true;
+        ledger.calm_since = Some(self.world.now());
         ledger.tell(|| "the disturbance ends".into());
     }
 
@@ -286,8 +274,7 @@ impl Machine {
         let Some(due) = self.agenda.first_entry().filter(|entry| entry.key().0 <= now) else { return false };
         match due.remove() {
             Event::Sweep => {
-                self.plan(now + SignedDuration::from_secs(SWEEP_SECONDS), Event::Sweep);
-                self.plan(now, Event::Garbage);
+                self.plan(now + SignedDuration::from_secs(self.knobs.sweep_seconds), Event::Sweep);
                 if self.mode != Mode::Unswept {
                     self.sweep();
                 }
@@ -324,7 +311,7 @@ impl Machine {
             self.ledger.borrow_mut().stats.drops += 1;
             return;
         }
-        let at = self.world.now() + self.chances.dice("forwarder", "time").seconds_or(1, 60);
+        let at = self.world.now() + self.chances.dice("forwarder", "time").seconds_or(1, 60, self.chances.odds.get());
         self.plan(at, Event::Hint(hint));
     }
 
@@ -334,7 +321,9 @@ impl Machine {
             self.changed = true;
             let object = self.world.object(&key);
             if let Some(object) = &object {
-                self.ledger.borrow_mut().cluster_written(&key, object);
+                let mut ledger = self.ledger.borrow_mut();
+                ledger.cluster_written(&key, object);
+                ledger.source_written(&key, object);
             }
             // The hostile tenant forges its objects.
             let is_hostile = key.namespace == HOSTILE;

@@ -21,6 +21,8 @@ mod failure;
 mod fault;
 mod functions;
 mod hostile;
+mod knobs;
+mod latency;
 mod ledger;
 mod machine;
 mod outside;
@@ -40,6 +42,7 @@ pub use breakage::Breakage;
 use conditions::Conditions;
 pub use failure::{Case, Failure};
 pub use fault::{Fault, FaultKind};
+pub use latency::Histogram;
 use machine::{Ended, Machine};
 pub use stats::Stats;
 
@@ -58,13 +61,13 @@ fn run(conditions: &Conditions, expected: Option<&str>, traced: bool) -> Ended {
 /// # Errors
 /// The first broken invariant.
 pub fn simulate(seed: u64, breakage: Option<Breakage>) -> Result<Stats, String> {
-    run(&Conditions::of_seed(seed, breakage), None, false).result()
+    run(&Case::Seed(seed).conditions(breakage), None, false).result()
 }
 
 /// Simulates one seed, and returns all that happened.
 #[must_use]
 pub fn trace(seed: u64, breakage: Option<Breakage>) -> Vec<String> {
-    run(&Conditions::of_seed(seed, breakage), None, true).trace
+    run(&Case::Seed(seed).conditions(breakage), None, true).trace
 }
 
 /// What came of many cases.
@@ -106,6 +109,12 @@ impl Report {
 #[must_use]
 pub fn simulate_all(seeds: impl Iterator<Item = u64> + Send, breakage: Option<Breakage>) -> Report {
     Report::of(seeds.map(Case::Seed), breakage, None)
+}
+
+/// Simulates seeds without anything that goes wrong, in which changes have to run in time.
+#[must_use]
+pub fn simulate_calm(seeds: impl Iterator<Item = u64> + Send) -> Report {
+    Report::of(seeds.map(Case::Calm), None, None)
 }
 
 /// Simulates a short calm script with each of the `faults`. What it comes to has to be the same as without, but for the names of runs and the

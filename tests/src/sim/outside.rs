@@ -288,6 +288,23 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     (!rests || status.current_update.is_some()).then(|| format!("Stack {name} does not rest: {status:?}"))
 }
 
+/// The kind of a Stack's source.
+pub(super) fn source_kind(stack: &str) -> &'static str {
+    match STACKS.iter().find(|known| known.0 == stack) {
+        Some((_, _, Field::Flux, ..)) => REPOSITORY.1,
+        _ => PROGRAM.1,
+    }
+}
+
+/// The revision of a source as it was written. `None` if the object is no source, or has none yet.
+pub(super) fn revision(key: &ObjectKey, object: &Value) -> Option<String> {
+    match key.kind.as_str() {
+        "Program" => Some(object["metadata"]["generation"].to_string()),
+        "GitRepository" => Some(object["status"]["artifact"]["revision"].as_str()?.into()),
+        _ => None,
+    }
+}
+
 fn key((api_version, kind, name): (&str, &str, &str)) -> ObjectKey {
     key_in(NAMESPACE, (api_version, kind), name)
 }

@@ -7,45 +7,30 @@ use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object, Pages};
 use driftless_testkit::{CLUSTER, World};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt;
 
 use super::{
     hostile::{HOSTILE, QUIET},
-    machine::{LOOK_PERIOD_SECONDS, MAX_RUN_SECONDS, Machine, RECONCILER, SWEEP_SECONDS, TENANTS},
+    machine::Machine,
     outside::{self, NAMESPACE},
     tenants::revealed,
 };
 use crate::scenario::SYSTEM;
 
-/// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The sum of: a period
-/// until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five minutes, a period and a sweep until
-/// the recorder sees the task, and two minutes until ECS kills it.
-const TASK_ENDS_WITHIN: SignedDuration =
-    SignedDuration::from_secs(LOOK_PERIOD_SECONDS + MAX_RUN_SECONDS as i64 + 300 + LOOK_PERIOD_SECONDS + SWEEP_SECONDS + 120);
-/// The time in which a free slot gets to a run that can begin: an Update that is gone is forgotten after three minutes, and then a sweep hints
-/// those that wait.
-const SLOT_TAKEN_WITHIN: i64 = 180 + SWEEP_SECONDS;
-/// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, also where there is a single
-/// slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its slot, and one run of each
-/// namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one each, as namespaces take turns.
-const RUN_WITHIN: SignedDuration = SignedDuration::from_secs(
-    LOOK_PERIOD_SECONDS + TASK_ENDS_WITHIN.as_secs() + TENANTS as i64 * (MAX_RUN_SECONDS as i64 + SLOT_TAKEN_WITHIN),
-);
-
-/// The most looks of the reconciler while all is at rest, for [`AT_REST`](super::machine::AT_REST): two or three of each Stack and Update.
-const LOOKS_AT_REST: u64 = 250;
-
 impl Machine {
     /// Checks the bounds of tasks and of the quiet tenant's wait.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         let age = |since: Timestamp| self.world.now().duration_since(since.max(self.disturbed_until));
-        if let Some(runner) = self.runners.iter().find(|runner| age(runner.began) > TASK_ENDS_WITHIN) {
+        if let Some(runner) = self.runners.iter().find(|runner| age(runner.began) > self.knobs.task_ends_within()) {
             return Err(format!("S3: task {} is not stopped", keys::task_id(&runner.arn)));
         }
+        if let Some(violation) = self.ledger.borrow().overdue() {
+            return Err(violation);
+        }
         match self.ledger.borrow().wanted {
-            Some((generation, since)) if age(since) > RUN_WITHIN => {
+            Some((generation, since)) if age(since) > self.knobs.run_within() => {
                 Err(format!("S9: generation {generation} of the Stack of the namespace {QUIET} is not run"))
             }
             _ => Ok(()),
@@ -61,7 +46,7 @@ impl Machine {
             self.calm.drive(Cluster::get::<Stack>(&self.calm, &object.namespace, &object.name)).and_then(Result::ok).flatten();
         let Some(stack) = stack else { return };
         let calm = &self.calm;
-        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: RECONCILER };
+        let ports = reconciler::Ports { cluster: calm, objects: calm, queues: calm, settings: self.knobs.reconciler() };
         let Some(Ok(snapshot)) = self.calm.drive(reconciler::snapshot(&ports, CLUSTER, &stack, self.world.now())) else { return };
         let plan = decide(&snapshot, self.world.now());
         let found = violations(&snapshot, &plan);
@@ -167,7 +152,7 @@ impl Machine {
         if let Some(told) = self.world.events().into_iter().chain(messages).find(|told| revealed(told).next().is_some()) {
             return Err(format!("S1: an Event or a message has a Secret: {told}"));
         }
-        if self.looks_at_rest > LOOKS_AT_REST {
+        if self.looks_at_rest > self.knobs.looks_at_rest() {
             return Err(format!("7: {} looks at what is at rest", self.looks_at_rest));
         }
         for update in list::<Update>(&self.calm, None).into_iter().filter(|update| !is_hostile(update)) {

@@ -136,7 +136,7 @@ impl Runner {
     pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, chances: &Chances) {
         if let Step::Rogue { update_uid, told: told @ false } = &mut self.step {
             *told = true;
-            self.wake = now + self.dice.seconds_or(30, STOP_SECONDS);
+            self.wake = now + self.dice.seconds_or(30, STOP_SECONDS, chances.odds.get());
             ledger.stats.stops += 1;
             ledger.tell(|| format!("task {} is told to stop", keys::task_id(&self.arn)));
             // The claim and the slot are free from here on: ECS accepted to stop the task.
@@ -150,7 +150,7 @@ impl Runner {
         }
         ledger.tell(|| format!("runner: {} is told to stop", spec.run.update.name));
         ledger.stats.stops += 1;
-        let at = now + self.dice.seconds_or(30, STOP_SECONDS);
+        let at = now + self.dice.seconds_or(30, STOP_SECONDS, chances.odds.get());
         if at < self.wake {
             self.wake = at;
             ledger.interrupt(&spec.run.uid);
@@ -165,6 +165,12 @@ impl Runner {
     /// Does what is due. `false` when the task has ended.
     pub(super) fn turn(&mut self, world: &World, ledger: &mut Ledger, chances: &Chances) -> bool {
         let (now, odds) = (world.now(), chances.odds.get());
+        if let Step::Running { spec, began, .. } = &self.step
+            && spec.identity
+            && let Some(written) = world.written_at(&format!("{}in/identity", self.folder()))
+        {
+            ledger.check_tokens(&spec.run.update.name, *began, written);
+        }
         let ended = match &self.step {
             Step::Waiting { until } => {
                 let told = world.live_tasks().iter().any(|task| task.arn == self.arn && task.stopping);
@@ -271,7 +277,7 @@ impl Runner {
         } else {
             End::Reported(Verdict::Succeeded {})
         };
-        self.wake = now + self.dice.seconds_or(90, 600);
+        self.wake = now + self.dice.seconds_or(90, 600, odds);
         let (hangs, drift) = (self.dice.chance(500), self.dice.below(3));
         self.step = Step::Running { spec: Box::new(spec), began: now, end, drift, hangs, told: false };
     }

@@ -59,6 +59,14 @@ pub(super) enum Action {
 }
 
 impl Action {
+    /// Whether runs or fetches fail because of it.
+    pub(super) fn fails(self) -> bool {
+        matches!(
+            self,
+            Self::Push { broken: true } | Self::EditProgram { broken: true } | Self::Refuse(_) | Self::DeleteUpdateOf { .. }
+        )
+    }
+
     /// Whether it takes another action back.
     pub(super) fn takes_back(self) -> bool {
         matches!(

@@ -2,18 +2,20 @@
 
 use std::{cmp::max, ops::AddAssign};
 
+use super::latency::Histogram;
+
 /// Defines [`Stats`]: its fields, and how those of two runs are merged.
 macro_rules! stats {
-    ($($(#[$meta:meta])* $name:ident: $merge:ident,)*) => {
+    ($($(#[$meta:meta])* $name:ident: $type:ty = $merge:path,)*) => {
         /// What happened in a run, or in many.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
-            $($(#[$meta])* pub $name: u64,)*
+            $($(#[$meta])* pub $name: $type,)*
         }
 
         impl AddAssign for Stats {
             fn add_assign(&mut self, other: Self) {
-                $(self.$name = $merge(self.$name, other.$name);)*
+                $(self.$name = $merge(std::mem::take(&mut self.$name), other.$name);)*
             }
         }
     };
@@ -25,59 +27,67 @@ fn sum(a: u64, b: u64) -> u64 {
 
 stats! {
     /// Invocations of handlers.
-    invocations: sum,
+    invocations: u64 = sum,
     /// Invocations that ended before a call of a port.
-    crashes: sum,
+    crashes: u64 = sum,
     /// Messages that were delivered once more.
-    duplicates: sum,
+    duplicates: u64 = sum,
     /// Messages and events that never arrived.
-    drops: sum,
+    drops: u64 = sum,
     /// Messages that were held up.
-    delays: sum,
+    delays: u64 = sum,
     /// Operations that runners began.
-    operations: sum,
+    operations: u64 = sum,
     /// Operations of Updates that were made by hand.
-    by_hand: sum,
+    by_hand: u64 = sum,
     /// Operations that only looked for drift.
-    checks: sum,
+    checks: u64 = sum,
     /// Operations that failed or were killed.
-    failures: sum,
+    failures: u64 = sum,
     /// Operations that were told to stop.
-    stops: sum,
+    stops: u64 = sum,
     /// Tasks whose capacity Spot took back.
-    reclaims: sum,
+    reclaims: u64 = sum,
     /// Tasks that failed to start.
-    failed_starts: sum,
+    failed_starts: u64 = sum,
     /// Namespaces that were terminated.
-    terminations: sum,
+    terminations: u64 = sum,
     /// Operations for Stacks whose namespace was.
-    elsewhere: sum,
+    elsewhere: u64 = sum,
     /// Trees that were deleted.
-    collections: sum,
+    collections: u64 = sum,
     /// Forged writes of the hostile tenant that changed something.
-    attacks: sum,
+    attacks: u64 = sum,
     /// Those that changed a Workspace.
-    workspaces: sum,
+    workspaces: u64 = sum,
     /// Those that changed annotations or labels.
-    annotations: sum,
+    annotations: u64 = sum,
     /// Tasks of the hostile tenant that end only if they are stopped.
-    rogues: sum,
+    rogues: u64 = sum,
     /// Waits of the quiet Stack for a slot.
-    queued: sum,
+    queued: u64 = sum,
     /// The longest time, in seconds, from the last change of the quiet Stack to its run.
-    quiet_delay: max,
+    quiet_delay: u64 = max,
     /// The most looks at a world at rest.
-    looks_at_rest: max,
+    looks_at_rest: u64 = max,
     /// Single faults that had an effect.
-    injected: sum,
+    injected: u64 = sum,
     /// Calls of ports.
-    calls: sum,
+    calls: u64 = sum,
     /// Messages that were received.
-    messages: sum,
+    messages: u64 = sum,
     /// Seeds without a sweep.
-    unswept: sum,
+    unswept: u64 = sum,
     /// Tasks that failed to start in an outage.
-    outages: sum,
+    outages: u64 = sum,
     /// Virtual seconds.
-    seconds: sum,
+    seconds: u64 = sum,
+    /// The time from a change until a run of it began.
+    begun: Histogram = Histogram::merged,
+    /// The time from a change until its Stack was Ready.
+    ready: Histogram = Histogram::merged,
+    /// Tokens that were renewed while a run went on.
+    renewals: u64 = sum,
+    /// Writes of the admissions that left a run waiting for a slot.
+    waits: u64 = sum,
 }

@@ -55,6 +55,7 @@ impl Ledger {
             };
             format!("slots: {}; waiting: {}; served {:?}", names(&all.running), names(&all.waiting), all.served)
         });
+        self.stats.waits += u64::from(!all.waiting.is_empty());
         let is_quiet = |run: &Applicant| run.tenant() == QUIET;
         if all.waiting.values().any(is_quiet) && !all.running.values().any(is_quiet) {
             let mut preferred = self.preferred.take().unwrap_or_else(|| {
@@ -62,7 +63,7 @@ impl Ledger {
                 HashSet::new()
             });
             // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get lost.
-            let is_last = self.is_calm && self.limits.runs.is_some_and(|most| all.running.len() >= most);
+            let is_last = self.calm_since.is_some() && self.limits.runs.is_some_and(|most| all.running.len() >= most);
             let admitted = std::mem::take(&mut self.admitted);
             for (uid, run) in all.running.iter().filter(|(uid, _)| is_last && !admitted.contains(*uid)) {
                 let is_first = preferred.insert(run.tenant().to_owned());

@@ -1,0 +1,93 @@
+//! The settings that differ between seeds, and the bounds that follow from them.
+
+use driftless_api::PodFields;
+use driftless_core::{Retention, WatchNamespaces};
+use jiff::SignedDuration;
+
+use super::{chances::Dice, machine::MAX_RUN_SECONDS, machine::TENANTS};
+use crate::scenario::SYSTEM;
+
+/// What an installation sets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Knobs {
+    /// The time between two sweeps.
+    pub(super) sweep_seconds: i64,
+    /// The time in which every Stack is looked at once.
+    pub(super) period_seconds: i64,
+    /// The life of a run's tokens.
+    pub(super) token_seconds: u32,
+    /// Days are minutes here, or nothing would ever be too old.
+    pub(super) retention: Retention,
+}
+
+impl Knobs {
+    /// As the template has it, with a short retention.
+    pub(super) const DEFAULT: Self = Self {
+        sweep_seconds: 60,
+        period_seconds: 600,
+        token_seconds: 3600,
+        retention: Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) },
+    };
+
+    /// Tokens that live shorter than some runs, and longer than it takes to renew them.
+    pub(super) const SHORT_TOKENS: Self = Self { token_seconds: 240, ..Self::DEFAULT };
+
+    /// Half of the seeds have the sweep of the template: a shorter one costs the simulation time, a longer one hides less.
+    pub(super) fn draw(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, &["knobs"]);
+        let sweep_seconds = [60, 60, 60, 60, 10, 300, 900, 3600][dice.index(8)];
+        let [keep, grace] = [[4, 10][dice.index(2)], [2, 5][dice.index(2)]].map(SignedDuration::from_mins);
+        Self {
+            sweep_seconds,
+            period_seconds: [600, 600, 120, 3600][dice.index(4)].max(sweep_seconds),
+            token_seconds: [3600, 600, 240][dice.index(3)],
+            retention: Retention { keep, grace },
+        }
+    }
+
+    pub(super) fn reconciler(self) -> reconciler::Settings<'static> {
+        reconciler::Settings {
+            system_namespace: SYSTEM,
+            namespaces: WatchNamespaces::All,
+            retention: self.retention,
+            resync_seconds: 600,
+            min_resync_seconds: 60,
+            pod_fields: PodFields::Ignore,
+        }
+    }
+
+    /// After the disturbance everything is at rest in this time: four tries of what fails, each with a task that takes its time, one after another
+    /// for Stacks that share a Pulumi stack, and a prerequisite before them; and some sweeps for what got lost before.
+    pub(super) fn settled_within(self) -> SignedDuration {
+        SignedDuration::from_secs(3 * 3600 + 4 * (self.period_seconds + self.sweep_seconds))
+    }
+
+    /// It stays so for more than one period, in which an Update that was created too late is given up, too.
+    pub(super) fn at_rest(self) -> SignedDuration {
+        SignedDuration::from_secs(self.period_seconds.max(600) + 5 * self.sweep_seconds)
+    }
+
+    /// The most looks of the reconciler in that time: two or three of each Stack and Update in ten minutes and in each period.
+    pub(super) fn looks_at_rest(self) -> u64 {
+        let rounds = 1 + self.at_rest().as_secs() / 600 + self.at_rest().as_secs() / self.period_seconds;
+        125 * rounds.unsigned_abs()
+    }
+
+    /// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The sum of: a period
+    /// until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five minutes, a period and a sweep until
+    /// the recorder sees the task, and two minutes until ECS kills it.
+    pub(super) fn task_ends_within(self) -> SignedDuration {
+        let run = i64::from(MAX_RUN_SECONDS) + 300;
+        SignedDuration::from_secs(self.period_seconds + run + self.period_seconds + self.sweep_seconds + 120)
+    }
+
+    /// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, also where there is a single
+    /// slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its slot, and one run of each
+    /// namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one each, as namespaces take turns. A free slot
+    /// gets to a run that can begin when an Update that is gone is forgotten, after three minutes, and then a sweep hints those that wait.
+    pub(super) fn run_within(self) -> SignedDuration {
+        let slot = 180 + self.sweep_seconds;
+        let turns = i64::from(TENANTS) * (i64::from(MAX_RUN_SECONDS) + slot);
+        SignedDuration::from_secs(self.period_seconds + self.task_ends_within().as_secs() + turns)
+    }
+}
