@@ -1,4 +1,7 @@
-use std::collections::BTreeMap;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use driftless_contract::ObjectKey;
 use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result, WATCH, metadata_patch};
@@ -68,6 +71,19 @@ impl World {
         self.state().cluster.get(key).cloned()
     }
 
+    /// The objects whose owners are all gone: what Kubernetes' garbage collector deletes.
+    #[must_use]
+    pub fn orphans(&self) -> Vec<ObjectKey> {
+        let state = self.state();
+        let uids: BTreeSet<_> = state.cluster.values().filter_map(|object| object["metadata"]["uid"].as_str()).collect();
+        let is_gone = |owner: &Value| !owner["uid"].as_str().is_some_and(|uid| uids.contains(uid));
+        let is_orphan = |object: &Value| {
+            let owners = object["metadata"]["ownerReferences"].as_array();
+            owners.is_some_and(|owners| !owners.is_empty() && owners.iter().all(is_gone))
+        };
+        state.cluster.iter().filter(|(_, object)| is_orphan(object)).map(|(key, _)| key.clone()).collect()
+    }
+
     /// Every object of the cluster.
     #[must_use]
     pub fn cluster(&self) -> Vec<Value> {
@@ -96,13 +112,13 @@ impl World {
 
 impl State {
     /// An object as it is read. Each namespace that is not terminating has a `ServiceAccount` `default`, as Kubernetes makes one.
-    fn find(&self, key: &ObjectKey) -> Option<Value> {
+    fn find(&self, key: &ObjectKey) -> Option<Cow<'_, Value>> {
         let made = || {
             let is_default = (key.kind.as_str(), key.name.as_str()) == ("ServiceAccount", "default");
             let metadata = json!({ "namespace": key.namespace, "name": key.name });
-            (is_default && !self.terminating.contains(&key.namespace)).then(|| json!({ "metadata": metadata }))
+            (is_default && !self.terminating.contains(&key.namespace)).then(|| Cow::Owned(json!({ "metadata": metadata })))
         };
-        self.cluster.get(key).cloned().or_else(made)
+        self.cluster.get(key).map(Cow::Borrowed).or_else(made)
     }
 
     /// What the API server gives every new object.
@@ -258,7 +274,7 @@ impl Cluster for World {
 
     async fn get<K: Object>(&self, namespace: &str, name: &str) -> Result<Option<K>> {
         let key = key::<K>(namespace, name);
-        self.kubernetes("get", &key, |state| state.find(&key).as_ref().map(read).transpose()).await
+        self.kubernetes("get", &key, |state| state.find(&key).as_deref().map(read).transpose()).await
     }
 
     async fn get_dynamic(&self, key: &ObjectKey) -> Result<Option<DynamicObject>> {
