@@ -36,19 +36,22 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
         metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
         refused(snapshot, &rules)
     };
+    // Before the status is written, as `nextLook` there says that it is booked: after a crash in between, no look would book it again.
+    if let Some(at) = plan.look_at {
+        // Rounded up: a look that comes early finds nothing due.
+        let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
+        if let Ok(delay) = u16::try_from(seconds.max(0))
+            && i64::from(delay) <= MAX_DELAY_SECONDS
+        {
+            book(ports, hint, delay).await?;
+        }
+    }
     match effects(ports, hint, stack, snapshot, &plan, now).await {
         Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
             tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");
             book(ports, hint, LOOK_AGAIN_SECONDS).await
         }
         other => other,
-    }?;
-    let Some(at) = plan.look_at else { return Ok(()) };
-    // Rounded up: a look that comes early finds nothing due.
-    let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
-    match u16::try_from(seconds.clamp(0, i128::from(MAX_DELAY_SECONDS) + 1)) {
-        Ok(delay) if i64::from(delay) <= MAX_DELAY_SECONDS => book(ports, hint, delay).await,
-        _ => Ok(()),
     }
 }
 

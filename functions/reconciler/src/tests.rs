@@ -425,6 +425,26 @@ fn a_look_that_follows_from_time_begins_a_chain_and_one_that_goes_on_at_once_is_
     assert!(world.drive(failed(&world, &hint, denied.into(), world.now())).unwrap().is_err());
 }
 
+#[test]
+fn crash_at_any_call_loses_no_booked_look() {
+    let mut calls = 0;
+    loop {
+        let world = World::new(0, Faults::NONE);
+        put(&world, "Stack", "n", "s", &json!({}), &json!({ "stack": "dev", "programRef": { "name": "p" } }));
+        let hint = Hint::new(key("pulumi.com/v1", "Stack", "s"));
+        world.crash_before_call(calls);
+        let crashed = world.drive(handle(&ports(&world), &hint, world.now())).is_none();
+        // SQS delivers the message again.
+        take(&world, &hint);
+        assert_ne!(booked(&world), [], "after a crash before call {calls}");
+        if !crashed {
+            break;
+        }
+        calls += 1;
+    }
+    assert!(calls > 3, "{calls} calls");
+}
+
 /// A Stack after a look at it, which has to make fewer calls than that.
 fn looked_within(world: &World, calls: u32, name: &str) -> Value {
     let stack = key("pulumi.com/v1", "Stack", name);
