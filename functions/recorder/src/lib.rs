@@ -247,7 +247,12 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(arn) = &owner.task {
         ports.tasks.stop(arn, "run is recorded").await?;
     }
-    publish(ports, settings, hint, update, &outcome, task.as_ref(), now).await
+    publish(ports, settings, hint, update, &outcome, task.as_ref(), now).await?;
+    // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
+    if let Some(task) = &task {
+        ports.objects.delete(&task.run()).await?;
+    }
+    Ok(())
 }
 
 /// How the run ended; `None` if it has not.
@@ -577,10 +582,10 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
 }
 
 /// Deletes what the task was given and what it left, secrets first. The log stays in the folder until that expires: a copy of it may still be
-/// under way. `in/run` is last: until then a message about the task finds its run.
+/// under way. `in/run` stays until all is told.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
     let secrets: [&str; 3] = [&task.spec(), &task.identity(), &task.result()];
-    let rest: [&str; 5] = [&task.pack(), &task.manifest(), &task.lock(), &task.progress(), &task.run()];
+    let rest: [&str; 4] = [&task.pack(), &task.manifest(), &task.lock(), &task.progress()];
     for key in secrets.iter().chain(&rest) {
         ports.objects.delete(key).await?;
     }

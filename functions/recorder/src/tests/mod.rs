@@ -408,6 +408,40 @@ fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
 }
 
 #[test]
+fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
+    for calls in 0..60 {
+        let world = world(&of_stack(), &json!({}));
+        let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
+        put(&world, &format!("{TASK}in/run"), &to_json(&TaskRun { version: VERSION, run }));
+        report(&world, &succeeded(&world));
+        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+        let recorded = || {
+            world.drive(async {
+                let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
+                for (hint, due) in runs(&world, &world, &settings, message, world.now()).await.unwrap() {
+                    let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
+                    handle(&ports, &settings, &hint, due, world.now()).await.unwrap();
+                }
+            })
+        };
+        world.crash_before_call(calls);
+        let crashed = recorded().is_none();
+        if crashed {
+            recorded().unwrap();
+        }
+        let status = &update(&world)["status"];
+        assert!(status["conditions"].to_string().contains("Complete"), "after a crash before call {calls}: {status}");
+        let hinted = world.sent().iter().any(|message| matches!(message, Message::Hint(hint) if hint.object.kind == "Stack"));
+        assert!(hinted, "after a crash before call {calls}");
+        assert!(!world.objects().contains_key(&format!("{TASK}in/run")), "after a crash before call {calls}");
+        if !crashed {
+            break;
+        }
+        assert!(calls < 59, "it never ends");
+    }
+}
+
+#[test]
 fn a_status_that_lies_is_put_right() {
     let condition = json!({
         "type": "Complete", "status": "True", "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
