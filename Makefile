@@ -104,11 +104,11 @@ languages: build ## Programs in TypeScript, Python and Go through the real proce
 
 .PHONY: sim
 sim: ## The simulation: make sim SEEDS=10000; make sim FROM=7 SEEDS=1 replays seed 7; CALM=1, BREAK=RULE.
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(CALM:1=--calm) $(BREAK:%=--break %)
+	cargo run --quiet --profile sim --locked --package driftless-tests --bin sim -- --from $(FROM) --seeds $(SEEDS) $(CALM:1=--calm) $(BREAK:%=--break %)
 
 .PHONY: faults
 faults: ## A short calm run of the simulation with every single fault, or with FAULT=KIND:NUMBER: what it comes to has to be the same.
-	cargo run --quiet --release --locked --package driftless-tests --bin sim -- --faults $(FAULT:%=--fault %)
+	cargo run --quiet --profile sim --locked --package driftless-tests --bin sim -- --faults $(FAULT:%=--fault %)
 
 .PHONY: model
 model: ## The model check: the handlers in every order of their calls, for small bounds. MODEL='--case claim --crashes 1': other bounds.
