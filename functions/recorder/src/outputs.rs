@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use driftless_api::{Update, names};
 use driftless_aws::Objects;
-use driftless_contract::{Document as _, Outcome, OutputValue, PREFIX, RunResult, keys::{TaskFolder, hash}, to_json};
+use driftless_contract::{
+    Document as _, Outcome, OutputValue, PREFIX, RunResult,
+    keys::{TaskFolder, hash},
+    to_json,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};

@@ -1,13 +1,11 @@
 //! Messages and documents. A tenant's task writes some of them.
 
+use crate::text;
 use driftless_contract::{
-    FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress, Resources,
-    RunHint, RunMessage, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, from_json, keys,
+    Document, FetchOutcome, FetchRequest, Hint, Identity, InputsRead, Launch, LaunchHint, Lock, Outcome, Owner, Progress,
+    Resources, RunHint, RunMessage, RunResult, RunSpec, SealedInputs, TaskHint, TaskRun, UnfitArchitecture, keys,
     parse_run_message, parsed, to_json,
 };
-use serde::{Serialize, de::DeserializeOwned};
-
-use crate::text;
 
 /// The input is a message or document of any kind, and the key of an object.
 pub fn check(input: &[u8]) {
@@ -50,10 +48,10 @@ pub fn check(input: &[u8]) {
 }
 
 /// A document is read again as it is written, and an error says where it is wrong and repeats nothing of it.
-fn read<T: Serialize + DeserializeOwned + PartialEq>(input: &[u8]) -> Option<T> {
-    match from_json::<T>("document", input) {
+fn read<D: Document + PartialEq>(input: &[u8]) -> Option<D> {
+    match D::parse(input) {
         Ok(document) => {
-            let again: T = from_json("document", to_json(&document).as_bytes()).expect("a document");
+            let again = D::parse(to_json(&document).as_bytes()).expect("a document");
             assert!(document == again, "another document: {}", to_json(&document));
             Some(document)
         }
@@ -65,8 +63,8 @@ fn read<T: Serialize + DeserializeOwned + PartialEq>(input: &[u8]) -> Option<T> 
 }
 
 fn of_key(key: &str) {
-    if let Some(folder) = keys::task_of_report(key) {
-        assert!(key.starts_with(folder) && folder.starts_with("tasks/") && folder.ends_with('/'), "{key:?}: {folder:?}");
+    if let Some((folder, _)) = keys::task_of_report(key) {
+        assert!(key.starts_with(&*folder) && folder.starts_with("tasks/") && folder.ends_with('/'), "{key:?}: {folder:?}");
     }
     if let Some(source) = keys::source_of_trees("c", key) {
         assert!(

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use aws_lambda_events::lambda_function_urls::LambdaFunctionUrlRequest;
 use aws_lc_rs::hmac;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use driftless_contract::{Hint, from_json, to_json};
+use driftless_contract::{Document as _, Hint, to_json};
 use driftless_testkit::{Faults, Message, World};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -47,7 +47,7 @@ pub fn check(input: &[u8]) {
         assert_eq!((hint.object.cluster.as_str(), hint.hops, hint.looks), (CLUSTER, 0, 0), "{hint:?}");
         let is_known = hint.object.kind == "Repository" || hint.object.group().ends_with(".toolkit.fluxcd.io");
         assert!(is_known, "{hint:?}");
-        assert_eq!(from_json::<Hint>("hint", to_json(hint).as_bytes()).expect("a hint"), *hint);
+        assert_eq!(Hint::parse(to_json(hint).as_bytes()).expect("a hint"), *hint);
     }
     let again = signed(&BASE64_STANDARD.encode(body), body, true).map(post);
     assert_eq!(again, Some((status, hints)), "the same body in base64");

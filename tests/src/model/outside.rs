@@ -3,7 +3,7 @@
 use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects;
 use driftless_contract::{
-    Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, from_json, keys, reason, to_json,
+    Document as _, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, keys, reason, to_json,
 };
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{LiveTask, Message, World};
@@ -83,7 +83,7 @@ impl State {
             Turn::Begin => {
                 put(&self.world, &format!("{folder}out/progress"), "{}".into());
                 let spec = get(&self.world, &format!("{folder}in/spec")).unwrap_or_default();
-                match from_json::<RunSpec>("spec", &spec) {
+                match RunSpec::parse(&spec) {
                     Err(error) => self.violate(Err(format!("model: {error}"))),
                     Ok(spec) => {
                         self.begun.push((arn.into(), Progress::Running { uid: spec.run.uid.clone() }));
@@ -170,7 +170,7 @@ impl State {
 }
 
 fn folder(arn: &str) -> String {
-    keys::task(ROLE, keys::task_id(arn))
+    keys::task(ROLE, arn).to_string()
 }
 
 pub(super) fn get(world: &World, key: &str) -> Option<Vec<u8>> {

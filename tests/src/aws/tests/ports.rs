@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use aws_sdk_s3::types::StorageClass;
 use driftless_aws::{Bucket, Ecs, QueueUrls, Sqs, TaskState, Tasks as _};
-use driftless_contract::{RunMessage, from_json, keys, parse_run_message};
+use driftless_contract::{Document as _, FetchRequest, Hint, LaunchHint, RunMessage, keys, parse_run_message};
 use driftless_testkit::{
     Message,
     contract::{objects, queues, tasks},
@@ -92,10 +92,10 @@ impl queues::Fixture for Real {
     async fn receive(&self) -> Result<Vec<Message>> {
         let mut messages = Vec::new();
         for body in self.receive_from("Hints").await? {
-            messages.push(Message::Hint(from_json("hint", body.as_bytes())?));
+            messages.push(Message::Hint(Hint::parse(body.as_bytes())?));
         }
         for body in self.receive_from("Launches").await? {
-            messages.push(Message::Launch(from_json("launch hint", body.as_bytes())?));
+            messages.push(Message::Launch(LaunchHint::parse(body.as_bytes())?));
         }
         for queue in ["Runs", "Progress"] {
             for body in self.receive_from(queue).await? {
@@ -103,7 +103,7 @@ impl queues::Fixture for Real {
             }
         }
         for body in self.receive_from("Sources").await? {
-            messages.push(Message::Fetch(from_json("fetch request", body.as_bytes())?));
+            messages.push(Message::Fetch(FetchRequest::parse(body.as_bytes())?));
         }
         messages.retain(|message| *message != Message::Run(RunMessage::Test));
         Ok(messages)
