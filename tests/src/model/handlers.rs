@@ -32,7 +32,7 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 pod_fields: PodFields::Ignore,
             };
             let ports = reconciler::Ports { cluster: &probe, objects: &probe, queues: &probe, settings };
-            reconciler::handle(&ports, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
+            Box::pin(reconciler::handle(&ports, &hint, now)).await.map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Launch(hint) => Box::pin(async move {
             let settings = launcher::Settings {
@@ -50,7 +50,9 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 fresh_key: vec![7; 32].into(),
             };
             let ports = launcher::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
-            launcher::handle(&ports, &settings, &hint, now).await.map_err(|error| (error.is_transient(), error.to_string()))
+            Box::pin(launcher::handle(&ports, &settings, &hint, now))
+                .await
+                .map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Run(about) => Box::pin(async move {
             let settings = recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 600 };

@@ -91,7 +91,7 @@ impl Scenario {
     }
 
     /// The uid of the Stack, if it is there.
-    pub(super) fn stack_uid(&self, world: &World) -> Option<String> {
+    pub(super) fn stack_uid(world: &World) -> Option<String> {
         world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.to_owned()))
     }
 

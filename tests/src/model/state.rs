@@ -171,7 +171,7 @@ impl State {
         if next.left.preemptions.is_none() {
             next.current = None;
         }
-        if let (Some(uid), None) = (scenario.stack_uid(&self.world), scenario.stack_uid(&next.world)) {
+        if let (Some(uid), None) = (Scenario::stack_uid(&self.world), Scenario::stack_uid(&next.world)) {
             let gone = next.ledger.gone(&uid);
             next.violate(gone);
         }
