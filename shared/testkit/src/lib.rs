@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Hashes what a call of a port can show: the time, the bucket, the cluster and the tasks. Not the queues, nor what was only told.
-    pub fn hash(&self, hasher: &mut impl Hasher) {
+    pub fn hash_into(&self, hasher: &mut impl Hasher) {
         let State { now, objects, cluster, applied, tasks, .. } = &*self.state();
         (now, objects, cluster, applied).hash(hasher);
         for (arn, task) in tasks {

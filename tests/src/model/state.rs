@@ -87,7 +87,7 @@ impl State {
     /// Equal states have equal hashes, whatever the order of what led to them.
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.world.hash(&mut hasher);
+        self.world.hash_into(&mut hasher);
         let mut messages: Vec<_> = self.queue.iter().map(|message| format!("{message:?}")).collect();
         messages.sort();
         let is_current = |position| self.current == Some(position);
