@@ -434,8 +434,10 @@ fn crash_at_any_call_loses_no_booked_look() {
         let hint = Hint::new(key("pulumi.com/v1", "Stack", "s"));
         world.crash_before_call(calls);
         let crashed = world.drive(handle(&ports(&world), &hint, world.now())).is_none();
-        // SQS delivers the message again.
-        take(&world, &hint);
+        if crashed {
+            // SQS delivers the message again.
+            take(&world, &hint);
+        }
         assert_ne!(booked(&world), [], "after a crash before call {calls}");
         if !crashed {
             break;
