@@ -1,7 +1,7 @@
 //! The objects of a tenant, from what the API server gives to what is decided, and the status back.
 
 use driftless_api::{PodFields, Stack, StackSpec, StackStatus};
-use driftless_aws::Objects as _;
+use driftless_aws::{Error, Objects as _};
 use driftless_contract::{Hint, LaunchHint, ObjectKey, RunLimits, RunMessage, VERSION};
 use driftless_core::{
     self as core, Architecture, DefaultSize, DriftVerdict, Limits, Readiness, Retention, WatchNamespaces, decide, violations,
@@ -55,7 +55,7 @@ pub fn check(input: &[u8]) {
                 let settings =
                     recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: "AROA".into(), start_seconds: 900 };
                 match drive(&world, recorder::handle(&ports, &settings, &hint, Due::Outcome, world.now())) {
-                    Ok(()) | Err(recorder::Error::Document(_)) => {}
+                    Ok(()) | Err(recorder::Error::Aws(Error::Permanent { .. })) => {}
                     Err(error) => panic!("the recorder, {}: {error}", hint.update),
                 }
             }
@@ -113,7 +113,7 @@ fn planned(world: &World, key: &ObjectKey) {
 
 fn reconciled(world: &World, hint: &Hint) {
     match drive(world, reconciler::handle(&reconciler_ports(world), hint, world.now())) {
-        Ok(()) | Err(reconciler::Error::Document(_) | reconciler::Error::Manifest(_)) => {}
+        Ok(()) | Err(reconciler::Error::Aws(Error::Permanent { .. }) | reconciler::Error::Manifest(_)) => {}
         Err(error) => panic!("the reconciler, {}: {error}", hint.object),
     }
 }
@@ -135,7 +135,7 @@ fn launched(world: &World, hint: &LaunchHint) {
     };
     let ports = launcher::Ports { cluster: world, objects: world, queues: world, tasks: world };
     match drive(world, launcher::handle(&ports, &settings, hint, world.now())) {
-        Ok(()) | Err(launcher::Error::Document(_)) => {}
+        Ok(()) | Err(launcher::Error::Aws(Error::Permanent { .. })) => {}
         Err(error) => panic!("the launcher, {}: {error}", hint.update),
     }
 }

@@ -123,7 +123,7 @@ async fn write_whose_answer_is_lost_is_known_as_the_writers_own() {
     let bucket = Bucket::new(&world.config(&keys).await, world.aws.bucket.clone());
     let [call, about, code, message] =
         ["s3 PUT", " if-none-match", "InternalError", "We encountered an internal error."].map(String::from);
-    let outage = Outage { call, about, percent: 50, status: 500, code, message, lost: true, seconds: None };
+    let outage = Outage { call, about, percent: 50, status: 500, code, message, lost: true, ..Outage::default() };
     world.hooks.outage(&outage).await.unwrap();
     assert!(bucket.put_new("runs/kind/u/owner", b"first".to_vec()).await.unwrap());
     // Another one's answer is lost as well.
