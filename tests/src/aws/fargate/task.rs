@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::ExitStatus,
@@ -266,6 +267,7 @@ fn in_order(definition: &Value) -> Result<Vec<&Value>> {
 fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memory: Option<&Memory>) -> Result<Command> {
     let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
     let folder = if is_main { task.clone() } else { task.join(name(container)) };
+    fs::create_dir_all(&folder)?;
     let overrides = fargate.state().tasks.get(arn).map(|task| task.wire["overrides"].clone()).unwrap_or_default();
     let overrides = list(&overrides["containerOverrides"])
         .iter()
