@@ -95,7 +95,7 @@ fn is_running(name: &str) -> bool {
 
 async fn open(number: usize) -> Result<Handle> {
     let name = WORLDS[number];
-    let begin = || match is_running(name) {
+    let begin = || match number == 0 && is_running(name) {
         true => join(name),
         false => start(name).map_err(|error| error.to_string()),
     };
