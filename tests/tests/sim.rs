@@ -14,8 +14,8 @@ const EXPLAINED: usize = 2;
 /// Fails with the first failures, and leaves their state in `target/sim`.
 fn assert_none_failed(report: &Report) {
     let explain = |failure: Failure| {
-        failure.write().unwrap();
-        failure.to_string()
+        let written = failure.write();
+        format!("{failure}, {written:?}")
     };
     let explained: Vec<String> = report.explain(EXPLAINED).map(explain).collect();
     assert!(report.failures.is_empty(), "{} failures\n{}", report.failures.len(), explained.join("\n\n"));

@@ -67,10 +67,12 @@ impl Knobs {
         SignedDuration::from_secs(self.period_seconds.max(600) + 5 * self.sweep_seconds)
     }
 
-    /// The most looks of the reconciler in that time: two or three of each Stack and Update in ten minutes and in each period.
+    /// The most looks of the reconciler in that time: two or three of each Stack and Update in ten minutes and in each period, and some of the
+    /// hostile tenant's Updates, which may never end, at each sweep.
     pub(super) fn looks_at_rest(self) -> u64 {
         let rounds = 1 + self.at_rest().as_secs() / 600 + self.at_rest().as_secs() / self.period_seconds;
-        125 * rounds.unsigned_abs()
+        let sweeps = self.at_rest().as_secs() / self.sweep_seconds;
+        (125 * rounds + 5 * sweeps).unsigned_abs()
     }
 
     /// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The sum of: a period

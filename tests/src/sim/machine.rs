@@ -275,6 +275,7 @@ impl Machine {
         match due.remove() {
             Event::Sweep => {
                 self.plan(now + SignedDuration::from_secs(self.knobs.sweep_seconds), Event::Sweep);
+                self.plan(now, Event::Garbage);
                 if self.mode != Mode::Unswept {
                     self.sweep();
                 }

@@ -157,8 +157,8 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at + dice.seconds(30), Action::Push { broken: false }));
         let mended = at + dice.seconds(120);
         script.push((mended, Action::Refuse(false)));
-        // Nothing tells of that but users who ask.
-        script.extend((0..stacks).map(|stack| (mended + dice.seconds(60), Action::Request(stack))));
+        // Nothing tells of that but users who ask. A fetch that began before may be refused up to a minute later.
+        script.extend((0..stacks).map(|stack| (mended + MADE_WITHIN + dice.seconds(60), Action::Request(stack))));
     }
     (script, end)
 }
