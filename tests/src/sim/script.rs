@@ -59,11 +59,15 @@ pub(super) enum Action {
 }
 
 impl Action {
-    /// Whether runs or fetches fail because of it.
+    /// Whether runs or fetches fail because of it, or a prerequisite is gone.
     pub(super) fn fails(self) -> bool {
         matches!(
             self,
-            Self::Push { broken: true } | Self::EditProgram { broken: true } | Self::Refuse(_) | Self::DeleteUpdateOf { .. }
+            Self::Push { broken: true }
+                | Self::EditProgram { broken: true }
+                | Self::Refuse(_)
+                | Self::DeleteUpdateOf { .. }
+                | Self::DeleteStack(0)
         )
     }
 
