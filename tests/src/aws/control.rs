@@ -49,7 +49,7 @@ pub struct Status {
     pub tasks: Vec<Value>,
     /// Calls of S3 that wait, as `METHOD /path`.
     pub held: Vec<String>,
-    /// What must not happen and did: crashes, time-outs, functions that do not start, messages that fail.
+    /// What must not happen and did: crashes, time-outs, functions that do not start.
     pub alarms: Vec<String>,
 }
 

@@ -241,6 +241,7 @@ impl Poller {
 
     async fn deliver(&self, messages: &[Message]) {
         let event = event::sqs(messages, &self.mapping.queue, &self.site.template.region);
+        // The function's failure is an alarm already.
         let answer = self.lambda.invoke(&self.function, &event).await;
         let ids: Vec<_> = messages.iter().filter_map(Message::message_id).collect();
         let failed = match &answer {
@@ -251,10 +252,6 @@ impl Poller {
         let failed = |message: &Message| message.message_id().is_none_or(|id| failed.contains(id));
         let (failed, done): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(failed);
         self.delivered.fetch_add(done.len() as u64, Ordering::Relaxed);
-        // Where there is no answer, that is an alarm already.
-        for message in failed.iter().filter(|_| answer.is_ok()) {
-            self.site.alarm(format!("{}: a message failed: {}", self.function, message.body().unwrap_or_default()));
-        }
         self.hide(failed);
         self.delete(&done).await;
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    fs::{self, File},
+    fs::File,
     future::Future,
     io::Write as _,
     path::{Path, PathBuf},
@@ -21,9 +21,6 @@ const ALARMS: usize = 100;
 
 /// The record of every call at the gate, beside the logs: a JSON object per line.
 pub const CALLS_LOG: &str = "aws-calls.jsonl";
-
-/// The alarms that no test has forgiven, beside the logs: a line each.
-pub const ALARMS_LOG: &str = "alarms";
 
 /// The account: where it is, what the template says, who holds which keys.
 pub struct Site {
@@ -68,49 +65,22 @@ impl Site {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
         let (calls, invocations) = (journal(CALLS_LOG)?, journal("invocations.jsonl")?);
         let (holds, outages, tasks, alarms) = (Holds::default(), Outages::default(), Tasks::default(), Mutex::default());
-        let site = Self {
-            dirs,
-            endpoint,
-            moto,
-            template,
-            identities,
-            sqs,
-            etc_hosts,
-            calls,
-            invocations,
-            holds,
-            outages,
-            tasks,
-            alarms,
-        };
-        site.change_alarms(|_| {});
-        Ok(site)
+        Ok(Self { dirs, endpoint, moto, template, identities, sqs, etc_hosts, calls, invocations, holds, outages, tasks, alarms })
     }
 
-    /// Something that must not happen: a crash, a time-out, a function that does not start, a message that fails. Shown and kept for the
-    /// tests.
+    /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.
     pub fn alarm(&self, text: String) {
         tracing::error!("{text}");
-        self.change_alarms(|alarms| {
-            if alarms.len() == ALARMS {
-                alarms.pop_front();
-            }
-            alarms.push_back(text);
-        });
+        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
+        if alarms.len() == ALARMS {
+            alarms.pop_front();
+        }
+        alarms.push_back(text);
     }
 
     /// Removes the alarms that contain these words: a test caused them.
     pub fn forgive(&self, words: &str) {
-        self.change_alarms(|alarms| alarms.retain(|alarm| !alarm.contains(words)));
-    }
-
-    fn change_alarms(&self, change: impl FnOnce(&mut VecDeque<String>)) {
-        let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut alarms);
-        let lines: String = alarms.iter().flat_map(|alarm| [alarm.replace('\n', " "), "\n".to_owned()]).collect();
-        if let Err(error) = fs::write(self.dirs.logs().join(ALARMS_LOG), lines) {
-            tracing::error!(%error, "the alarms cannot be written");
-        }
+        self.alarms.lock().unwrap_or_else(PoisonError::into_inner).retain(|alarm| !alarm.contains(words));
     }
 
     /// The last alarms.
