@@ -36,7 +36,7 @@ async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSe
 #[tokio::test]
 async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
     let (world, _turn) = shared().await?;
-    let second = second().await?;
+    let second = second(&world).await?;
     let (one, other) = (world.namespace("same-name").await?, second.namespace("same-name").await?);
     // No controller makes it there.
     other.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;

@@ -193,7 +193,7 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     team.ready_after("app", 1).await?;
     let usual = pushes(team, &["one", "two", "three"]).await?;
 
-    let behind = second().await?;
+    let behind = second(world).await?;
     let server = kube::config::Kubeconfig::read_from(behind.get("WORLD_SECOND_KUBECONFIG")?)?;
     let server = server.clusters.into_iter().find_map(|entry| entry.cluster?.server).context("a server")?;
     let hole = Blackhole::new(server.trim_start_matches("https://").to_owned()).await?;

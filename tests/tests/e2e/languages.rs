@@ -172,8 +172,8 @@ async fn a_program_sees_the_region_of_its_cluster_in_every_run() -> Result<()> {
     if COMMAND.is_skipped().await? {
         return Ok(());
     }
-    let (_world, _turn) = world().await?;
-    let second = second().await?;
+    let (world, _turn) = world().await?;
+    let second = second(&world).await?;
     let team = second.namespace("abroad").await?;
     let marker = team.file("marker")?;
     fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
@@ -192,8 +192,8 @@ async fn programs_of_every_language_see_the_region_of_their_cluster() -> Result<
         if program.is_skipped().await? {
             continue;
         }
-        let (_world, _turn) = world().await?;
-        let second = second().await?;
+        let (world, _turn) = world().await?;
+        let second = second(&world).await?;
         let team = second.namespace(program.language).await?;
         let variables = if program.language == GO.language { go_variables().await?.into() } else { Vec::new() };
         let environment: String = variables.into_iter().map(|(name, value)| programs::literal(name, &value)).collect();

@@ -113,9 +113,9 @@ fn in_target(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(path)
 }
 
-/// The second cluster of the world that tests share, which was opened.
-pub async fn second() -> Result<Handle> {
-    Handle::open_second(&env_file(WORLDS[0])).await
+/// The second cluster of a world.
+pub async fn second(world: &Handle) -> Result<Handle> {
+    Handle::open_second(&Path::new(world.get("WORLD_LOGS")?).with_file_name("env")).await
 }
 
 /// Begins when a test has its place. It writes down how long the test took, under the name that its thread has.

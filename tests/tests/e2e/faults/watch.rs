@@ -20,7 +20,7 @@ use crate::world::{Frozen, alone, nothing_was_given_up, pid, second};
 #[tokio::test]
 async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change() -> Result<()> {
     let (world, _alone) = alone().await?;
-    let second = second().await?;
+    let second = second(&world).await?;
     let team = second.namespace("watched").await?;
     // No controller makes it there.
     team.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
