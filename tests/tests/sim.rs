@@ -84,7 +84,7 @@ fn a_seed_is_replayed_exactly() {
 
 #[test]
 fn failing_seed_is_shrunk_to_what_it_needs_and_leaves_its_state() {
-    let report = simulate_all(0..1, Some(Breakage::Generations));
+    let report = simulate_all(0..8, Some(Breakage::Generations));
     let failure = report.explain(1).next().unwrap();
     assert!(failure.violation.starts_with("2:"), "{failure}");
     // It needs no fault, and one edit while the run goes on.

@@ -13,8 +13,11 @@ mod runner;
 mod text;
 mod webhook;
 
+/// A target. It panics if the input breaks a property.
+pub type Check = fn(&[u8]);
+
 /// The targets, by the name of their corpus.
-pub const TARGETS: [(&str, fn(&[u8])); 16] = [
+pub const TARGETS: [(&str, Check); 16] = [
     ("archive", archive::check),
     ("contract", contract::check),
     ("dotenv", runner::dotenv),

@@ -74,10 +74,10 @@ fn accepted(mut object: Value) -> Option<(ObjectKey, Value)> {
     let key = key(object["apiVersion"].as_str()?, object["kind"].as_str()?, &name(&object["metadata"]["name"])?);
     let metadata = object["metadata"].as_object_mut()?;
     metadata.insert("namespace".into(), NAMESPACE.into());
-    if !metadata.get("uid").is_some_and(|uid| name(uid).is_some()) {
+    if metadata.get("uid").is_none_or(|uid| name(uid).is_none()) {
         metadata.remove("uid");
     }
-    if !metadata.get("generation").is_some_and(|generation| generation.as_i64().is_some_and(|generation| generation > 0)) {
+    if metadata.get("generation").is_none_or(|generation| generation.as_i64().is_none_or(|generation| generation <= 0)) {
         metadata.remove("generation");
     }
     metadata.remove("resourceVersion");

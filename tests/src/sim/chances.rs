@@ -101,7 +101,9 @@ impl Odds {
     }
 
     pub(super) fn without(mut self, troubles: &[Trouble]) -> Self {
-        troubles.iter().for_each(|trouble| self.0[*trouble as usize] = 0);
+        for trouble in troubles {
+            self.0[*trouble as usize] = 0;
+        }
         self
     }
 

@@ -140,13 +140,11 @@ impl Ledger {
 
     /// The change that took too long, if one did.
     pub(super) fn overdue(&self) -> Option<String> {
-        let changes = self.changes.are_bounded.then_some(&self.changes.wanted).into_iter().flatten();
-        changes
-            .filter_map(|(_, Wanted { stack, asked, since, runs, ready, .. })| {
-                let took = self.now.duration_since(*since);
-                let late = !runs && took > RUNS_WITHIN || !ready && took > READY_WITHIN;
-                late.then(|| format!("11: {asked:?} of Stack {stack} is not Ready after {took:#}, and began: {runs}"))
-            })
-            .next()
+        let mut changes = self.changes.are_bounded.then_some(&self.changes.wanted).into_iter().flatten();
+        changes.find_map(|(_, Wanted { stack, asked, since, runs, ready, .. })| {
+            let took = self.now.duration_since(*since);
+            let late = !runs && took > RUNS_WITHIN || !ready && took > READY_WITHIN;
+            late.then(|| format!("11: {asked:?} of Stack {stack} is not Ready after {took:#}, and began: {runs}"))
+        })
     }
 }

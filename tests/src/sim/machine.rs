@@ -172,8 +172,8 @@ impl Machine {
         ledger.stats.seconds = u64::try_from(self.world.now().duration_since(ledger.begin).as_secs()).unwrap_or_default();
         let (stats, trace) = (std::mem::take(&mut ledger.stats), ledger.take_trace());
         drop(ledger);
-        let state = if trace.is_some() { self.state() } else { Vec::new() };
-        Ended { stats, violation, rest, trace: trace.unwrap_or_default(), state }
+        let files = if trace.is_some() { self.state() } else { Vec::new() };
+        Ended { stats, violation, rest, trace: trace.unwrap_or_default(), state: files }
     }
 
     /// The state, by file name.

@@ -41,7 +41,7 @@ const BETWEEN_PASSES: Duration = Duration::from_secs(2);
 
 /// The number of tests that share a world at one time. All are started at once (`--test-threads`), so that those that want a world to
 /// themselves wait without a place.
-static PLACES: Semaphore = Semaphore::const_new(6);
+static PLACES: Semaphore = Semaphore::const_new(4);
 /// The worlds after the first one, each for one test at a time.
 static ALONE: Semaphore = Semaphore::const_new(WORLDS.len() - 1);
 static TAKEN: [Mutex<()>; WORLDS.len() - 1] = [const { Mutex::const_new(()) }; WORLDS.len() - 1];

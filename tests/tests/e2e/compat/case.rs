@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use super::history::{History, kstatus};
 
 /// How long a step may take. A failed run is tried again after 90 s at most, and others run beside it.
-const STEP: Duration = Duration::from_mins(4);
+const STEP: Duration = Duration::from_mins(10);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 
 const FINALIZER: &str = "finalizer.stack.pulumi.com";
