@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "helpers of tests are tests")]
+
 use std::{
     collections::BTreeSet,
     fs,

@@ -384,9 +384,9 @@ fn most_tasks_at_once(tasks: &[Value], updates: &[Update]) -> Result<usize> {
     let (mut live, mut most) = (0, 0);
     for (_, begins) in changes {
         if begins {
-            live += 1
+            live += 1;
         } else {
-            live -= 1
+            live -= 1;
         }
         most = most.max(live);
     }

@@ -95,9 +95,9 @@ fn is_running(name: &str) -> bool {
 
 async fn open(number: usize) -> Result<Handle> {
     let name = WORLDS[number];
-    let begin = || match number == 0 && is_running(name) {
-        true => join(name),
-        false => start(name).map_err(|error| error.to_string()),
+    let begin = || {
+        let is_joined = number == 0 && is_running(name);
+        if is_joined { join(name) } else { start(name).map_err(|error| error.to_string()) }
     };
     if let Err(error) = STARTED[number].get_or_init(begin) {
         bail!("{name} did not become ready: {error}");

@@ -58,7 +58,7 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     let hints = world.journal(CALLS_LOG, calls, |call| {
         call["caller"].as_str().is_some_and(|caller| caller.ends_with("/forwarder")) && call["input"]["Entries"].is_array()
     })?;
-    let hints: Vec<_> = hints.iter().flat_map(|call| call["input"]["Entries"].as_array()).flatten().collect();
+    let hints: Vec<_> = hints.iter().filter_map(|call| call["input"]["Entries"].as_array()).flatten().collect();
     for (kind, name) in [("Program", "app"), ("Stack", "late")] {
         let object = format!("\"kind\":\"{kind}\",\"namespace\":\"{}\",\"name\":\"{name}\"", team.name);
         let is_told = hints.iter().any(|hint| hint["MessageBody"].as_str().is_some_and(|body| body.contains(&object)));
