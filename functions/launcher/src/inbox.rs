@@ -89,8 +89,8 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
     left_out
 }
 
-/// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: whoever did it has tidied up before they came. Whether
-/// it was.
+/// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: the recorder cleared the folder before they were written.
+/// Whether it was.
 async fn take_back<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &ObjectKey,

@@ -38,7 +38,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     };
     // Before the status is written, as `nextLook` there says that it is booked: after a crash in between, no look would book it again.
     if let Some(at) = plan.look_at {
-        // Rounded up: a look that comes early finds nothing due.
+        // Rounded up: a message that arrives before the time finds nothing due.
         let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
         if let Ok(delay) = u16::try_from(seconds.max(0))
             && i64::from(delay) <= MAX_DELAY_SECONDS

@@ -71,6 +71,13 @@ impl World {
         self.state().cluster.get(key).cloned()
     }
 
+    /// The version that an object has now. A write over it overwrites whatever came after the object was read.
+    #[must_use]
+    pub fn current_version<K: Object>(&self, object: &K) -> Option<String> {
+        let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.as_deref().unwrap_or_default());
+        self.object(&key::<K>(namespace, name))?["metadata"]["resourceVersion"].as_str().map(Into::into)
+    }
+
     /// The objects whose owners are all gone: what Kubernetes' garbage collector deletes.
     #[must_use]
     pub fn orphans(&self) -> Vec<ObjectKey> {

@@ -79,7 +79,7 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// A call that commutes with all others: its answer is the same at any time, and nobody notices it.
+    /// A call that commutes with all others: its answer is the same at any time, and it changes nothing that another call reads.
     async fn free<T: Clone + Debug + 'static>(&self, call: impl Future<Output = T>) -> T {
         if let Some(answer) = self.replay() {
             return answer;
@@ -143,7 +143,7 @@ impl Probe {
         answer
     }
 
-    /// Adds an answer to the tape. Returns it in words.
+    /// Adds an answer to the tape. Returns it as a person reads it.
     fn record<T: Clone + Debug + 'static>(&self, answer: &T) -> String {
         let shown = format!("{answer:?}");
         let mut hasher = DefaultHasher::new();
@@ -287,11 +287,14 @@ impl Cluster for Probe {
     }
 
     async fn replace<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {
-        let mut object = object.clone();
-        if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
-            object.meta_mut().resource_version = None;
-        }
-        self.on("replace", &object, self.world.replace(&object)).await
+        let replace = async {
+            let mut object = object.clone();
+            if self.is_broken(Breakage::Admissions) && object.meta().name.as_deref() == Some(keys::ADMISSIONS) {
+                object.meta_mut().resource_version = self.world.current_version(&object);
+            }
+            self.world.replace(&object).await
+        };
+        self.on("replace", object, replace).await
     }
 
     async fn patch_metadata<K: Object>(&self, object: &K) -> driftless_kubernetes::Result<K> {

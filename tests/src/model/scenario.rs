@@ -25,7 +25,7 @@ const STACK: &str = "a";
 const BY_HAND: &str = "by-hand";
 const UPDATE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
 
-/// What a user does, in words, and the hint of the forwarder for it.
+/// The name of what a user does, and the hint of the forwarder for it.
 type User = (&'static str, fn(&World) -> Option<Hint>);
 
 /// See the module.
@@ -173,7 +173,7 @@ fn create_by_hand(state: &mut State, pulumi_stack: &str, scenario: &Scenario) {
 
 fn delete_stack(world: &World) -> Option<Hint> {
     let stack = get_object::<Stack>(world, &stack_key())?;
-    // Nothing fails in this world, and nobody wrote in between.
+    // Nothing fails in this world, and nothing was written in between.
     _ = world.drive(Cluster::delete(world, &stack));
     Some(Hint::new(stack_key()))
 }

@@ -1,4 +1,4 @@
-//! What is told of a run that breaks an invariant.
+//! The report of a seed that breaks an invariant.
 
 use std::{
     fmt, fs, io,

@@ -29,8 +29,8 @@ impl Knobs {
         retention: Retention { keep: SignedDuration::from_mins(4), grace: SignedDuration::from_mins(2) },
     };
 
-    /// Tokens that live shorter than some runs, and longer than it takes to renew them.
-    pub(super) const SHORT_TOKENS: Self = Self { token_seconds: 240, ..Self::DEFAULT };
+    /// The shortest tokens that the API server issues. Some runs take longer.
+    pub(super) const SHORT_TOKENS: Self = Self { token_seconds: 600, ..Self::DEFAULT };
 
     /// Half of the seeds have the sweep of the template: a shorter one costs the simulation time, a longer one hides less.
     pub(super) fn draw(seed: u64) -> Self {
@@ -40,7 +40,7 @@ impl Knobs {
         Self {
             sweep_seconds,
             period_seconds: [600, 600, 120, 3600][dice.index(4)].max(sweep_seconds),
-            token_seconds: [3600, 600, 240][dice.index(3)],
+            token_seconds: [3600, 600, 1200][dice.index(3)],
             retention: Retention { keep, grace },
         }
     }

@@ -480,7 +480,7 @@ fn delete<K: Object>(world: &World, name: &str) {
 
 pub(super) fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
     if let Some(object) = get_in::<K>(world, namespace, name) {
-        // Nothing fails in a calm world, and nobody wrote in between.
+        // Nothing fails in a calm world, and nothing was written in between.
         let _: Option<_> = world.drive(Cluster::delete(world, &object));
     }
 }

@@ -101,14 +101,6 @@ impl Wire {
         key.ends_with("/outcome").then(|| calm.drive(Objects::get(&calm, key))?.ok()?).flatten()
     }
 
-    /// The version that an object has now. A write over it overwrites whatever came after the object was read.
-    fn current_version<K: Object>(&self, object: &K) -> Option<String> {
-        let [api_version, kind] = [K::api_version(&()), K::kind(&())].map(String::from);
-        let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.clone().unwrap_or_default());
-        let current = self.world.object(&ObjectKey { cluster: CLUSTER.into(), api_version, kind, namespace, name })?;
-        current["metadata"]["resourceVersion"].as_str().map(Into::into)
-    }
-
     /// The key of an object, as the bucket understands it.
     fn key(&self, key: &str) -> String {
         let one_for_all = self.is_broken(Breakage::Seals) && key.starts_with("sealed/");
@@ -212,7 +204,7 @@ impl Cluster for Wire {
         }
         let replace = async {
             if overwrites {
-                object.meta_mut().resource_version = self.current_version(&object);
+                object.meta_mut().resource_version = self.world.current_version(&object);
             }
             self.world.replace(&object).await
         };
@@ -239,7 +231,7 @@ impl Cluster for Wire {
         let overwrites = self.is_broken(Breakage::Versions) && K::kind(&()) == "Stack";
         let replace = async {
             if overwrites {
-                object.meta_mut().resource_version = self.current_version(&object);
+                object.meta_mut().resource_version = self.world.current_version(&object);
             }
             self.world.replace_status(&object).await
         };
