@@ -107,6 +107,12 @@ impl Odds {
         self
     }
 
+    /// The same with other odds, in a thousand, for one of them.
+    pub(super) fn with(mut self, trouble: Trouble, per_mille: u32) -> Self {
+        self.0[trouble as usize] = per_mille;
+        self
+    }
+
     pub(super) fn only(self, trouble: Trouble) -> Self {
         let others = Trouble::ALL.into_iter().filter(|other| *other != trouble);
         self.without(&others.collect::<Vec<_>>())

@@ -75,7 +75,12 @@ impl Conditions {
             script.retain(|(_, action)| !action.needs_sweep());
         }
         let limits = limits(&mut Dice::new(seed, &["limits"]), breakage);
-        let knobs = if breakage == Some(Breakage::Tokens) { Knobs::SHORT_TOKENS } else { Knobs::draw(seed) };
+        let mut knobs = Knobs::draw(seed);
+        if breakage == Some(Breakage::Tokens) {
+            // Runs that outlive the shortest tokens are rare.
+            knobs = Knobs::SHORT_TOKENS;
+            odds = odds.with(Trouble::Slow, 1000);
+        }
         Self { seed, odds, mode, limits, knobs, breakage, fault: None, calm: false, script, end }
     }
 
