@@ -267,17 +267,24 @@ pub(crate) async fn wake_dependents<C: Cluster, O: Objects, Q: Queues>(
     hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await
 }
 
-/// Takes our finalizer off an Update that its Stack needs no more. One that no Stack owns goes with it.
+/// Takes our finalizer off an Update that its Stack needs no more. An Update in the system namespace has no owner and is deleted first: the
+/// sweep finds it by its finalizer, so a crash between the two steps leaves nothing behind.
 pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     mut update: Update,
 ) -> Result<(), Error> {
+    if update.namespace().as_deref() == Some(ports.settings.system_namespace) {
+        if update.metadata.deletion_timestamp.is_none() {
+            ports.cluster.delete(&update).await?;
+        }
+        // The deletion changed its version.
+        let found = ports.cluster.get::<Update>(ports.settings.system_namespace, &update.name_any()).await?;
+        let Some(found) = found.filter(|found| found.metadata.uid == update.metadata.uid) else { return Ok(()) };
+        update = found;
+    }
     if finalizer::is_on(&update) {
         finalizer::remove(&mut update);
-        update = ports.cluster.patch_metadata(&update).await?;
-    }
-    if update.namespace().as_deref() == Some(ports.settings.system_namespace) {
-        ports.cluster.delete(&update).await?;
+        ports.cluster.patch_metadata(&update).await?;
     }
     Ok(())
 }
