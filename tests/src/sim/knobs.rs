@@ -4,7 +4,10 @@ use driftless_api::PodFields;
 use driftless_core::{Retention, WatchNamespaces};
 use jiff::SignedDuration;
 
-use super::{chances::Dice, machine::MAX_RUN_SECONDS, machine::TENANTS};
+use super::{
+    chances::Dice,
+    machine::{MAX_RUN_SECONDS, OUTAGE, TENANTS},
+};
 use crate::scenario::SYSTEM;
 
 /// What an installation sets.
@@ -60,6 +63,13 @@ impl Knobs {
     /// for Stacks that share a Pulumi stack, and a prerequisite before them; and some sweeps for what got lost before.
     pub(super) fn settled_within(self) -> SignedDuration {
         SignedDuration::from_secs(3 * 3600 + 4 * (self.period_seconds + self.sweep_seconds))
+    }
+
+    /// A machine that takes more turns runs in circles. Each sweep may hint ten objects that can wait for ever, and a reconciliation has up to 30
+    /// calls, so a seed with more sweeps has more turns.
+    pub(super) fn max_turns(self) -> u32 {
+        let longest = OUTAGE + self.settled_within() + self.at_rest();
+        200_000 + 300 * u32::try_from(longest.as_secs() / self.sweep_seconds).unwrap_or_default()
     }
 
     /// It stays so for more than one period, in which an Update that was created too late is given up, too.

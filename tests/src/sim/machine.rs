@@ -41,13 +41,11 @@ const VISIBILITY_SECONDS: u32 = 90;
 /// Invocations at a time.
 const CONCURRENCY: usize = 8;
 /// How long the tasks of a namespace fail to start after the disturbance, where they do: longer than another namespace's change may take.
-const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
+pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
 /// Namespaces with Stacks.
 pub(super) const TENANTS: u32 = 3;
-/// A machine that takes more turns runs in circles.
-const MAX_TURNS: u32 = 200_000;
 
 pub(super) struct Invocation {
     pub(super) work: Pin<Box<dyn Future<Output = Result<(), Broken>>>>,
@@ -165,7 +163,7 @@ impl Machine {
 
     /// Runs until all is at rest, or an invariant is broken.
     pub(super) fn run(mut self) -> Ended {
-        let ended = (0..MAX_TURNS).find_map(|_| self.turn().transpose());
+        let ended = (0..self.knobs.max_turns()).find_map(|_| self.turn().transpose());
         let violation = ended.unwrap_or_else(|| Err("8: it runs in circles".into())).err();
         let rest = self.rest();
         let mut ledger = self.ledger.borrow_mut();
