@@ -21,7 +21,8 @@ pub(super) enum Mode {
     /// Messages are lost, and the sweep makes up for it.
     Swept,
     /// No message is lost, no function fails, and there is no sweep: one that fails between its write of `nextLook` and the message for that
-    /// look leaves the look to the sweep.
+    /// look leaves the look to the sweep. Only Updates that wait for a task or a slot, or were created too late, are hinted: the launcher leaves
+    /// these to the sweep.
     Unswept,
     /// After the disturbance, tasks of one namespace fail to start for two hours.
     Outage,

@@ -14,6 +14,7 @@ use driftless_contract::{Hint, RunMessage};
 use driftless_core::{Limits, Stack as CoreStack};
 use driftless_testkit::{Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 
 use super::{
     Breakage, Stats,
@@ -24,6 +25,7 @@ use super::{
     knobs::Knobs,
     ledger::Ledger,
     outside::{self, NAMESPACE, Outside},
+    rest,
     runner::Runner,
     script::Action,
 };
@@ -44,6 +46,8 @@ const CONCURRENCY: usize = 8;
 pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
+/// The launcher's reasons of an Update that waits for a task or for a slot.
+const LEFT_TO_SWEEP: [&str; 2] = ["TaskNotStarted", "ConcurrencyLimit"];
 /// Namespaces with Stacks.
 pub(super) const TENANTS: u32 = 3;
 
@@ -274,7 +278,9 @@ impl Machine {
             Event::Sweep => {
                 self.plan(now + SignedDuration::from_secs(self.knobs.sweep_seconds), Event::Sweep);
                 self.plan(now, Event::Garbage);
-                if self.mode != Mode::Unswept {
+                if self.mode == Mode::Unswept {
+                    self.hint_waiting();
+                } else {
                     self.sweep();
                 }
             }
@@ -302,6 +308,22 @@ impl Machine {
         }
         self.watch();
         true
+    }
+
+    /// Hints the Updates that the launcher leaves to the sweep: those that wait for a task or a slot, as their launches requeue themselves for
+    /// two minutes only, and those that were created too late, which are abandoned after ten.
+    fn hint_waiting(&mut self) {
+        let (now, updates) = (self.world.now(), rest::list::<Update>(&self.calm, None));
+        let waits = |update: &&Update| {
+            let reason = update.waits_for().map(|(reason, _)| reason);
+            let is_left = reason.is_some_and(|reason| LEFT_TO_SWEEP.contains(&reason));
+            !update.is_complete() && (is_left || rest::is_too_late(&self.calm, update))
+        };
+        let names: Vec<_> = updates.iter().filter(waits).map(|update| (update.namespace(), update.name_any())).collect();
+        for (namespace, name) in names {
+            let key = outside::key_in(&namespace.unwrap_or_default(), outside::UPDATE_KIND, &name);
+            self.plan(now, Event::Hint(Hint::new(key)));
+        }
     }
 
     /// The forwarder or the webhook sends a hint, sooner or later, or never.

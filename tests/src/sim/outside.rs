@@ -25,6 +25,7 @@ pub(super) const NAMESPACE: &str = "team";
 pub(super) const SERVICE: &str = "source-controller.flux-system";
 
 pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
+pub(super) const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
 /// The Secret that every Stack refers to.
 const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");

@@ -3,6 +3,7 @@
 use std::iter;
 
 use driftless_api::{Stack, Update, finalizer};
+use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
 use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
 use driftless_kubernetes::{Cluster, Object, Pages};
@@ -175,6 +176,15 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// Whether a reconciliation that was overtaken created an Update again: its Stack does not name it, and no outcome is recorded.
+pub(super) fn is_too_late(world: &World, update: &Update) -> bool {
+    let Some(stack) = update.stack(SYSTEM) else { return false };
+    let stack = world.drive(Cluster::get::<Stack>(world, &stack.namespace, &stack.name)).and_then(Result::ok).flatten();
+    let outcome = keys::run(CLUSTER, &update.uid().unwrap_or_default()).outcome();
+    let is_recorded = matches!(world.drive(world.exists(&outcome)), Some(Ok(true)));
+    !is_recorded && !stack.is_some_and(|stack| stack.names(&update.name_any()))
 }
 
 fn is_hostile(update: &Update) -> bool {
