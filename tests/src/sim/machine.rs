@@ -38,6 +38,8 @@ pub(super) const MAX_RUN_SECONDS: u32 = 900;
 pub(super) const COLLECT_SECONDS: i64 = 120;
 /// Lambda ends an invocation then.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
+/// The calls of a reconciliation take no longer than this where nothing holds them up.
+const LAST_CALLS: SignedDuration = SignedDuration::from_secs(20);
 /// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
 const VISIBILITY_SECONDS: u32 = 90;
 /// Invocations at a time.
@@ -455,7 +457,7 @@ impl Machine {
             Poll::Pending => {
                 let stalls = self.chances.strikes(function, Trouble::Stall);
                 let stall = if stalls { self.chances.dice(function, "stall time").seconds(50) } else { SignedDuration::ZERO };
-                self.invocations[i].wake = self.world.now() + stall;
+                self.invocations[i].wake = self.world.now() + stall.min(self.longest_stall(&self.invocations[i]));
             }
             Poll::Ready(ended) => {
                 let Invocation { who, message, .. } = self.invocations.swap_remove(i);
@@ -486,6 +488,15 @@ impl Machine {
                 runner.stop(self.world.now(), &mut self.ledger.borrow_mut(), &self.chances);
             }
         }
+    }
+
+    /// Without a sweep the reconciler is not held up beyond its time limit. A reconciliation that ends between its write of the Stack's status
+    /// and the release of the Update leaves the release to the sweep: the next one no longer sees the run.
+    fn longest_stall(&self, Invocation { function, began, .. }: &Invocation) -> SignedDuration {
+        if self.mode != Mode::Unswept || *function != "reconciler" {
+            return TIMEOUT;
+        }
+        (*began + TIMEOUT - LAST_CALLS).duration_since(self.world.now()).max(SignedDuration::ZERO)
     }
 
     fn end_early(&mut self, i: usize) {
