@@ -128,6 +128,8 @@ pub(super) struct Ledger {
     updates: HashMap<String, usize>,
     /// What they ask for, by name: one that was taken away before it began may be followed by another of that name.
     asked: HashMap<String, Asked>,
+    /// The names of Updates of Stacks that refresh first.
+    refreshes: HashSet<String>,
     /// The uids of the Updates whose task's capacity Spot took back.
     reclaimed: HashSet<String>,
     /// The names of Updates whose last task failed to start.
@@ -344,8 +346,7 @@ impl Ledger {
         self.change_runs(&stack_uid, generation, &request, &commit);
         if spec.refresh {
             // It is run for what is there and not for what is wanted; if it fails, another is.
-            let of_stack = |run: &&mut Run| run.stack.as_ref() == Some(&stack_uid);
-            self.runs.values_mut().filter(of_stack).for_each(|run| run.superseded = true);
+            self.supersede(&stack_uid);
             return None;
         }
         let state = Some((stack_uid, generation, request, commit, spec.operation, secret));
@@ -356,6 +357,12 @@ impl Ledger {
             .map(|run| run.update.clone());
         self.check(again.is_none(), || format!("2: {name} runs what {again:?} ran with success: {state:?}"));
         state
+    }
+
+    /// What a Stack ran so far may be run again.
+    fn supersede(&mut self, stack_uid: &str) {
+        let of_stack = |run: &&mut Run| run.stack.as_deref() == Some(stack_uid);
+        self.runs.values_mut().filter(of_stack).for_each(|run| run.superseded = true);
     }
 
     /// The value of its Secret that a Stack's last operation had.
@@ -467,6 +474,11 @@ impl Ledger {
         self.check(usize::try_from(last.failures).is_ok_and(|counted| counted <= failed), || {
             format!("10: lastUpdate of Stack {name} counts {} failures, and {failed} runs failed", last.failures)
         });
+        let is_news = self.last.get(&stack.uid).is_none_or(|before| before.name != last.name);
+        if is_news && last.state == LastUpdateState::Failed && self.refreshes.contains(&last.name) {
+            // It may have failed before it began. Its retry repeats what ran before the drift, without a refresh if drift is not watched any more.
+            self.supersede(&stack.uid);
+        }
         if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
             let counted = self.never_started.contains(&last.name) && last.failures > before.failures;
             self.check(!counted, || format!("10: a run of Stack {name} that never began is counted: {before:?} to {last:?}"));
@@ -528,6 +540,9 @@ impl Ledger {
             Some((ours.stack_generation?, ours.reconcile_request.clone().unwrap_or_default(), ours.commit.clone()?))
         }) {
             self.asked.insert(update.name_any(), asked);
+        }
+        if update.spec.refresh == Some(true) {
+            self.refreshes.insert(update.name_any());
         }
         // One that is created again by a look that was held up is the same run, and never begins.
         let order = self.updates.len();
