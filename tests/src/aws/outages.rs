@@ -91,8 +91,11 @@ impl Outages {
         fails.then(|| outage.clone())
     }
 
-    /// Kills the process that was started with this access key.
+    /// Kills the process that was started with this access key. One that was killed may have had more calls under way.
     pub fn kill(&self, access_key_id: &str) -> Result<()> {
+        if self.has_killed(access_key_id) {
+            return Ok(());
+        }
         let variable = format!("AWS_ACCESS_KEY_ID={access_key_id}");
         let has_key = |pid: &Pid| {
             let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap_or_default();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     interruption::intact,
     updates::ours,
-    world::{looked, nothing_was_given_up, s3, shared},
+    world::{alone, looked, nothing_was_given_up, s3, shared},
 };
 
 /// What another release might write: a field that this one does not know, and a version.
@@ -86,7 +86,8 @@ fn refusals(world: &Handle, function: &str) -> Result<usize> {
 
 #[tokio::test]
 async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result<()> {
-    let (world, _turn) = shared().await?;
+    // Every message that the function has in flight is delivered once more.
+    let (world, _alone) = alone().await?;
     let team = world.namespace("two-releases").await?;
     let hold = team.hold()?;
     team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
@@ -135,7 +136,8 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
 
 /// Waits with one delivery after another of the messages that failed.
 async fn delivered<T, F: Future<Output = Result<T>>>(team: &Namespace<'_>, function: &str, look: impl Fn() -> F) -> Result<T> {
-    ready::until_every(Duration::from_millis(500), &format!("the {function} acts"), RUN, async || {
+    // The fifth delivery is the last one: an invocation has time to end before the next.
+    ready::until_every(Duration::from_secs(5), &format!("the {function} acts"), RUN, async || {
         team.world.control.expire(function).await?;
         look().await
     })
