@@ -3,7 +3,7 @@
 use driftless_api::Update;
 use driftless_aws::Queues;
 use driftless_contract::{ObjectKey, Operation, RunHint, RunId, VERSION};
-use driftless_core::{Admissions, Applicant};
+use driftless_core::{Admissions, Applicant, run::WaitReason};
 use driftless_kubernetes::{Cluster, admissions};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -62,7 +62,7 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     let mut all = before.clone();
     let Err(words) = all.admit(settings.limits, &run.uid, applicant) else { return Ok(Offer { lease, before, after: all }) };
     if all == before {
-        return Err(Stop::wait("ConcurrencyLimit", words));
+        return Err(Stop::wait(WaitReason::ConcurrencyLimit, words));
     }
     admissions::write(ports.cluster, lease, &all).await?;
     // No more often than the entry is renewed: the hint is handled in the name of the holder's namespace.
@@ -73,5 +73,5 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
         let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
         ports.queues.run(&RunHint { version: VERSION, update, uid: Some(uid.clone()), hops: 0 }, 0).await?;
     }
-    Err(Stop::wait("ConcurrencyLimit", words))
+    Err(Stop::wait(WaitReason::ConcurrencyLimit, words))
 }

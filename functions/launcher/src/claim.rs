@@ -6,11 +6,11 @@ use driftless_contract::{
     Launch, ObjectKey, RunHint, RunId, VERSION,
     keys::{self, RunFolder},
 };
+use driftless_core::run::{AbandonReason, WaitReason};
 use driftless_kubernetes::{Cluster, Error, admissions};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{ResourceExt as _, core::ObjectMeta};
-
-use jiff::Timestamp;
 
 use crate::{Ports, Settings, Stop, close};
 
@@ -80,7 +80,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);
     if let Some(uid) = uid.as_ref().filter(|_| gives_way) {
         let folder = keys::run(&run.update.cluster, uid);
-        if !close(ports, &folder, None, now).await?
+        if !close(ports, &folder, &AbandonReason::Preempted, now).await?
             && let Some(task) = ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task)
         {
             ports.tasks.stop(&task, "another Update of its stack is to begin").await?;
@@ -100,5 +100,5 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
         }
     }
-    Err(Stop::wait(names::STACK_CLAIMED, format!("the Pulumi stack is in use by {by}")))
+    Err(Stop::wait(WaitReason::StackClaimed, format!("the Pulumi stack is in use by {by}")))
 }

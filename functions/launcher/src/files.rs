@@ -2,6 +2,7 @@
 
 use driftless_api::{FileSource, KeyToPath, MountedFiles, MountedObject};
 use driftless_contract::File;
+use driftless_core::run::WaitReason;
 use driftless_kubernetes::Cluster;
 
 use crate::{
@@ -38,7 +39,7 @@ pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[Moun
                 "{objects} {has} no file {sub_path:?}, the subPath of {:?}; the run starts when there is one",
                 mount.path
             );
-            return Err(Stop::wait("InputNotFound", message));
+            return Err(Stop::wait(WaitReason::InputNotFound, message));
         }
     }
     Ok(files.all)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use driftless_api::{MountedFiles, WorkspaceSpec};
 use driftless_contract::{ClusterAccess, Identity, ProjectedToken, VERSION, WebIdentity};
+use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Endpoint, Error};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -40,7 +41,7 @@ pub(crate) async fn account<C: Cluster>(
         let words = format!(
             "ServiceAccount {name:?} is not there; create it in the namespace {namespace:?}, or correct serviceAccountName"
         );
-        return Err(Stop::Wait("ServiceAccountNotFound", words));
+        return Err(Stop::Wait(WaitReason::ServiceAccountNotFound, words));
     };
     let annotation = |key: &str| found.annotations().get(key).cloned();
     let role = annotation(ROLE).map(|role| (role, annotation(AUDIENCE).unwrap_or_else(|| STS.into())));
@@ -48,7 +49,7 @@ pub(crate) async fn account<C: Cluster>(
         let words = format!(
             "ServiceAccount {name:?}: the annotation {ROLE} is {role:?}; write a role's ARN such as arn:aws:iam::123456789012:role/deploy, or remove it"
         );
-        return Err(Stop::Wait("ServiceAccountInvalid", words));
+        return Err(Stop::Wait(WaitReason::ServiceAccountInvalid, words));
     }
     let mut projected = BTreeMap::<_, Vec<_>>::new();
     for mount in mounted {
@@ -96,7 +97,7 @@ pub(crate) fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {
             let remedy = "to let runs be the ServiceAccounts of this namespace, bind the ClusterRole driftless:run-identity in it (infra/kubernetes/runs)";
-            Stop::Wait("ServiceAccountForbidden", format!("{message}; {remedy}"))
+            Stop::Wait(WaitReason::ServiceAccountForbidden, format!("{message}; {remedy}"))
         }
         error => error.into(),
     }

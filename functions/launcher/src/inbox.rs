@@ -1,18 +1,21 @@
 //! What a task is given: the inbox of its folder.
 
 use driftless_api::Update;
-use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
+    Config, ConfigValue, Identity, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
     keys::{self, TaskFolder},
     to_json,
 };
+use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
-    Error, Ports, Settings, Stop, identity,
+    Error, Ports, Settings, Stop,
+    facts::Run,
+    identity,
     request::Request,
     spec::{self, Seal},
     status::show_running,
@@ -105,49 +108,50 @@ async fn take_back<C, O: Objects, Q, T>(
     Ok(over)
 }
 
-/// Fills the folder of a task that owns a run, if its launch stopped before that, and renews its tokens. Reads the request from the launch
-/// record, because the Update may have changed.
-pub(crate) async fn tend<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+/// What a task that owns a run needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Supply {
+    pub(crate) fill: bool,
+    pub(crate) renew: bool,
+}
+
+/// Gives a task that owns a run what it needs. The request comes from the launch record, because the Update may have changed.
+pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
-    update: &Update,
-    launch: Option<&Launch>,
-    task: &str,
+    run: &Run,
+    needs: Supply,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Some((launch, request)) = launch.and_then(|launch| Some((launch, Request::recorded(launch)?))) else {
-        tracing::warn!(update = %hint.update, "run has no readable launch record; its task gets no spec and no new tokens");
-        return Ok(());
-    };
-    let folder = keys::task(&settings.task_role_id, task);
-    if ports.objects.exists(&folder.result()).await? {
-        return Ok(());
-    }
-    let has_spec = ports.objects.exists(&folder.spec()).await?;
+    let (Some(launch), Some(task)) = (&run.launch, run.task.as_deref()) else { return Ok(()) };
+    let Some(request) = Request::recorded(launch) else { return Ok(()) };
+    let update = &run.update;
     let done = async {
-        if has_spec {
+        if needs.renew {
             return renew(ports, settings, hint, update, &request, task, now).await;
         }
-        // A launch ended between the ticket and this.
+        if !needs.fill {
+            return Ok(());
+        }
         let prepared = spec::prepare(ports, settings, hint, update, &request, now).await?;
         if prepared.run != launch.run {
-            return Err(Stop::wait("InputsChanged", "inputs name another backend or project than the launch record"));
+            return Err(Stop::wait(WaitReason::InputsChanged, "inputs name another backend or project than the launch record"));
         }
         fill(ports, settings, update, &prepared, task, now).await.map(drop)
     };
     match done.await {
         Ok(()) => show_running(ports, settings, hint, update, task, now).await,
         Err(Stop::Fail(error)) => Err(error),
-        // The task gives up by itself when nothing comes, and is recorded as such.
+        // The task ends by itself when nothing comes, and is recorded as such.
         Err(Stop::Wait(reason, message)) => {
-            tracing::warn!(update = %hint.update, reason, message, "cannot give the task what it needs");
+            tracing::warn!(update = %hint.update, %reason, message, "cannot give the task what it needs");
             Ok(())
         }
     }
 }
 
-/// Gives a task new tokens before the ones that it has expire.
+/// Gives a task new tokens.
 async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -158,11 +162,6 @@ async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Stop> {
     let folder = keys::task(&settings.task_role_id, task);
-    let written = ports.objects.modified(&folder.identity()).await?;
-    let is_old = written.is_some_and(|at| identity::is_old(settings.token_seconds, at, now));
-    if !is_old || !matches!(ports.tasks.state(task).await?, TaskState::Alive { .. }) {
-        return Ok(());
-    }
     let snapshot = spec::snapshot(ports, hint, update, request, now).await?;
     let mounted = snapshot.workspace.mounted_files(&snapshot.at).map_err(Stop::invalid)?;
     let account = identity::account(ports.cluster, &snapshot.namespace, &snapshot.workspace, &mounted).await?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Error};
 use k8s_openapi::{
     ByteString,
@@ -116,7 +117,7 @@ fn refused(error: Error) -> Stop {
         Error::Permanent { message, .. } => {
             let remedy =
                 "to let runs come from this namespace, bind the ClusterRole driftless:run-inputs in it (infra/kubernetes/runs)";
-            Stop::wait("InputForbidden", format!("{message}; {remedy}"))
+            Stop::wait(WaitReason::InputForbidden, format!("{message}; {remedy}"))
         }
         error => error.into(),
     }
@@ -136,12 +137,12 @@ fn missing(kind: Kind, name: &str, key: Option<&str>) -> Stop {
         Some(key) => format!("{kind:?} {name:?} has no key {key:?}"),
         None => format!("{kind:?} {name:?} is not there"),
     };
-    Stop::wait("InputNotFound", format!("{message}; the run starts when it is"))
+    Stop::wait(WaitReason::InputNotFound, format!("{message}; the run starts when it is"))
 }
 
 fn text(kind: Kind, name: &str, key: &str, value: &[u8]) -> Result<String, Stop> {
     String::from_utf8(value.to_vec()).map_err(|_| {
         let what = "the value is not UTF-8 text; neither an environment variable nor Pulumi config can hold it";
-        Stop::wait("InputNotFound", format!("{kind:?} {name:?}, key {key:?}: {what}"))
+        Stop::wait(WaitReason::InputNotFound, format!("{kind:?} {name:?}, key {key:?}: {what}"))
     })
 }

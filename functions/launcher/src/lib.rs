@@ -2,11 +2,12 @@
 //! launch down, calls `RunTask`, makes the task the run's owner, and gives it what it is to do. Each step is written down before the
 //! next, so that another launch of the same Update goes on where this one ended.
 //!
-//! It does not decide whether to run: an Update of a Stack runs only while the Stack names it.
+//! Whether a run starts, waits or is abandoned is decided by `driftless_core::run`; [`facts`] reads what that depends on.
 
 mod admission;
 mod claim;
 mod compare;
+mod facts;
 mod files;
 mod identity;
 mod inbox;
@@ -18,16 +19,21 @@ mod spec;
 mod status;
 mod workspace;
 
-use driftless_api::{DriftlessUpdate, PodFields, Stack, Update, finalizer};
+use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
     Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
-use driftless_core::{Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces, start_backoff};
+use driftless_core::{
+    Architecture, DefaultSize, Limits, TaskShape, WatchNamespaces,
+    run::{AbandonReason, Block, RunPlan, WaitReason, plan_run, run_violations},
+    start_backoff,
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
-use inbox::{fill, tend};
+use facts::Run;
+use inbox::{Supply, fill, supply};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use request::Request;
@@ -36,12 +42,8 @@ use status::{set_status, show_running};
 
 /// An Update that waits is looked at again after this long.
 const WAIT_SECONDS: u16 = 15;
-/// The sweep hints an Update that is older than this once a minute.
-const SWEPT_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// By then the sweep has begun another row of looks: each goes on by itself, and there would be more and more of them.
 const WAIT_HOPS: u8 = 8;
-/// An Update of a Stack that does not name it was created too late. One that is older than this is given up.
-const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
 /// What the launcher works with, for one cluster.
 #[derive(Debug)]
@@ -113,28 +115,21 @@ impl Error {
     }
 }
 
-/// The reason of an Update whose spec cannot be run.
-const INVALID: &str = "SpecInvalid";
-/// The reason of an Update for which there is no task for want of capacity, because of a quota, or because AWS throttles.
-const NOT_STARTED: &str = "TaskNotStarted";
-/// The reason of an Update for which there is no task because of the installation or the account.
-const REFUSED: &str = "TaskRefused";
-
 /// Why a launch goes no further.
 enum Stop {
-    /// Not now: the reason and the words of the Update's condition.
-    Wait(&'static str, String),
+    /// Not now: the reason and the message of the Update's condition.
+    Wait(WaitReason, String),
     /// It failed.
     Fail(Error),
 }
 
 impl Stop {
-    fn wait(reason: &'static str, message: impl Into<String>) -> Self {
+    fn wait(reason: WaitReason, message: impl Into<String>) -> Self {
         Self::Wait(reason, message.into())
     }
 
     fn invalid(message: impl Into<String>) -> Self {
-        Self::wait(INVALID, message)
+        Self::wait(WaitReason::SpecInvalid, message)
     }
 }
 
@@ -201,99 +196,58 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         _ => {}
     }
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
-    let folder = keys::run(&key.cluster, &update.uid().unwrap_or_default());
-    if ports.objects.exists(&folder.outcome()).await? {
-        // Also if all is done by its status: a launch that was overtaken may have taken the claim or written a spec after that.
-        return tell_recorder(ports, hint, &update).await;
-    }
-    if update.is_complete() && !is_ours(ports, settings, &update, &folder).await? {
-        // Another operator's.
-        return Ok(());
-    }
-    if let Some(owner) = ports.objects.read(&folder.owner()).await? {
-        match owner.task {
-            Some(task) if update.metadata.deletion_timestamp.is_some() => {
-                ports.tasks.stop(&task, "Update was deleted").await?;
-            }
-            Some(task) => {
-                let launch = ports.objects.read(&folder.launch()).await?;
-                tend(ports, settings, hint, &update, launch.as_ref(), &task, now).await?;
-            }
-            None => {}
+    let mut run = Run::new(settings, hint, update, now);
+    loop {
+        let plan = match plan_run(&run.facts, now) {
+            Ok(plan) => plan,
+            Err(need) if run.read(ports, settings, need, now).await? => continue,
+            Err(_) => break,
+        };
+        let rules = run_violations(&run.facts, &plan);
+        debug_assert_eq!(rules, [""; 0], "{key}");
+        if !rules.is_empty() {
+            tracing::error!(update = %key, ?rules, "plan refused: it breaks rules");
+            metrics::count_one(Metric::RefusedPlans, "launcher", &key.cluster, key, now);
+            return Ok(());
         }
-        return tell_recorder(ports, hint, &update).await;
-    }
-    let stack = update.stack(&settings.system_namespace);
-    let names_stack = stack.is_some();
-    let namespace = stack.as_ref().map_or(&key.namespace, |stack| &stack.namespace);
-    if !settings.watch().is_ours(ports.cluster, namespace).await? {
-        // Nothing begins. What a launch that did not come to its end may hold is given back.
-        let is_recorded = ports.objects.exists(&folder.launch()).await?;
-        return if is_recorded { give_up(ports, hint, &update, &folder, now).await } else { Ok(()) };
-    }
-    let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-    let (standing, stack) = standing(ports, settings, &update).await?;
-    if standing == Standing::Foreign && update.is_complete() && !finalizer::is_on(&update) {
-        // History: what the bucket had of it has expired.
-        return Ok(());
-    }
-    // One that another operator made for a Stack and did not end is nobody's now.
-    let inherited = update.spec.driftless.is_none() && names_stack;
-    if update.metadata.deletion_timestamp.is_some() || inherited || standing == Standing::Foreign && age > ABANDONED_AFTER {
-        return give_up(ports, hint, &update, &folder, now).await;
-    }
-    if standing == Standing::Foreign {
-        tracing::info!(update = %key, "not launched: its Stack does not name it as its current Update");
-        return Ok(());
-    }
-    if standing == Standing::Suspended {
-        if claim::is_held(ports, settings, &folder).await? {
-            return give_up(ports, hint, &update, &folder, now).await;
-        }
-        let message = "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run";
-        return set_status(ports, settings, hint, &update, |update| update.set_waiting("StackSuspended", message, now)).await;
-    }
-    let recorded = ports.objects.read(&folder.launch()).await?;
-    let refused = recorded.as_ref().and_then(|record| record.refused);
-    if standing == Standing::Outdated && refused.is_some() {
-        return give_up(ports, hint, &update, &folder, now).await;
-    }
-    let since = recorded.as_ref().map(|record| record.refused.map_or(now, |refused| refused.since));
-    match launch(ports, settings, hint, &update, stack.as_ref(), recorded, now).await {
-        Ok(()) => Ok(()),
-        Err(Stop::Fail(error)) => Err(error),
-        Err(Stop::Wait(reason, message)) => {
-            tracing::info!(update = %key, reason, message, "waiting");
-            let fields = [("cluster", key.cluster.as_str()), ("reason", reason), ("update", &key.to_string())];
-            metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
-            if standing == Standing::Outdated {
-                return give_up(ports, hint, &update, &folder, now).await;
+        tracing::info!(update = %key, ?plan, "planned");
+        match plan {
+            RunPlan::Start => match launch(ports, settings, hint, &run, now).await {
+                Ok(Launched::Here) => return Ok(()),
+                Ok(Launched::Elsewhere) => break,
+                Ok(Launched::Blocked(block)) => run.facts.block = Some(block),
+                Err(Stop::Wait(reason, message)) => {
+                    run.facts.block = Some(Block::Wait { reason, message, is_of_inputs: false });
+                }
+                Err(Stop::Fail(error)) => return Err(error),
+            },
+            RunPlan::Wait { reason, message, requeue } => {
+                let fields = [("cluster", key.cluster.as_str()), ("reason", reason.as_str()), ("update", &key.to_string())];
+                metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
+                set_status(ports, settings, hint, &run.update, |update| update.set_waiting(reason, &message, now)).await?;
+                return match requeue.filter(|_| hint.hops < WAIT_HOPS) {
+                    Some(seconds) => look_later(ports.queues, hint, seconds).await,
+                    None => Ok(()),
+                };
             }
-            let next = next_try(reason, since, age, now);
-            let message = match (reason, next) {
-                (INVALID, _) => message,
-                (NOT_STARTED | REFUSED, Some(seconds)) => format!("{message}; next try in {seconds}s"),
-                _ => format!("{message}; next try within 1m"),
-            };
-            set_status(ports, settings, hint, &update, |update| update.set_waiting(reason, &message, now)).await?;
-            match next.filter(|_| hint.hops < WAIT_HOPS) {
-                Some(seconds) => look_later(ports.queues, hint, seconds).await,
-                None => Ok(()),
+            RunPlan::Leave if run.facts.owner.flatten().is_none() => return Ok(()),
+            RunPlan::Supply { fill, renew } => {
+                supply(ports, settings, hint, &run, Supply { fill, renew }, now).await?;
+                break;
             }
+            RunPlan::Stop(why) => {
+                ports.tasks.stop(run.task.as_deref().unwrap_or_default(), &why).await?;
+                break;
+            }
+            RunPlan::Abandon(reason) => {
+                close(ports, &run.folder, &reason, now).await?;
+                break;
+            }
+            RunPlan::Leave | RunPlan::Conclude(_) | RunPlan::Publish => break,
         }
     }
-}
-
-/// Returns after how many seconds a waiting Update is reconciled again; `None` leaves that to the sweep.
-fn next_try(reason: &str, refused_since: Option<Timestamp>, age: SignedDuration, now: Timestamp) -> Option<u16> {
-    match (reason, refused_since) {
-        // Only a change of the Update or its Stack ends this, and that is an event.
-        (INVALID, _) => None,
-        (NOT_STARTED | REFUSED, Some(since)) => u16::try_from(start_backoff(since, now).as_secs()).ok(),
-        // There is no task definition, so that no launch record says since when.
-        (NOT_STARTED | REFUSED, None) => (age < SWEPT_AFTER).then_some(WAIT_SECONDS),
-        _ => Some(WAIT_SECONDS),
-    }
+    // Also of a run whose status says that it has ended: a launch that was overtaken may have taken the claim or written a spec since.
+    tell_recorder(ports, hint, &run.update).await
 }
 
 async fn tell_recorder<C, O, Q: Queues, T>(
@@ -307,132 +261,68 @@ async fn tell_recorder<C, O, Q: Queues, T>(
     Ok(())
 }
 
-/// Gives a run up that no task owns, and has that recorded.
-async fn give_up<C, O: Objects, Q: Queues, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    hint: &LaunchHint,
-    update: &Update,
-    folder: &RunFolder,
-    now: Timestamp,
-) -> Result<(), Error> {
-    close(ports, folder, None, now).await?;
-    tell_recorder(ports, hint, update).await
-}
-
-/// Closes a run that no task owns: whoever comes later starts nothing. `refused` is why its Update cannot be run, if that is the cause.
-/// `false` if it has an owner.
+/// Closes a run that no task owns, so that no task ever does. `false` if it has an owner.
 async fn close<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     folder: &RunFolder,
-    refused: Option<String>,
+    reason: &AbandonReason,
     now: Timestamp,
 ) -> Result<bool, Error> {
-    let closed = Owner { version: VERSION, task: None, refused, at: now };
+    let closed = Owner { version: VERSION, task: None, refused: Some(reason.to_string()), at: now };
     Ok(ports.objects.write_once(&folder.owner(), &closed).await?)
 }
 
-/// Only S3 says that such an Update is over: what its status says may be anybody's word.
-async fn is_ours<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-    folder: &RunFolder,
-) -> Result<bool, Error> {
-    let made = match update.stack(&settings.system_namespace) {
-        Some(_) => update.spec.driftless.as_ref().is_some_and(|ours| ours.stack_generation.is_some()),
-        None => spec::is_kept(update),
-    };
-    Ok(made || ports.objects.exists(&folder.launch()).await?)
-}
-
-/// Whether an Update is to be run.
-#[derive(Clone, Copy, PartialEq)]
-enum Standing {
-    /// Its Stack names it, or it has none.
-    Current,
-    /// Its Stack names it and asks for something else by now: once it cannot begin, it need not.
-    Outdated,
-    /// Its Stack names it and is suspended.
-    Suspended,
-    /// Its Stack does not name it.
-    Foreign,
-}
-
-/// The standing of an Update, and the Stack that it is of: the one that the cluster has, not the one that the Update names.
-async fn standing<C: Cluster, O, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
-    update: &Update,
-) -> Result<(Standing, Option<Stack>), Error> {
-    let Some(owner) = update.stack(&settings.system_namespace) else { return Ok((Standing::Current, None)) };
-    let stack = ports.cluster.get::<Stack>(&owner.namespace, &owner.name).await?;
-    let named = stack.as_ref().is_some_and(|stack| stack.names(&update.name_any()));
-    let run = stack.as_ref().and_then(|stack| update.run_of(&stack.uid().unwrap_or_default(), &settings.system_namespace));
-    let standing = match run.filter(|_| named) {
-        Some(_) if stack.as_ref().is_some_and(Stack::is_suspended) => Standing::Suspended,
-        Some(run) if stack.as_ref().and_then(|stack| stack.metadata.generation) == Some(run.generation) => Standing::Current,
-        Some(_) => Standing::Outdated,
-        None => Standing::Foreign,
-    };
-    Ok((standing, stack))
+/// What came of a try to start a run's task.
+enum Launched {
+    /// A task has all that it needs.
+    Here,
+    /// Another launch was quicker, or the run has ended: the recorder goes on.
+    Elsewhere,
+    /// No task was started.
+    Blocked(Block),
 }
 
 async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
-    update: &Update,
-    stack: Option<&Stack>,
-    recorded: Option<Launch>,
+    run: &Run,
     now: Timestamp,
-) -> Result<(), Stop> {
-    let folder = &keys::run(&hint.update.cluster, &update.uid().unwrap_or_default());
+) -> Result<Launched, Stop> {
+    let Run { update, folder, stack, .. } = run;
+    let recorded = run.launch.as_ref().and_then(|record| Some((record.clone(), Request::recorded(record)?)));
     let mut offer = None;
     let request = match &recorded {
-        None => match Request::of(settings, update, stack) {
+        None => match Request::of(settings, update, stack.as_ref()) {
             Ok(request) => request,
-            // As in PKO: its end says what is wrong, and the user makes another one.
-            Err(why) if stack.is_none() => {
-                let why = format!("{why}; this Update is not run, create another one");
-                close(ports, folder, Some(why), now).await?;
-                return Ok(tell_recorder(ports, hint, update).await?);
-            }
-            // An edit of the Stack ends this.
-            Err(why) => return Err(Stop::invalid(why)),
+            Err(why) => return Ok(Launched::Blocked(Block::Invalid(why))),
         },
-        Some(record) => match Request::recorded(record) {
-            Some(request) => {
-                // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
-                claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
-                if settings.limits.any() {
-                    offer = Some(admission::ask(ports, settings, update, &record.run, &request, now).await?);
-                }
-                request
+        Some((record, request)) => {
+            // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
+            claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
+            if settings.limits.any() {
+                offer = Some(admission::ask(ports, settings, update, &record.run, request, now).await?);
             }
-            None => return Ok(give_up(ports, hint, update, folder, now).await?),
-        },
+            request.clone()
+        }
     };
     let prepared = match spec::prepare(ports, settings, hint, update, &request, now).await {
-        // What it reads went away. Others need not wait for that.
-        Err(Stop::Wait(reason, message)) if claim::is_held(ports, settings, folder).await? => {
-            tracing::info!(update = %hint.update, reason, message, "given up: it holds its stack and cannot begin");
-            return Ok(give_up(ports, hint, update, folder, now).await?);
-        }
-        Err(stop) => {
-            if let (Stop::Wait(..), Some(offer)) = (&stop, offer) {
+        Ok(prepared) => prepared,
+        Err(Stop::Wait(reason, message)) => {
+            if let Some(offer) = offer {
                 offer.decline(ports.cluster, &update.uid().unwrap_or_default(), now).await;
             }
-            return Err(stop);
+            return Ok(Launched::Blocked(Block::Wait { reason, message, is_of_inputs: true }));
         }
-        Ok(prepared) => prepared,
+        Err(Stop::Fail(error)) => return Err(Stop::Fail(error)),
     };
     let kept = match &prepared.kept {
         Some(ours) => Some(keep(ports.cluster, update, ours).await?),
         None => None,
     };
     let update = kept.as_ref().unwrap_or(update);
-    // The claim is in the record before it is taken, and a run that was given up before takes none: the recorder knows what to give back.
-    let (record, is_same) = if let Some(record) = recorded {
+    // The claim is in the record before it is taken, and a run that was abandoned before takes none: the recorder knows what to give back.
+    let (record, is_same) = if let Some((record, _)) = recorded {
         (record, true)
     } else {
         // The spec includes the snapshot that `keep` wrote.
@@ -443,15 +333,14 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         (record, is_same)
     };
     if !is_same || record.run != prepared.run {
-        tracing::info!(update = %hint.update, "given up: what it reads names another backend or project than when it was recorded");
-        return Ok(give_up(ports, hint, update, folder, now).await?);
+        return Ok(Launched::Blocked(Block::OtherProject));
     }
     if ports.objects.exists(&folder.owner()).await? {
-        return Ok(tell_recorder(ports, hint, update).await?);
+        return Ok(Launched::Elsewhere);
     }
     if record.refused.is_some_and(|Refused { since, last }| now < last + start_backoff(since, last)) {
         // The last try has requeued the Update for the next one.
-        return Ok(());
+        return Ok(Launched::Here);
     }
     let is_check = prepared.spec.preview_only;
     if settings.limits.any() {
@@ -464,7 +353,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let task = match start(ports, &record, folder, now).await {
         Err(Stop::Wait(..)) if ports.objects.exists(&folder.owner()).await? => {
             // Another launch was quicker, and its run may be over: then the recorder gives back what this one just took.
-            return Ok(tell_recorder(ports, hint, update).await?);
+            return Ok(Launched::Elsewhere);
         }
         started => started?,
     };
@@ -475,16 +364,16 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         let fields = [("cluster", hint.update.cluster.as_str()), ("update", &hint.update.to_string())];
         metrics::emit(&[(Metric::StartDelay, waited.as_secs_f64().max(0.0))], &fields, now);
     } else if ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task).as_ref() != Some(&task) {
-        // Another task owns the run, or it was given up: this one never gets anything to do.
+        // Another task owns the run, or it was abandoned: this one never gets anything to do.
         ports.tasks.stop(&task, "another task owns this run").await?;
-        return Ok(tell_recorder(ports, hint, update).await?);
+        return Ok(Launched::Elsewhere);
     }
     if !fill(ports, settings, update, &prepared, &task, now).await? {
-        return Ok(tell_recorder(ports, hint, update).await?);
+        return Ok(Launched::Elsewhere);
     }
     show_running(ports, settings, hint, update, &task, now).await?;
     tracing::info!(update = %hint.update, task, "launched");
-    Ok(())
+    Ok(Launched::Here)
 }
 
 /// The task of a launch record. That there is none, for want of capacity or because of a quota, is nothing that the user could mend.
@@ -497,7 +386,7 @@ async fn start<C, O: Objects, Q, T: Tasks>(
     let (attempt, stop) = match ports.tasks.run(record).await {
         Ok(Started::Task { arn }) => return Ok(arn),
         Ok(Started::Refused { why }) => {
-            (record.attempt + 1, Stop::wait(NOT_STARTED, format!("ECS did not start the task: {why}")))
+            (record.attempt + 1, Stop::wait(WaitReason::TaskNotStarted, format!("ECS did not start the task: {why}")))
         }
         // It may have started one: the next try asks with the same token.
         Err(error) => (record.attempt, not_started(error)),
@@ -514,12 +403,12 @@ async fn start<C, O: Objects, Q, T: Tasks>(
 pub(crate) fn not_started(error: driftless_aws::Error) -> Stop {
     match error {
         driftless_aws::Error::Transient { message, .. } => {
-            Stop::wait(NOT_STARTED, format!("ECS did not start the task: {message}"))
+            Stop::wait(WaitReason::TaskNotStarted, format!("ECS did not start the task: {message}"))
         }
         driftless_aws::Error::Invalid { message, .. } => Stop::invalid(format!("ECS refuses the task definition: {message}")),
         driftless_aws::Error::Permanent { call, message } => {
             tracing::error!(call, message, "ECS refuses to start tasks");
-            Stop::wait(REFUSED, format!("ECS refuses to start the task: {message}"))
+            Stop::wait(WaitReason::TaskRefused, format!("ECS refuses to start the task: {message}"))
         }
     }
 }

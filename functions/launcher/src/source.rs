@@ -8,11 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{Error, Ports};
 
-/// The `waitingReason` of an Update, and the reason of a Workspace that is not ready, while the source is fetched.
-pub(crate) const NOT_FETCHED: &str = "SourceNotFetched";
-/// The same when it cannot be.
-pub(crate) const UNAVAILABLE: &str = "SourceUnavailable";
-
 /// A tree that was asked for so long ago is asked for again: whoever asks gets one that is kept for as long as this at least.
 const RECENT: SignedDuration = SignedDuration::from_hours(12);
 

@@ -9,7 +9,7 @@ use driftless_contract::{
     RunSource, RunSpec, SealedInputs, StackId, VERSION,
     keys::{self, TreeFolder},
 };
-use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository};
+use driftless_core::{TaskShape, git_variables, invalid_digest, invalid_object, repository, run::WaitReason};
 use driftless_kubernetes::Cluster;
 use driftless_source::Manifest;
 use jiff::{SignedDuration, Timestamp};
@@ -124,7 +124,7 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
     let Some(found) = ports.cluster.get::<Workspace>(&namespace, name).await? else {
         let words =
             format!("Workspace {name:?} is not there; create it in the namespace {namespace:?}, or correct spec.workspaceName");
-        return Err(Stop::Wait("WorkspaceNotFound", words));
+        return Err(Stop::Wait(WaitReason::WorkspaceNotFound, words));
     };
     let of = format!("Workspace {name:?}");
     let fetched = match found.own_source().map_err(|words| Stop::invalid(format!("{of}: {words}")))? {
@@ -134,8 +134,8 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
             let since = update.creation_timestamp().map_or(now, |created| created.0 + SignedDuration::from_secs(1));
             match source::look(ports, &key, hint.hops, &own, Some(since), now).await? {
                 Source::There(artifact) => Some(fetched(name, &own, artifact)),
-                Source::Fetching(words) => return Err(Stop::Wait(source::NOT_FETCHED, format!("{of}: {words}"))),
-                Source::Failed { words, .. } => return Err(Stop::Wait(source::UNAVAILABLE, format!("{of}: {words}"))),
+                Source::Fetching(words) => return Err(Stop::Wait(WaitReason::SourceNotFetched, format!("{of}: {words}"))),
+                Source::Failed { words, .. } => return Err(Stop::Wait(WaitReason::SourceUnavailable, format!("{of}: {words}"))),
             }
         }
         None => None,
@@ -164,11 +164,6 @@ fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: FetchedArtifact) -> (
     (artifact.revision, tree)
 }
 
-/// Whether an Update that a user made has its snapshot and our finalizer.
-pub(crate) fn is_kept(update: &Update) -> bool {
-    update.spec.driftless.is_some() && finalizer::is_on(update)
-}
-
 /// The spec of a Workspace as a run has it, and the tree that a Stack's has. What its own source is says [`Workspace::own_source`].
 pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
     let mut spec = workspace.spec;
@@ -189,7 +184,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let key = &hint.update;
     let asked = &request.spec;
     let Snapshot { ours, workspace, at, namespace } = snapshot(ports, hint, update, request, now).await?;
-    let kept = (request.stack.is_none() && !is_kept(update)).then(|| ours.clone());
+    let kept = (request.stack.is_none() && !(update.spec.driftless.is_some() && finalizer::is_on(update))).then(|| ours.clone());
     settings.pod_fields.check(&workspace.pod_only(&at)).map_err(Stop::invalid)?;
     let shape = workspace.shape(&at, settings.default_size).map_err(Stop::invalid)?;
     let operation = request.operation;
@@ -212,7 +207,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
             let Some(SealedInputs { env, config, files, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
                 return Err(Stop::Wait(reason, words));
             };
-            tracing::info!(update = %update.name_any(), reason, words, "destroying with the sealed inputs of an earlier run");
+            tracing::info!(update = %update.name_any(), %reason, words, "destroying with the sealed inputs of an earlier run");
             Read { env, config, files }
         }
         read => read?,
@@ -327,7 +322,7 @@ async fn source<C, O: Objects, Q: Queues, T>(
             "the tree of {} {:?} with the digest {digest} is not stored; it was asked for again, which helps while the source still offers it",
             source.kind, source.name
         );
-        return Err(Stop::Wait("TreeNotFound", words));
+        return Err(Stop::Wait(WaitReason::TreeNotFound, words));
     };
     let dir = tree.dir.clone().unwrap_or_default();
     let project = project_of(ports, &folder, &manifest, &dir).await?;

@@ -3,12 +3,13 @@
 use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::LaunchHint;
+use driftless_core::run::WaitReason;
 use driftless_kubernetes::{Cluster, Pages};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
-    Error, INVALID, NOT_STARTED, Ports, REFUSED, Settings, Stop, WAIT_HOPS, WAIT_SECONDS, definition, identity, look_later,
+    Error, Ports, Settings, Stop, WAIT_HOPS, WAIT_SECONDS, definition, identity, look_later,
     source::{self, Source},
     spec,
 };
@@ -33,12 +34,12 @@ pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         Err(Stop::Wait(reason, message)) => (Err((reason, message)), None),
         Err(Stop::Fail(error)) => return Err(error),
     };
-    let lacks_account = matches!(definition, Err(("ServiceAccountNotFound" | "ServiceAccountForbidden", _)));
-    let lacks_definition = matches!(definition, Err((NOT_STARTED | REFUSED, _)));
+    let lacks_account = matches!(definition, Err((WaitReason::ServiceAccountNotFound | WaitReason::ServiceAccountForbidden, _)));
+    let lacks_definition = matches!(definition, Err((WaitReason::TaskNotStarted | WaitReason::TaskRefused, _)));
     let (ready, passes) = match (&definition, &source) {
         (Err((reason, message)), _) => (Err((*reason, message.as_str())), lacks_account || lacks_definition),
-        (Ok(_), Some(Source::Fetching(words))) => (Err((source::NOT_FETCHED, words.as_str())), true),
-        (Ok(_), Some(Source::Failed { words, terminal })) => (Err((source::UNAVAILABLE, words.as_str())), !terminal),
+        (Ok(_), Some(Source::Fetching(words))) => (Err((WaitReason::SourceNotFetched, words.as_str())), true),
+        (Ok(_), Some(Source::Failed { words, terminal })) => (Err((WaitReason::SourceUnavailable, words.as_str())), !terminal),
         (Ok(definition), Some(Source::There(_)) | None) => (Ok(definition.as_str()), false),
     };
     let changed = workspace.set_ready(ready, passes, now);
@@ -61,17 +62,13 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     workspace: &Workspace,
     now: Timestamp,
 ) -> Result<(String, Option<Source>), Stop> {
-    let invalid = |words| Stop::Wait("InvalidSpec", words);
-    let own = workspace.own_source().map_err(invalid)?;
+    let own = workspace.own_source().map_err(Stop::invalid)?;
     let (spec, _) = spec::runnable(workspace.clone());
-    settings.pod_fields.check(&spec.pod_only("spec")).map_err(invalid)?;
-    let shape = spec.shape("spec", settings.default_size).map_err(invalid)?;
-    let mounted = spec.mounted_files("spec").map_err(invalid)?;
+    settings.pod_fields.check(&spec.pod_only("spec")).map_err(Stop::invalid)?;
+    let shape = spec.shape("spec", settings.default_size).map_err(Stop::invalid)?;
+    let mounted = spec.mounted_files("spec").map_err(Stop::invalid)?;
     identity::account(ports.cluster, &hint.update.namespace, &spec, &mounted).await?;
-    let definition = definition(ports.tasks, settings, shape).await.map_err(|stop| match stop {
-        Stop::Wait(INVALID, words) => invalid(words),
-        other => other,
-    })?;
+    let definition = definition(ports.tasks, settings, shape).await?;
     let source = match own {
         Some(own) => Some(source::look(ports, &hint.update, hint.hops, &own, None, now).await?),
         None => None,
@@ -87,8 +84,8 @@ async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: 
     let mut woken = 0;
     // The status may be anybody's word: it leads to a look and to nothing else.
     let waits = |update: &Update| {
-        let reason = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.waiting_reason.as_deref());
-        matches!(reason, Some(source::NOT_FETCHED | source::UNAVAILABLE)) && !update.is_complete()
+        let reason = update.waits_for().and_then(|(reason, _)| reason);
+        matches!(reason, Some(WaitReason::SourceNotFetched | WaitReason::SourceUnavailable)) && !update.is_complete()
     };
     while let Some(page) = pages.next().await? {
         for update in page.iter().filter(|update| waits(update)) {
@@ -150,12 +147,12 @@ mod tests {
         let project = json!({ "name": "shop", "runtime": "yaml" });
         let with = |fields: Value| driftless_api::merge(json!({ "projectInfo": project }), &fields);
         for (spec, reason, words, stalled) in [
-            (json!({}), "InvalidSpec", "no source; set one of spec.git", true),
-            (json!({ "git": { "ref": "v1" } }), "InvalidSpec", "spec.git.url is missing", true),
+            (json!({}), "SpecInvalid", "no source; set one of spec.git", true),
+            (json!({ "git": { "ref": "v1" } }), "SpecInvalid", "spec.git.url is missing", true),
             (json!({ "git": { "url": "u" } }), "SourceNotFetched", "fetching spec.git at HEAD", false),
             (json!({ "git": { "url": "u", "ref": "v1" } }), "SourceNotFetched", "fetching spec.git at v1", false),
-            (with(json!({ "securityProfile": "none" })), "InvalidSpec", "spec.securityProfile is \"none\"", true),
-            (with(json!({ "resources": { "limits": { "cpu": "99" } } })), "InvalidSpec", "spec.resources", true),
+            (with(json!({ "securityProfile": "none" })), "SpecInvalid", "spec.securityProfile is \"none\"", true),
+            (with(json!({ "resources": { "limits": { "cpu": "99" } } })), "SpecInvalid", "spec.resources", true),
             (with(json!({ "serviceAccountName": "gone" })), "ServiceAccountNotFound", "\"gone\" is not there", false),
         ] {
             let (conditions, definition) = status(&spec, "Other");

@@ -10,10 +10,14 @@ mod carry_out;
 mod fan_out;
 mod load;
 
-use driftless_api::{PodFields, Source, Stack, StackReference, Update, finalizer};
+use driftless_api::{PodFields, Source, Stack, StackReference, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
-use driftless_core::{Retention, WatchNamespaces, decide, violations};
+use driftless_core::{
+    Retention, WatchNamespaces, decide,
+    run::{Need, RunFacts, UpdateEffect, plan_update},
+    violations,
+};
 use driftless_kubernetes::{Cluster, Pages, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
@@ -190,7 +194,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, 
     hint_stacks(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name)).await
 }
 
-/// An Update changed: its run may want to be started, stopped or recorded, its Stack may wait for it, and its time may be over.
+/// An Update changed, or is due.
 async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -199,55 +203,53 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
     let Some(update) = ports.cluster.get::<Update>(&hint.object.namespace, &hint.object.name).await? else {
         return Ok(());
     };
+    let known = update.facts(ports.settings.system_namespace, now);
     let stack = update.stack(ports.settings.system_namespace);
-    // That of its Stack, if that one's is terminating.
-    let namespace = stack.as_ref().map_or(&hint.object.namespace, |stack| &stack.namespace);
-    if !ports.settings.watch().is_ours(ports.cluster, namespace).await? {
-        // What began while it was ours is seen to its end.
-        let may_run = update.spec.driftless.is_some() && !update.is_complete();
-        return if may_run { carry_out::launch(ports, hint, hint.object.clone()).await } else { Ok(()) };
-    }
-    let released = !finalizer::is_on(&update);
-    let over = update.is_complete() && (released || has_ended(ports, &hint.object.cluster, &update, stack.is_some()).await?);
-    // One that no Stack has to learn of is released by the recorder.
-    if !over || stack.is_none() && !released {
-        carry_out::launch(ports, hint, hint.object.clone()).await?;
-    }
-    if let Some(StackReference { name, namespace, .. }) = &stack {
-        if update.is_complete()
-            && let Some(next) = hint.next(ObjectKey { namespace: namespace.clone(), ..stack_key(&hint.object, name) })
-        {
-            ports.queues.hint(&next, 0).await?;
+    let mut facts = RunFacts::default();
+    let effects = loop {
+        match plan_update(&known, &facts, now) {
+            Ok(effects) => break effects,
+            Err(Need::Watched) => {
+                // That of its Stack, if that one's is terminating.
+                let namespace = stack.as_ref().map_or(&hint.object.namespace, |stack| &stack.namespace);
+                facts.watched = Some(ports.settings.watch().is_ours(ports.cluster, namespace).await?);
+            }
+            Err(Need::Named) => {
+                let Some(StackReference { name, namespace, .. }) = &stack else { return Ok(()) };
+                let stack = ports.cluster.get::<Stack>(namespace, name).await?;
+                facts.named = Some(stack.is_some_and(|stack| stack.names(&hint.object.name)));
+            }
+            Err(_) => {
+                let outcome = keys::run(&hint.object.cluster, &update.uid().unwrap_or_default()).outcome();
+                facts.outcome = Some(ports.objects.exists(&outcome).await?);
+            }
         }
-        let stack = ports.cluster.get::<Stack>(namespace, name).await?;
-        if stack.is_some_and(|stack| stack.names(&hint.object.name)) {
-            return Ok(());
+    };
+    for effect in effects {
+        let of_stack = || {
+            let StackReference { name, namespace, .. } = stack.clone()?;
+            Some(ObjectKey { namespace, ..stack_key(&hint.object, &name) })
+        };
+        match effect {
+            UpdateEffect::Launch => carry_out::launch(ports, hint, hint.object.clone()).await?,
+            UpdateEffect::HintStack => {
+                if let Some(next) = of_stack().and_then(|stack| hint.next(stack)) {
+                    ports.queues.hint(&next, 0).await?;
+                }
+            }
+            UpdateEffect::HintDependents => {
+                if let Some(object) = of_stack() {
+                    carry_out::wake_dependents(ports, &Hint { object, ..hint.clone() }).await?;
+                }
+            }
+            UpdateEffect::Release => carry_out::take_finalizer(ports, update.clone()).await?,
+            UpdateEffect::Delete => {
+                tracing::info!(update = %hint.object, "ttlAfterCompleted has elapsed; deleting it");
+                ports.cluster.delete(&update).await?;
+            }
         }
     }
-    if update.expired(now) {
-        tracing::info!(update = %hint.object, "kept for as long as it says: deleting it");
-        return Ok(ports.cluster.delete(&update).await?);
-    }
-    let Some(StackReference { name, namespace, .. }) = stack.filter(|_| over) else { return Ok(()) };
-    if !released {
-        // The look that recorded it on the Stack ended before it came to this, or is at it.
-        let object = ObjectKey { namespace, ..stack_key(&hint.object, &name) };
-        carry_out::wake_dependents(ports, &Hint { object, ..hint.clone() }).await?;
-    }
-    carry_out::take_finalizer(ports, update).await
-}
-
-/// Whether the run of an Update has ended whose status says so. Of ours that may be anybody's word, and what happened is in the bucket;
-/// another operator's for a Stack are history.
-async fn has_ended<C: Cluster, O: Objects, Q: Queues>(
-    ports: &Ports<'_, C, O, Q>,
-    cluster: &str,
-    update: &Update,
-    of_stack: bool,
-) -> Result<bool, Error> {
-    let inherited = of_stack && update.spec.driftless.is_none();
-    let outcome = keys::run(cluster, &update.uid().unwrap_or_default()).outcome();
-    Ok(inherited || ports.objects.exists(&outcome).await?)
+    Ok(())
 }
 
 fn stack_key(beside: &ObjectKey, name: &str) -> ObjectKey {

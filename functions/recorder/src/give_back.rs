@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeSet, iter};
 
-use driftless_api::{Update, names};
+use driftless_api::Update;
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys};
-use driftless_core::Operation;
+use driftless_core::{Operation, run::WaitReason};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Pages, admissions};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
@@ -96,7 +96,7 @@ async fn claimants<C: Cluster, O, Q, T>(
     };
     let mut waiting = Vec::new();
     // The status may be anybody's word: it leads to a look and to nothing else.
-    let selector = format!("status.driftless.waitingReason={}", names::STACK_CLAIMED);
+    let selector = format!("status.driftless.waitingReason={}", WaitReason::StackClaimed);
     for namespace in &namespaces {
         let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Some(&selector));
         loop {

@@ -4,6 +4,7 @@
 
 mod bound;
 mod count;
+mod facts;
 mod give_back;
 mod log;
 mod outputs;
@@ -15,24 +16,24 @@ mod tell;
 use std::collections::BTreeMap;
 
 use driftless_api::{StackReference, Update, finalizer};
-use driftless_aws::{Objects, Queues, TaskState, Tasks};
+use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
     Document as _, Hint, Key, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult,
     TaskRun, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
     keys::{self, Report, RunFolder, TaskFolder},
     parsed, reason,
 };
-use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd};
+use driftless_core::{
+    Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd,
+    run::{Ending, Need, RunPlan, plan_run, run_violations},
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_telemetry::metrics::{self, Metric};
+use facts::Run;
 use give_back::give_back;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use sha2::{Digest as _, Sha256};
-
-/// ECS knows a stopped task for an hour and may not know a new one for moments: a task that it does not know is gone only if it is
-/// older than this.
-const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 
 /// The maximum size of a document of a task that is read, in bytes. What is kept of it is less.
 const MAX_REPORT: u64 = 4 << 20;
@@ -199,53 +200,67 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     hint: &RunHint,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let key = &hint.update;
-    let mut is_readable = true;
-    let update = match ports.cluster.get::<Update>(&key.namespace, &key.name).await {
-        // Otherwise its task could outlive every limit and keep its slot from other namespaces. Another release may read it: only the
-        // limits end its task.
-        Err(error @ KubernetesError::Unreadable { .. }) => {
-            tracing::warn!(update = %key, %error, "its run is recorded without it");
-            is_readable = false;
-            None
+    let Some(mut run) = Run::find(ports, settings, hint, now).await? else { return Ok(()) };
+    loop {
+        let plan = match plan_run(&run.facts, now) {
+            Ok(plan) => plan,
+            Err(need) if run.read(ports, settings, need, now).await? => continue,
+            Err(_) => return Ok(()),
+        };
+        let rules = run_violations(&run.facts, &plan);
+        debug_assert_eq!(rules, [""; 0], "{}", hint.update);
+        if !rules.is_empty() {
+            tracing::error!(update = %hint.update, ?rules, "plan refused: it breaks rules");
+            metrics::count_one(Metric::RefusedPlans, "recorder", &hint.update.cluster, &hint.update, now);
+            return Ok(());
         }
-        update => update?,
-    };
-    let update = update.filter(|update| hint.uid.is_none() || update.uid() == hint.uid);
-    let Some(uid) = hint.uid.clone().or_else(|| update.as_ref()?.uid()) else { return Ok(()) };
-    let folder = keys::run(&key.cluster, &uid);
-    let owner = match ports.objects.read(&folder.owner()).await? {
-        Some(owner) => owner,
-        None if update.is_some() => return Ok(()),
-        // It did not begin, and nobody is left to want it.
-        None => {
-            let closed = Owner { version: VERSION, task: None, refused: None, at: now };
-            if !ports.objects.write_once(&folder.owner(), &closed).await? {
-                return Ok(());
+        match plan {
+            RunPlan::Stop(why) => {
+                let arn = run.owner.as_ref().and_then(|owner| owner.task.as_deref()).unwrap_or_default();
+                tracing::warn!(task = arn, why, "stopping a task");
+                ports.tasks.stop(arn, &why).await?;
+                run.facts.stopped = true;
             }
-            closed
+            RunPlan::Abandon(reason) => {
+                let closed = Owner { version: VERSION, task: None, refused: Some(reason.to_string()), at: now };
+                if !ports.objects.write_once(&run.folder.owner(), &closed).await? {
+                    return Ok(());
+                }
+                run.set_owner(settings, Some(closed));
+            }
+            RunPlan::Conclude(ending) => {
+                run.read_launch(ports).await?;
+                let outcome = conclude(ports, &run, ending, now).await?;
+                let (outcome, is_new) = record(ports, &run.folder, outcome).await?;
+                if let Some(owner) = run.owner.as_ref().filter(|_| is_new) {
+                    count::ended(run.update.as_ref(), owner, run.launch.as_ref(), &outcome, now);
+                }
+                (run.facts.outcome, run.outcome) = (Some(true), Some(outcome));
+            }
+            RunPlan::Publish => {
+                if run.facts.owner.is_none() {
+                    run.read(ports, settings, Need::Owner, now).await?;
+                }
+                return end(ports, settings, hint, run, now).await;
+            }
+            // The launcher's, or it goes on: the progress of its task shows how far it is.
+            RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),
         }
-    };
-    let task = owner.task.as_ref().map(|arn| keys::task(&settings.task_role_id, arn));
-    let outcome = if let Some(outcome) = ports.objects.read(&folder.outcome()).await? {
-        outcome
-    } else {
-        let launch = ports.objects.read(&folder.launch()).await?;
-        // Before anything that the task wrote is read: no report keeps an overdue task alive.
-        let is_wanted = update.is_some() || !is_readable;
-        stop::stop_overdue(ports, settings, launch.as_ref(), &owner, is_wanted, now).await?;
-        let concluded = conclude(ports, key, &uid, launch.as_ref(), &owner, task.as_ref(), now).await?;
-        // Its task's progress shows how far a run is that goes on.
-        let Some(outcome) = concluded else { return Ok(()) };
-        let (outcome, is_new) = record(ports, &folder, outcome).await?;
-        if is_new {
-            count::ended(update.as_ref(), &owner, launch.as_ref(), &outcome, now);
-        }
-        outcome
-    };
+    }
+}
+
+/// Publishes the recorded outcome of a run, after its task was told to stop.
+async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    run: Run,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Run { update, owner, task, outcome: Some(outcome), .. } = run else { return Ok(()) };
     // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
-    if let Some(arn) = &owner.task {
-        ports.tasks.stop(arn, "run is recorded").await?;
+    if let Some(arn) = owner.and_then(|owner| owner.task) {
+        ports.tasks.stop(&arn, "run is recorded").await?;
     }
     publish(ports, settings, hint, update, &outcome, task.as_ref(), now).await?;
     // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
@@ -255,74 +270,59 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     Ok(())
 }
 
-/// How the run ended; `None` if it has not.
+/// The outcome of a run that ended.
 async fn conclude<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
-    key: &ObjectKey,
-    uid: &str,
-    launch: Option<&Launch>,
-    owner: &Owner,
-    task: Option<&TaskFolder>,
+    run: &Run,
+    ending: Ending,
     now: Timestamp,
-) -> Result<Option<Outcome>, Error> {
-    let launch_size = launch.and_then(|launch| launch.size);
-    let (run, project, inputs, preview) = launch.cloned().map_or_else(
-        || (RunId { update: key.clone(), uid: uid.into(), claim: String::new() }, None, None, false),
-        |launch| (launch.run, launch.project, launch.inputs, launch.preview),
-    );
+) -> Result<Outcome, Error> {
+    let Run { launch, owner, task, reported, .. } = run;
+    let launch = launch.as_ref();
+    let id = run.id();
     let aborted = |message: String| Outcome {
         version: VERSION,
-        run: run.clone(),
+        run: id.clone(),
         verdict: Verdict::Aborted { message },
         result_sha256: None,
         outputs: None,
-        project: project.clone(),
+        project: launch.and_then(|launch| launch.project.clone()),
         permalink: None,
         changes: BTreeMap::new(),
         pending_operations: Vec::new(),
         failures: Vec::new(),
         drift: None,
-        preview,
+        preview: launch.is_some_and(|launch| launch.preview),
         platform_failure: false,
-        inputs: inputs.clone(),
+        inputs: launch.and_then(|launch| launch.inputs.clone()),
         operated: Some(false),
         started_at: None,
         ended_at: now,
         recorded_at: Some(now),
     };
-    let (Some(arn), Some(task)) = (&owner.task, task) else {
-        return Ok(Some(aborted(owner.refused.as_deref().map_or_else(|| NOT_STARTED.into(), bound::cut))));
-    };
-    if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
-        keep_lock(ports, task, &run, None).await?;
-        // Only an interrupted run needs the word of ECS: any other reported why it ended.
-        let end = if is_interrupted(&outcome) { ports.tasks.state(arn).await?.into_end() } else { TaskEnd::default() };
-        return Ok(Some(other_architecture(ports, launch, taken_away(outcome, &end)).await?));
-    }
-    let end = match ports.tasks.state(arn).await? {
-        TaskState::Stopped { end } => end,
-        TaskState::Missing if now.duration_since(owner.at) > MISSING_IS_GONE => {
-            TaskEnd { words: "ECS does not know it any more".into(), ..TaskEnd::default() }
+    match (ending, task, reported) {
+        (Ending::Reported { end }, Some(task), Some(outcome)) => {
+            keep_lock(ports, task, &id, None).await?;
+            other_architecture(ports, launch, taken_away(outcome.clone(), &end)).await
         }
-        TaskState::Alive { .. } | TaskState::Missing => return Ok(None),
-    };
-    // The result may have been stored between the first look and the end of the task.
-    if let Some(outcome) = reported(ports, task, &run, preview, owner, now).await? {
-        keep_lock(ports, task, &run, None).await?;
-        return Ok(Some(other_architecture(ports, launch, taken_away(outcome, &end)).await?));
+        (Ending::Lost { end, cause, began }, Some(task), _) => {
+            // The task may have lived on, and taken the lock, after this reconciliation began.
+            keep_lock(ports, task, &id, Some(end.at.map_or(now, |at| at.max(now)))).await?;
+            let next = if end.is_other_architecture() { next_architecture(ports, launch).await? } else { None };
+            let remedy = next.unwrap_or_else(|| end.remedy().into());
+            let size = launch.and_then(|launch| launch.size);
+            Ok(Outcome {
+                platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
+                operated: Some(ports.objects.exists(&task.lock()).await?),
+                started_at: owner.as_ref().filter(|_| began).map(|owner| owner.at),
+                ..aborted(without_result(cause, &end.words, &remedy, size))
+            })
+        }
+        (Ending::Abandoned | Ending::Reported { .. } | Ending::Lost { .. }, ..) => {
+            let why = owner.as_ref().and_then(|owner| owner.refused.as_deref());
+            Ok(aborted(why.map_or_else(|| ABANDONED.into(), bound::cut)))
+        }
     }
-    // The task may have lived on, and taken the lock, after this reconciliation began.
-    keep_lock(ports, task, &run, Some(end.at.map_or(now, |at| at.max(now)))).await?;
-    let began = end.code != Some(StopCode::FailedToStart) && has_begun(ports, task).await?;
-    let cause = end.cause(began);
-    let next = if end.is_other_architecture() { next_architecture(ports, launch).await? } else { None };
-    let remedy = next.unwrap_or_else(|| end.remedy().into());
-    Ok(Some(Outcome {
-        platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
-        operated: Some(ports.objects.exists(&task.lock()).await?),
-        started_at: began.then_some(owner.at),
-        ..aborted(without_result(cause, &end.words, &remedy, launch_size))
-    }))
 }
 
 /// Adds what becomes of a run whose pulumi could not be run on the task's processor.
@@ -362,11 +362,6 @@ async fn next_architecture<C, O: Objects, Q, T>(
     }))
 }
 
-/// Returns whether Pulumi may have begun: the runner writes its progress before it calls Pulumi, and the lock before the operation.
-async fn has_begun<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<bool, Error> {
-    Ok(ports.objects.exists(&task.progress()).await? || ports.objects.exists(&task.lock()).await?)
-}
-
 /// Why there is no result, in ECS's words, and the remedy.
 fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize>) -> String {
     match cause {
@@ -380,9 +375,8 @@ fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize
     }
 }
 
-/// The message of a run that the launcher closed before a task owned it.
-const NOT_STARTED: &str = "run was abandoned before its task started: its Update was deleted or is no longer the Stack's current one, or the \
-                           Stack was changed or suspended, or one of its inputs is gone";
+/// The message of a run that an earlier release abandoned.
+const ABANDONED: &str = "run was abandoned before its task started";
 
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot took the capacity back";
@@ -414,8 +408,7 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
 async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &TaskFolder,
-    run: &RunId,
-    preview: bool,
+    run: &Run,
     owner: &Owner,
     now: Timestamp,
 ) -> Result<Option<Outcome>, Error> {
@@ -437,10 +430,11 @@ async fn reported<C, O: Objects, Q, T>(
     let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
     let result = bound::bounded(result, owner.at, now);
     let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
+    let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
     Ok(Some(Outcome {
         version: VERSION,
-        run: run.clone(),
-        outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&run.update.name))),
+        outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&id.update.name))),
+        run: id,
         verdict: result.verdict,
         result_sha256: Some(sha256(&document)),
         project: result.project,

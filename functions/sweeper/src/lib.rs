@@ -6,18 +6,14 @@ mod attend;
 use std::{collections::BTreeSet, time::Duration};
 
 pub use attend::attend;
-use driftless_api::{Stack, Update, Workspace, WorkspaceStatus, finalizer};
+use driftless_api::{Stack, Update, Workspace, WorkspaceStatus};
 use driftless_aws::{BATCH, Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, ObjectKey, VERSION, keys};
 use driftless_core::{Retention, Stack as CoreStack, due, its_turn};
 use driftless_kubernetes::{Cluster, Object, Page, Watch};
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
-
-/// An Update that is not complete, or not released, is hinted when it is older than this: its launch, its record or the look at its
-/// Stack may have got lost.
-const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// Batches of hints that are under way at once, at most: a page's, where every object on it is due, are sent in five round trips.
 const BATCHES_AT_ONCE: usize = 10;
@@ -123,8 +119,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
             let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
             *if ours.is_some_and(|ours| ours.task.is_some()) { &mut swept.running } else { &mut swept.waiting } += 1;
         }
-        let age = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
-        (!update.is_complete() || finalizer::is_on(update)) && age > UNFINISHED_AFTER || update.expired(now)
+        update.facts(settings.watch.system_namespace, now).is_due(now)
     })
     .await;
     let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
@@ -258,6 +253,7 @@ fn key<K: Resource<DynamicType = ()>>(cluster: &str, object: &K) -> ObjectKey {
 mod tests {
     use driftless_core::WatchNamespaces;
     use driftless_testkit::{CLUSTER, Faults, Message, World};
+    use jiff::SignedDuration;
     use serde_json::{Value, json};
 
     use super::*;

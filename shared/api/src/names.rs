@@ -64,9 +64,6 @@ pub const NOT_SECRET: &str = "driftless.dev/not-secret";
 /// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
 pub const UPDATE: &str = "driftless.dev/update";
 
-/// The `waitingReason` of an Update that waits for the claim of its Pulumi stack.
-pub const STACK_CLAIMED: &str = "StackClaimed";
-
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 

@@ -177,10 +177,10 @@ pub struct InputsRead {
 pub struct Owner {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The ARN of the task that owns the run; absent when the run was given up before any task did (closed).
+    /// The ARN of the task that owns the run; absent if the run was abandoned: it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// Why the Update itself cannot be run: field, value and remedy. Only where no task owns the run.
+    /// The message of a run that was abandoned: why no task owns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// When the ticket was taken.

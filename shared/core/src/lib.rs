@@ -3,6 +3,7 @@
 //!
 //! - [`decide`] takes what is true of a Stack and says what its status is, what is to be done and when to look again.
 //! - [`observe`] takes how a run ended and says what that makes of the Stack's status.
+//! - [`run::plan_run`] takes what is known of an Update's run and says what becomes of it.
 //! - [`due`] says whether the sweep should hint a Stack.
 //! - [`violations`] lists the invariants that a plan breaks; the reconciler carries out no such plan, and [`refused`] takes its place.
 
@@ -23,6 +24,7 @@ mod prerequisites;
 mod repository;
 mod retention;
 mod retry;
+pub mod run;
 mod schedule;
 mod shape;
 mod source;

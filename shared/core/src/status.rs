@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Operation};
+use crate::{Drift, Operation, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -131,8 +131,12 @@ pub mod reason {
 impl Readiness {
     /// The readiness of a Stack whose run waits for what `message` says, by the reason on its Update.
     #[must_use]
-    pub fn waiting(why: &str, message: impl Into<String>) -> Self {
-        if why == reason::SPEC_INVALID { Self::stalled(reason::SPEC_INVALID, message) } else { Self::processing(message) }
+    pub fn waiting(why: Option<WaitReason>, message: impl Into<String>) -> Self {
+        if why == Some(WaitReason::SpecInvalid) {
+            Self::stalled(reason::SPEC_INVALID, message)
+        } else {
+            Self::processing(message)
+        }
     }
 
     /// Under way.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use driftless_core::*;
+use driftless_core::{run::WaitReason, *};
 use jiff::SignedDuration;
 use support::*;
 
@@ -118,9 +118,11 @@ fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
         "what the Update says, not what the Stack is by now"
     );
     assert_eq!(condition(&plan), "Reconciling/StackProcessing: stack is being processed");
-    snapshot.run = RunState::Live(run(Operation::Up), Some(Readiness::waiting("InputNotFound", "Secret \"db\" is missing")));
+    snapshot.run =
+        RunState::Live(run(Operation::Up), Some(Readiness::waiting(Some(WaitReason::InputNotFound), "Secret \"db\" is missing")));
     assert_eq!(condition(&support::plan(&snapshot)), "Reconciling/StackProcessing: Secret \"db\" is missing");
-    snapshot.run = RunState::Live(run(Operation::Up), Some(Readiness::waiting("SpecInvalid", "ECS refuses the image")));
+    snapshot.run =
+        RunState::Live(run(Operation::Up), Some(Readiness::waiting(Some(WaitReason::SpecInvalid), "ECS refuses the image")));
     assert_eq!(condition(&support::plan(&snapshot)), "Stalled/SpecInvalid: ECS refuses the image");
 }
 

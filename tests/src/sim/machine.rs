@@ -11,7 +11,7 @@ use std::{
 use driftless_api::{Stack, Update};
 use driftless_aws::Objects as _;
 use driftless_contract::{Hint, RunMessage};
-use driftless_core::{Limits, Stack as CoreStack};
+use driftless_core::{Limits, Stack as CoreStack, run::WaitReason};
 use driftless_testkit::{Faults, LiveTask, Message, World};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -49,7 +49,7 @@ pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
 /// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
 /// The launcher's reasons of an Update that waits for a task or for a slot.
-const LEFT_TO_SWEEP: [&str; 2] = ["TaskNotStarted", "ConcurrencyLimit"];
+const LEFT_TO_SWEEP: [WaitReason; 2] = [WaitReason::TaskNotStarted, WaitReason::ConcurrencyLimit];
 /// Namespaces with Stacks.
 pub(super) const TENANTS: u32 = 3;
 
@@ -317,7 +317,7 @@ impl Machine {
     fn hint_waiting(&mut self) {
         let (now, updates) = (self.world.now(), rest::list::<Update>(&self.calm, None));
         let waits = |update: &&Update| {
-            let reason = update.waits_for().map(|(reason, _)| reason);
+            let reason = update.waits_for().and_then(|(reason, _)| reason);
             let is_left = reason.is_some_and(|reason| LEFT_TO_SWEEP.contains(&reason));
             !update.is_complete() && (is_left || rest::is_too_late(&self.calm, update))
         };

@@ -272,7 +272,7 @@ async fn a_workspace_says_whether_runs_can_take_place_in_it() -> Result<()> {
     apply(&format!("{{ {project}, resources: {{ requests: {{ cpu: '64' }} }} }}")).await?;
     let stalled = wait("is Stalled", &|workspace| workspace_says(workspace, "Stalled").is_some()).await?;
     let (_, reason, message) = workspace_says(&stalled, "Stalled").context("Stalled")?;
-    ensure!(reason == "InvalidSpec" && message.contains("spec.resources"), "{reason}: {message}");
+    ensure!(reason == "SpecInvalid" && message.contains("spec.resources"), "{reason}: {message}");
     apply(&format!("{{ {project}, serviceAccountName: nobody, resources: {{ requests: {{ cpu: '1' }} }} }}")).await?;
     let words = r#"ServiceAccount "nobody""#;
     wait("names its ServiceAccount", &|workspace| {

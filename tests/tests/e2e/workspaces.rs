@@ -172,7 +172,7 @@ async fn a_workspace_has_an_artifact_of_its_own_namespace_and_no_other() -> Resu
     for (name, source, condition, reason, words) in [
         ("theirs", flux(&theirs), "Stalled", "SourceUnavailable", foreign),
         ("zeros", flux(&zeros), "Ready", "SourceUnavailable", "does not match its digest"),
-        ("local", "local: { dir: /app }".into(), "Stalled", "InvalidSpec", "spec.local has no meaning on Fargate; remove it"),
+        ("local", "local: { dir: /app }".into(), "Stalled", "SpecInvalid", "spec.local has no meaning on Fargate; remove it"),
     ] {
         apply_workspace(&team, name, &source).await?;
         let status = if condition == "Stalled" { "True" } else { "False" };

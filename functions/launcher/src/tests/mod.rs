@@ -1,9 +1,9 @@
 //! What a look at an Update leads to, in a world of fakes.
 
+mod abandoned;
 mod attacks;
 mod by_hand;
 mod capacity;
-mod given_up;
 mod namespaces;
 mod running;
 mod stacks;

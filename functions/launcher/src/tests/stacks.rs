@@ -79,7 +79,7 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     looked(&world, &hint("u"));
     assert!(spec(&world).preview_only);
     looked(&world, &hint("up"));
-    assert_eq!(waits(&world, "up").0, names::STACK_CLAIMED);
+    assert_eq!(waits(&world, "up").0, "StackClaimed");
     assert!(matches!(&world.live_tasks()[..], [task] if task.stopping));
     assert!(tells_recorder_of(&received(&world), "u"));
 
@@ -101,7 +101,7 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     looked(&world, &hint("up"));
     received(&world);
     looked(&world, &hint("u"));
-    assert_eq!(waits(&world, "u").0, names::STACK_CLAIMED);
+    assert_eq!(waits(&world, "u").0, "StackClaimed");
     assert!(matches!(&world.live_tasks()[..], [task] if !task.stopping));
     assert!(!tells_recorder_of(&received(&world), "up"));
     let mut holder = world.object(&key("Update", "n", "up")).unwrap();

@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 
-use driftless_core::{self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run, SourceRef};
-use jiff::Timestamp;
+use driftless_core::{
+    self as core, ConfigSource, DefaultSize, NewTree, NewUpdate, Operation, Run, SourceRef,
+    run::{UpdateFacts, WaitReason},
+};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{Resource, ResourceExt as _, core::ObjectMeta};
 use serde::{Serialize, de::DeserializeOwned};
@@ -43,12 +46,12 @@ impl Workspace {
 
     /// Says whether runs can take place in it: the ARN of its task definition, or a reason and words. `passes` if another look may find
     /// it otherwise without a change of it. `false` if it says so already.
-    pub fn set_ready(&mut self, ready: Result<&str, (&str, &str)>, passes: bool, now: Timestamp) -> bool {
+    pub fn set_ready(&mut self, ready: Result<&str, (WaitReason, &str)>, passes: bool, now: Timestamp) -> bool {
         let before = self.status.clone().unwrap_or_default();
         let generation = self.metadata.generation;
         let (is_ready, reason, message) = match ready {
             Ok(_) => ("True", "Succeeded", ""),
-            Err((reason, message)) => ("False", reason, message),
+            Err((reason, message)) => ("False", reason.as_str(), message),
         };
         let ready_condition = ("Ready", is_ready, reason, message.to_owned());
         let stalled = (ready.is_err() && !passes).then(|| ("Stalled", "True", reason, message.to_owned()));
@@ -374,11 +377,12 @@ impl Update {
         })
     }
 
-    /// The reason and the message of what it waits for. For people: nothing is decided from it.
+    /// The reason and the message of what it waits for; `None` for the reason of another release. A view for people: it decides only what a
+    /// Stack shows.
     #[must_use]
-    pub fn waits_for(&self) -> Option<(&str, &str)> {
+    pub fn waits_for(&self) -> Option<(Option<WaitReason>, &str)> {
         let ours = self.status.as_ref()?.driftless.as_ref()?;
-        Some((ours.waiting_reason.as_deref().unwrap_or_default(), ours.waiting_for.as_deref()?))
+        Some((ours.waiting_reason.as_deref().and_then(WaitReason::parse), ours.waiting_for.as_deref()?))
     }
 
     /// Its outcome is on its status.
@@ -388,21 +392,29 @@ impl Update {
         conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
     }
 
-    /// It has been kept for as long as it says, since its status says that it is complete, and nobody has to learn of it any more. One
-    /// whose `ttlAfterCompleted` is no duration is kept.
+    /// What a decision about it depends on.
     #[must_use]
-    pub fn expired(&self, now: Timestamp) -> bool {
-        let ttl = self.spec.ttl_after_completed.as_deref().and_then(duration);
+    pub fn facts(&self, system_namespace: &str, now: Timestamp) -> UpdateFacts {
         let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
         let complete = conditions.iter().find(|condition| condition.type_ == "Complete" && condition.status == "True");
-        let kept = complete.map(|condition| now.duration_since(condition.last_transition_time.0));
-        !finalizer::is_on(self)
-            && self.metadata.deletion_timestamp.is_none()
-            && kept.zip(ttl).is_some_and(|(kept, ttl)| kept >= ttl)
+        let of_stack = self.stack(system_namespace).is_some();
+        let finalizer = finalizer::is_on(self);
+        let is_ours = |ours: &DriftlessUpdate| if of_stack { ours.stack_generation.is_some() } else { finalizer };
+        UpdateFacts {
+            age: self.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0)),
+            deleting: self.metadata.deletion_timestamp.is_some(),
+            finalizer,
+            of_stack,
+            snapshot: self.spec.driftless.is_some(),
+            ours: self.spec.driftless.as_ref().is_some_and(is_ours),
+            complete_since: complete.map(|condition| condition.last_transition_time.0),
+            ttl: self.spec.ttl_after_completed.as_deref().and_then(duration),
+        }
     }
 
     /// Says what it waits for. `false` if it says so already.
-    pub fn set_waiting(&mut self, reason: &str, message: &str, now: Timestamp) -> bool {
+    pub fn set_waiting(&mut self, reason: WaitReason, message: &str, now: Timestamp) -> bool {
+        let reason = reason.as_str();
         self.set(
             [("Progressing", "False", reason), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
             message,

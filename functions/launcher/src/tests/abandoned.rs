@@ -19,7 +19,7 @@ fn refused(held: bool) -> World {
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
     looked(&world, &hint("u"));
     world.set_faults(Faults::NONE);
-    assert_eq!(waits(&world, "u").0, if held { "TaskNotStarted" } else { names::STACK_CLAIMED });
+    assert_eq!(waits(&world, "u").0, if held { "TaskNotStarted" } else { "StackClaimed" });
     received(&world);
     world
 }
@@ -67,7 +67,7 @@ fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
 #[test]
 fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
     // One that waits for its claim does not read them.
-    for (held, came_to) in [(true, "given up"), (false, names::STACK_CLAIMED)] {
+    for (held, came_to) in [(true, "given up"), (false, "StackClaimed")] {
         let world = refused(held);
         secret(&world, &json!({}));
         assert_eq!(outcome(&world), came_to);

@@ -1,0 +1,231 @@
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    AbandonReason, Block, Inbox, LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, Standing, TaskFacts, UpdateFacts,
+    WaitReason,
+};
+use crate::{Cause, StopCode, TaskEnd, TaskLimits, start_backoff};
+
+/// A Stack creates its Update after it names it, so that a young Update may be named by a status that this reconciliation did not see. One
+/// that is older than this was created too late.
+const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
+/// ECS knows a stopped task for an hour and may not know a new one for moments. A task that it does not know is gone if it is older than this.
+const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
+/// The sweep hints an Update that is older than this once a minute.
+const SWEPT_AFTER: SignedDuration = SignedDuration::from_mins(1);
+/// An Update that waits is reconciled again after this time.
+const WAIT_SECONDS: u16 = 15;
+
+/// What is to be done for a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunPlan {
+    /// Nothing: it is not ours, or goes on by itself.
+    Leave,
+    /// Start its task.
+    Start,
+    /// Show what it waits for.
+    Wait {
+        /// The reason.
+        reason: WaitReason,
+        /// The message of its condition.
+        message: String,
+        /// Requeue the Update after so many seconds; `None` leaves it to an event or the sweep.
+        requeue: Option<u16>,
+    },
+    /// Give the task that owns it what it needs.
+    Supply {
+        /// Fill the task's folder: the launch was interrupted before its end.
+        fill: bool,
+        /// Replace the task's tokens.
+        renew: bool,
+    },
+    /// Tell the task that owns it to stop, for this reason.
+    Stop(String),
+    /// Close it, so that no task ever owns it.
+    Abandon(AbandonReason),
+    /// Record how it ended.
+    Conclude(Ending),
+    /// Publish the recorded outcome, and release what the run held.
+    Publish,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// No task ever owned it.
+    Abandoned,
+    /// Its task reported a result. `end` says why the task ended or is about to, if that matters.
+    Reported {
+        /// Empty if the result says all.
+        end: TaskEnd,
+    },
+    /// Its task ended without a result.
+    Lost {
+        /// Why the task ended.
+        end: TaskEnd,
+        /// What caused that.
+        cause: Cause,
+        /// Pulumi may have begun.
+        began: bool,
+    },
+}
+
+/// Decides what is to be done for a run. `Err` names the fact that the decision depends on next.
+///
+/// Only the bucket says that a run has an owner or has ended: whoever may write an Update's status may write anything there.
+pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
+    if facts.outcome()? {
+        return Ok(RunPlan::Publish);
+    }
+    match (facts.owner()?, &facts.object) {
+        (Some(OwnerFacts::Closed), _) => Ok(RunPlan::Conclude(Ending::Abandoned)),
+        (Some(OwnerFacts::Task { since }), object) => owned(facts, object, since, now),
+        (None, Object::Found(update)) => unowned(facts, update, now),
+        (None, Object::Gone | Object::Unreadable) => Ok(RunPlan::Abandon(AbandonReason::Deleted)),
+    }
+}
+
+fn owned(facts: &RunFacts, object: &Object, since: Timestamp, now: Timestamp) -> Result<RunPlan, Need> {
+    let is_wanted = match object {
+        Object::Found(update) => !update.deleting,
+        Object::Unreadable => true,
+        Object::Gone => false,
+    };
+    if !is_wanted && !facts.stopped {
+        return Ok(RunPlan::Stop("Update was deleted".into()));
+    }
+    match facts.question {
+        Question::Supply if !is_wanted => Ok(RunPlan::Leave),
+        Question::Supply => supply(facts),
+        Question::End => end(facts, since, now),
+    }
+}
+
+/// What a task needs that owns a run.
+fn supply(facts: &RunFacts) -> Result<RunPlan, Need> {
+    if !facts.launch()?.is_some_and(|launch| launch.readable) {
+        // The task ends by itself when nothing comes.
+        return Ok(RunPlan::Leave);
+    }
+    let Inbox { result, spec, old_tokens } = facts.inbox()?;
+    Ok(if result { RunPlan::Leave } else { RunPlan::Supply { fill: !spec, renew: spec && old_tokens } })
+}
+
+/// Whether a run that a task owns has ended.
+fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Need> {
+    let age = now.duration_since(since);
+    // Before anything that the task wrote is read: no report keeps an overdue task alive.
+    if !facts.stopped {
+        let max_seconds = facts.launch()?.and_then(|launch| launch.max_seconds);
+        let limits = TaskLimits { start_seconds: facts.start_seconds, max_seconds };
+        let began = !limits.must_have_begun(age) || facts.began()?;
+        if let Some(why) = limits.overdue(age, began) {
+            return Ok(RunPlan::Stop(why));
+        }
+    }
+    let ending = match (facts.result()?, &facts.task) {
+        // An interrupted run reports that it was, not why.
+        (Some(result), None) if result.interrupted => return Err(Need::Task),
+        (Some(_), None | Some(TaskFacts::Missing)) => Ending::Reported { end: TaskEnd::default() },
+        (Some(_), Some(TaskFacts::Alive { end } | TaskFacts::Stopped { end })) => Ending::Reported { end: end.clone() },
+        (None, _) => match facts.task()? {
+            TaskFacts::Stopped { end } => lost(facts, end.clone())?,
+            TaskFacts::Missing if age > MISSING_IS_GONE => {
+                lost(facts, TaskEnd { words: "ECS does not know it any more".into(), ..TaskEnd::default() })?
+            }
+            TaskFacts::Alive { .. } | TaskFacts::Missing => return Ok(RunPlan::Leave),
+        },
+    };
+    Ok(RunPlan::Conclude(ending))
+}
+
+fn lost(facts: &RunFacts, end: TaskEnd) -> Result<Ending, Need> {
+    let began = end.code != Some(StopCode::FailedToStart) && facts.began()?;
+    let cause = end.cause(began);
+    Ok(Ending::Lost { end, cause, began })
+}
+
+/// A run that has neither an owner nor an outcome.
+fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<RunPlan, Need> {
+    let abandon = |reason| Ok(RunPlan::Abandon(reason));
+    // Another operator's, and over.
+    if update.is_complete() && !update.ours && facts.launch()?.is_none() {
+        return Ok(RunPlan::Leave);
+    }
+    if !facts.watched()? {
+        // Nothing starts. What an interrupted launch may hold is released.
+        return if facts.launch()?.is_some() { abandon(AbandonReason::Unwatched) } else { Ok(RunPlan::Leave) };
+    }
+    let standing = facts.standing()?;
+    let is_foreign = standing == Standing::Foreign;
+    // History: its documents have expired.
+    if is_foreign && update.is_complete() && !update.finalizer {
+        return Ok(RunPlan::Leave);
+    }
+    if update.deleting {
+        return abandon(AbandonReason::Deleted);
+    }
+    if update.is_inherited() {
+        return abandon(AbandonReason::Inherited);
+    }
+    if is_foreign && update.age > ABANDONED_AFTER {
+        return abandon(AbandonReason::Superseded);
+    }
+    match standing {
+        Standing::Foreign => Ok(RunPlan::Leave),
+        Standing::Suspended if facts.holds()? => abandon(AbandonReason::Suspended),
+        Standing::Suspended => Ok(RunPlan::Wait {
+            reason: WaitReason::StackSuspended,
+            message: "Stack is suspended; remove driftless.dev/suspend and spec.driftless.suspend to start the run".into(),
+            requeue: None,
+        }),
+        Standing::Current | Standing::Outdated => start(facts, update, standing == Standing::Outdated, now),
+    }
+}
+
+/// A run that may start.
+fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timestamp) -> Result<RunPlan, Need> {
+    let launch = facts.launch()?;
+    match launch {
+        Some(LaunchFacts { refused_since: Some(_), .. }) if is_outdated => return Ok(RunPlan::Abandon(AbandonReason::Outdated)),
+        Some(LaunchFacts { readable: false, .. }) => return Ok(RunPlan::Abandon(AbandonReason::RecordUnreadable)),
+        _ => {}
+    }
+    let (reason, message) = match facts.block.clone() {
+        None => return Ok(RunPlan::Start),
+        // As in PKO: its end says what is wrong, and the user creates another one.
+        Some(Block::Invalid(why)) if !update.of_stack => return Ok(RunPlan::Abandon(AbandonReason::Invalid(why))),
+        // An edit of the Stack ends this.
+        Some(Block::Invalid(why)) => (WaitReason::SpecInvalid, why),
+        Some(Block::OtherProject) => return Ok(RunPlan::Abandon(AbandonReason::OtherProject)),
+        // Others need not wait for what it reads to come back.
+        Some(Block::Wait { message, is_of_inputs: true, .. }) if facts.holds()? => {
+            return Ok(RunPlan::Abandon(AbandonReason::InputsGone(message)));
+        }
+        Some(Block::Wait { reason, message, .. }) => (reason, message),
+    };
+    if is_outdated {
+        return Ok(RunPlan::Abandon(AbandonReason::Outdated));
+    }
+    let requeue = requeue(reason, launch, update.age, now);
+    let message = match (reason, requeue) {
+        (WaitReason::SpecInvalid, _) => message,
+        (WaitReason::TaskNotStarted | WaitReason::TaskRefused, Some(seconds)) => format!("{message}; next try in {seconds}s"),
+        _ => format!("{message}; next try within 1m"),
+    };
+    Ok(RunPlan::Wait { reason, message, requeue })
+}
+
+/// The seconds after which a waiting Update is reconciled again; `None` leaves that to an event or the sweep.
+fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, age: SignedDuration, now: Timestamp) -> Option<u16> {
+    match (reason, launch) {
+        // Only a change of the Update or its Stack ends this, and that is an event.
+        (WaitReason::SpecInvalid, _) => None,
+        (WaitReason::TaskNotStarted | WaitReason::TaskRefused, Some(launch)) => {
+            u16::try_from(start_backoff(launch.refused_since.unwrap_or(now), now).as_secs()).ok()
+        }
+        // ECS refused the task definition: no launch record says since when.
+        (WaitReason::TaskNotStarted | WaitReason::TaskRefused, None) => (age < SWEPT_AFTER).then_some(WAIT_SECONDS),
+        _ => Some(WAIT_SECONDS),
+    }
+}

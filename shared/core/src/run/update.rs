@@ -1,0 +1,69 @@
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Need, RunFacts, UpdateFacts};
+
+/// An Update that is not complete, or still has our finalizer, is hinted by the sweep when it is older than this: the message that was to
+/// start, record or release it may be lost.
+const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// What is to be done for an Update that changed or is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateEffect {
+    /// Have the launcher reconcile its run.
+    Launch,
+    /// Have its Stack reconciled.
+    HintStack,
+    /// Have the dependents of its Stack reconciled: the reconciliation that recorded it on the Stack was interrupted before that.
+    HintDependents,
+    /// Take our finalizer away.
+    Release,
+    /// Delete it: its `ttlAfterCompleted` has elapsed.
+    Delete,
+}
+
+/// Decides what is to be done for an Update object, in order. `Err` names the fact that the decision depends on next.
+pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Result<Vec<UpdateEffect>, Need> {
+    let is_complete = update.is_complete();
+    if !facts.watched()? {
+        // What began while its namespace was watched is brought to its end.
+        let may_run = update.snapshot && !is_complete;
+        return Ok(may_run.then_some(UpdateEffect::Launch).into_iter().collect());
+    }
+    let is_released = !update.finalizer;
+    // Another operator's is history. Of ours only the bucket says that its run has ended.
+    let is_over = is_complete && (is_released || update.is_inherited() || facts.outcome()?);
+    let mut effects = Vec::new();
+    // The recorder releases one that no Stack waits for.
+    if !is_over || !update.of_stack && !is_released {
+        effects.push(UpdateEffect::Launch);
+    }
+    if update.of_stack {
+        if is_complete {
+            effects.push(UpdateEffect::HintStack);
+        }
+        if facts.named()? {
+            return Ok(effects);
+        }
+    }
+    if update.is_expired(now) {
+        effects.push(UpdateEffect::Delete);
+    } else if update.of_stack && is_over {
+        effects.extend((!is_released).then_some(UpdateEffect::HintDependents));
+        effects.push(UpdateEffect::Release);
+    }
+    Ok(effects)
+}
+
+impl UpdateFacts {
+    /// Whether the sweep hints it.
+    #[must_use]
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        (!self.is_complete() || self.finalizer) && self.age > UNFINISHED_AFTER || self.is_expired(now)
+    }
+
+    /// Its `ttlAfterCompleted` has elapsed, and nothing waits for its end.
+    fn is_expired(&self, now: Timestamp) -> bool {
+        let kept = self.complete_since.map(|since| now.duration_since(since));
+        !self.finalizer && !self.deleting && kept.zip(self.ttl).is_some_and(|(kept, ttl)| kept >= ttl)
+    }
+}
