@@ -135,7 +135,7 @@ mod tests {
     fn read(world: &World, name: Option<&str>) -> Result<Account, (&'static str, String)> {
         let workspace = WorkspaceSpec { service_account_name: name.map(Into::into), ..WorkspaceSpec::default() };
         world.drive(account(world, "n", &workspace, &[])).unwrap().map_err(|stop| match stop {
-            Stop::Wait(reason, words) => (reason, words),
+            Stop::Wait(reason, words) => (reason.as_str(), words),
             Stop::Fail(error) => panic!("{error}"),
         })
     }
@@ -183,6 +183,8 @@ mod tests {
         }
         assert!(is_role("arn:aws-us-gov:iam::123456789012:role/a+b=c,d.e@f_g-h"));
         let forbidden = refused(Error::Permanent { call: "get".into(), message: "forbidden".into() });
-        assert!(matches!(forbidden, Stop::Wait("ServiceAccountForbidden", words) if words.contains("driftless:run-identity")));
+        assert!(
+            matches!(forbidden, Stop::Wait(WaitReason::ServiceAccountForbidden, words) if words.contains("driftless:run-identity"))
+        );
     }
 }

@@ -406,7 +406,7 @@ mod tests {
         let settings = crate::tests::settings();
         let request = Request::of(&settings, &update, None).map_err(|why| ("invalid", why))?;
         world.drive(prepare(&ports, &settings, &hint, &update, &request, world.now())).unwrap().map_err(|stop| match stop {
-            Stop::Wait(reason, message) => (reason, message),
+            Stop::Wait(reason, message) => (reason.as_str(), message),
             Stop::Fail(error) => panic!("{error}"),
         })
     }

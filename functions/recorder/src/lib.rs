@@ -241,7 +241,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 if run.facts.owner.is_none() {
                     run.read(ports, settings, Need::Owner, now).await?;
                 }
-                return end(ports, settings, hint, run, now).await;
+                return Box::pin(end(ports, settings, hint, run, now)).await;
             }
             // The launcher's, or it goes on: the progress of its task shows how far it is.
             RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),

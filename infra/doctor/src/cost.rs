@@ -64,7 +64,7 @@ const LOOK_LOG_GB: f64 = 1e-6;
 /// Metrics of one cluster that are written at all: by operation, outcome, reason and function.
 const METRICS: f64 = 30.0;
 /// Metrics that the alarms of the template look at.
-pub(crate) const ALARM_METRICS: f64 = 28.0;
+pub(crate) const ALARM_METRICS: f64 = 30.0;
 /// Fargate bills from the pull of the image, which takes so many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
 const START_MINUTES: f64 = 0.25;

@@ -36,7 +36,7 @@ fn what_is_in_another_operators_namespace_is_not_touched() {
     insert(&world, &key("Update", "n", "theirs"), &json!({ "metadata": { "ownerReferences": [owner] }, "spec": spec }));
     workspace(&world, &json!({ "git": { "url": "u" } }));
     by_hand(&world, "u", &json!({}));
-    world.advance(ABANDONED_AFTER * 2);
+    world.advance(SignedDuration::from_mins(20));
     let before = world.cluster();
     for object in [key("Stack", "n", "s"), key("Workspace", "n", "w"), key("Update", "n", "theirs"), key("Update", "n", "u")] {
         looked(&world, &LaunchHint { version: VERSION, update: object, hops: 0 });

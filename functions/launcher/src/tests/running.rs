@@ -51,9 +51,11 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     let folder = keys::run(CLUSTER, "uid-u");
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-    let launch: Launch = world.document(&folder.launch()).unwrap();
-    let (update, task) = (update(&world, "u"), &world.live_tasks()[0].arn);
-    world.drive(tend(&ports, &settings(), &hint("u"), &update, Some(&launch), task, world.now())).unwrap().unwrap();
+    let mut run = Run::new(&settings(), &hint("u"), update(&world, "u"), world.now());
+    run.launch = world.document(&folder.launch());
+    run.task = Some(world.live_tasks()[0].arn.clone());
+    let tokens = Supply { fill: false, renew: true };
+    world.drive(supply(&ports, &settings(), &hint("u"), &run, tokens, world.now())).unwrap().unwrap();
     assert_eq!(inbox(&world).into_keys().collect::<Vec<_>>(), ["run"]);
 }
 

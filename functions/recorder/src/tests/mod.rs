@@ -12,6 +12,7 @@ use driftless_contract::{
 };
 use driftless_core::{Admissions, Applicant, Architecture, TaskShape};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;

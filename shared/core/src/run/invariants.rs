@@ -275,13 +275,13 @@ mod tests {
 
     #[test]
     fn update_is_released_and_deleted_only_after_its_run() {
+        use crate::run::UpdateEffect::{Delete, HintDependents, Launch, Release};
         for update in updates() {
             for bits in 0_u8..8 {
                 let is = |bit: u8| bits & (1 << bit) != 0;
                 let facts = RunFacts { watched: Some(is(0)), outcome: Some(is(1)), named: Some(is(2)), ..RunFacts::default() };
                 let effects = plan_update(&update, &facts, NOW).unwrap();
                 let has = |effect| effects.contains(&effect);
-                use crate::run::UpdateEffect::{Delete, HintDependents, Launch, Release};
                 if has(Release) || has(HintDependents) {
                     assert!(update.is_complete() && !is(2) && update.of_stack, "{update:?} {facts:?} {effects:?}");
                     assert!(!update.finalizer || update.is_inherited() || is(1), "{update:?} {facts:?} {effects:?}");

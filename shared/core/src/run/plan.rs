@@ -229,3 +229,26 @@ fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, age: SignedDuration,
         _ => Some(WAIT_SECONDS),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_update_is_requeued_unless_an_event_ends_its_wait() {
+        let now = Timestamp::UNIX_EPOCH;
+        let [young, old] = [30, 90].map(SignedDuration::from_secs);
+        let record = |refused_since| Some(LaunchFacts { readable: true, refused_since, max_seconds: None });
+        for (reason, launch, age, expected) in [
+            (WaitReason::SpecInvalid, None, young, None),
+            (WaitReason::InputNotFound, None, old, Some(15)),
+            (WaitReason::TaskNotStarted, record(Some(now)), old, Some(15)),
+            (WaitReason::TaskNotStarted, record(None), old, Some(15)),
+            (WaitReason::TaskRefused, record(Some(now - SignedDuration::from_mins(4))), old, Some(60)),
+            (WaitReason::TaskRefused, None, young, Some(15)),
+            (WaitReason::TaskRefused, None, old, None),
+        ] {
+            assert_eq!(requeue(reason, launch, age, now), expected, "{reason} {launch:?} {age}");
+        }
+    }
+}
