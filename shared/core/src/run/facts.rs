@@ -68,7 +68,7 @@ pub struct UpdateFacts {
     pub snapshot: bool,
     /// Driftless created it for a Stack, or keeps it for a user.
     pub ours: bool,
-    /// Since when its status says that it is complete. Whoever may write the status may write this.
+    /// Since when its status says that it is complete. That is no proof: users can write the status.
     pub complete_since: Option<Timestamp>,
     /// `spec.ttlAfterCompleted`
     pub ttl: Option<SignedDuration>,

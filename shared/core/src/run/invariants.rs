@@ -37,7 +37,7 @@ pub fn run_violations(facts: &RunFacts, plan: &RunPlan) -> Vec<&'static str> {
         )],
         RunPlan::Conclude(Ending::Reported { .. }) => &[
             (has_task, "5: a result counts whose task owns no run, or whose outcome is recorded"),
-            (result.is_some(), "5: a result that nobody reported"),
+            (result.is_some(), "5: a result counts that was not reported"),
         ],
         RunPlan::Conclude(Ending::Lost { .. }) => &[
             (has_task, "5: an end counts whose task owns no run, or whose outcome is recorded"),
@@ -270,6 +270,14 @@ mod tests {
         ] {
             let rules = run_violations(&facts, &plan);
             assert!(rules.iter().any(|found| found.starts_with(rule)), "{plan:?}: {rules:?}");
+        }
+    }
+
+    #[test]
+    fn run_that_goes_on_is_launched_whatever_becomes_of_its_stack() {
+        for update in updates().iter().filter(|update| !update.is_complete()) {
+            let facts = RunFacts { watched: Some(true), ..RunFacts::default() };
+            assert_eq!(plan_update(update, &facts, NOW), Ok(vec![crate::run::UpdateEffect::Launch]), "{update:?}");
         }
     }
 

@@ -72,7 +72,7 @@ pub enum Ending {
 
 /// Decides what is to be done for a run. `Err` names the fact that the decision depends on next.
 ///
-/// Only the bucket says that a run has an owner or has ended: whoever may write an Update's status may write anything there.
+/// Only the bucket proves that a run has an owner or has ended: users can write the status of an Update.
 pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
     if facts.outcome()? {
         return Ok(RunPlan::Publish);
@@ -81,7 +81,8 @@ pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
         (Some(OwnerFacts::Closed), _) => Ok(RunPlan::Conclude(Ending::Abandoned)),
         (Some(OwnerFacts::Task { since }), object) => owned(facts, object, since, now),
         (None, Object::Found(update)) => unowned(facts, update, now),
-        (None, Object::Gone | Object::Unreadable) => Ok(RunPlan::Abandon(AbandonReason::Deleted)),
+        (None, Object::Gone) => Ok(RunPlan::Abandon(AbandonReason::Deleted)),
+        (None, Object::Unreadable) => Ok(RunPlan::Abandon(AbandonReason::UpdateUnreadable)),
     }
 }
 

@@ -120,6 +120,8 @@ pub enum AbandonReason {
     Suspended,
     /// The namespace is not watched any more.
     Unwatched,
+    /// The Update cannot be read.
+    UpdateUnreadable,
 }
 
 impl fmt::Display for AbandonReason {
@@ -136,6 +138,7 @@ impl fmt::Display for AbandonReason {
             Self::Superseded => "its Stack does not name its Update as the current one",
             Self::Suspended => "the Stack is suspended, and others wait for what it held",
             Self::Unwatched => "Driftless does not watch its namespace any more",
+            Self::UpdateUnreadable => "this release of Driftless cannot read its Update",
         };
         write!(f, "run was abandoned before its task started: {reason}")
     }

@@ -37,17 +37,16 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
     if !is_over || !update.of_stack && !is_released {
         effects.push(UpdateEffect::Launch);
     }
-    if update.of_stack {
-        if is_complete {
-            effects.push(UpdateEffect::HintStack);
-        }
-        if facts.named()? {
-            return Ok(effects);
-        }
+    if update.of_stack && is_complete {
+        effects.push(UpdateEffect::HintStack);
+    }
+    // A run goes on also where its Stack cannot be read.
+    if !is_over || update.of_stack && facts.named()? {
+        return Ok(effects);
     }
     if update.is_expired(now) {
         effects.push(UpdateEffect::Delete);
-    } else if update.of_stack && is_over {
+    } else if update.of_stack {
         effects.extend((!is_released).then_some(UpdateEffect::HintDependents));
         effects.push(UpdateEffect::Release);
     }
