@@ -3,10 +3,10 @@
 use driftless_api::{Stack, Update};
 use driftless_aws::{Objects, TaskState, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint,
+    Launch, LaunchHint, Owner,
     keys::{self, RunFolder, TaskFolder},
 };
-use driftless_core::run::{Inbox, LaunchFacts, Need, Object, OwnerFacts, RunFacts, Standing};
+use driftless_core::run::{Inbox, LaunchFacts, Need, Object, RunFacts, Standing};
 use driftless_kubernetes::Cluster;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -44,19 +44,13 @@ impl Run {
             Need::Outcome => self.facts.outcome = Some(ports.objects.exists(&self.folder.outcome()).await?),
             Need::Owner => {
                 let owner = ports.objects.read(&self.folder.owner()).await?;
-                self.facts.owner = Some(owner.as_ref().map(|owner| match owner.task {
-                    Some(_) => OwnerFacts::Task { since: owner.at },
-                    None => OwnerFacts::Closed,
-                }));
+                self.facts.owner = Some(owner.as_ref().map(Owner::facts));
                 self.task = owner.and_then(|owner| owner.task);
             }
             Need::Launch => {
                 self.launch = ports.objects.read(&self.folder.launch()).await?;
-                self.facts.launch = Some(self.launch.as_ref().map(|launch| LaunchFacts {
-                    readable: Request::recorded(launch).is_some(),
-                    refused_since: launch.refused.map(|refused| refused.since),
-                    max_seconds: launch.request.as_ref().and_then(|request| request.limits.max_seconds),
-                }));
+                let facts = |launch: &Launch| LaunchFacts { readable: Request::recorded(launch).is_some(), ..launch.facts() };
+                self.facts.launch = Some(self.launch.as_ref().map(facts));
             }
             Need::Watched => {
                 let stack = self.update.stack(&settings.system_namespace);

@@ -6,7 +6,7 @@ use driftless_contract::{
     Launch, ObjectKey, Outcome, Owner, RunHint, RunId,
     keys::{self, RunFolder, TaskFolder},
 };
-use driftless_core::run::{LaunchFacts, Need, Object, OwnerFacts, Question, RunFacts, TaskFacts, TaskResult};
+use driftless_core::run::{Need, Object, Question, RunFacts, TaskFacts, TaskResult};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -63,10 +63,7 @@ impl Run {
 
     /// Sets the owner of the run, as it was read or written.
     pub(crate) fn set_owner(&mut self, settings: &Settings, owner: Option<Owner>) {
-        self.facts.owner = Some(owner.as_ref().map(|owner| match owner.task {
-            Some(_) => OwnerFacts::Task { since: owner.at },
-            None => OwnerFacts::Closed,
-        }));
+        self.facts.owner = Some(owner.as_ref().map(Owner::facts));
         let arn = owner.as_ref().and_then(|owner| owner.task.as_deref());
         self.task = arn.map(|arn| keys::task(&settings.task_role_id, arn));
         self.owner = owner;
@@ -82,11 +79,7 @@ impl Run {
     pub(crate) async fn read_launch<C, O: Objects, Q, T>(&mut self, ports: &Ports<'_, C, O, Q, T>) -> Result<(), Error> {
         if self.facts.launch.is_none() {
             self.launch = ports.objects.read(&self.folder.launch()).await?;
-            self.facts.launch = Some(self.launch.as_ref().map(|launch| LaunchFacts {
-                readable: launch.request.is_some(),
-                refused_since: launch.refused.map(|refused| refused.since),
-                max_seconds: launch.request.as_ref().and_then(|request| request.limits.max_seconds),
-            }));
+            self.facts.launch = Some(self.launch.as_ref().map(Launch::facts));
         }
         Ok(())
     }

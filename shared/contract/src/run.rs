@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use driftless_core::run::{LaunchFacts, OwnerFacts};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -145,6 +146,16 @@ pub struct TaskSize {
 }
 
 impl Launch {
+    /// What a decision depends on. Whether this release can use the request is the launcher's to say.
+    #[must_use]
+    pub fn facts(&self) -> LaunchFacts {
+        LaunchFacts {
+            readable: self.request.is_some(),
+            refused_since: self.refused.map(|refused| refused.since),
+            max_seconds: self.request.as_ref().and_then(|request| request.limits.max_seconds),
+        }
+    }
+
     /// `RunTask`'s `clientToken`: the Update's uid and the attempt.
     #[must_use]
     pub fn client_token(&self) -> String {
@@ -185,6 +196,14 @@ pub struct Owner {
     pub refused: Option<String>,
     /// When the ticket was taken.
     pub at: Timestamp,
+}
+
+impl Owner {
+    /// What a decision depends on.
+    #[must_use]
+    pub fn facts(&self) -> OwnerFacts {
+        if self.task.is_some() { OwnerFacts::Task { since: self.at } } else { OwnerFacts::Closed }
+    }
 }
 
 /// What the runner is to do: `tasks/…/in/spec`, the last object that the launcher writes and the only one with secrets in it.
