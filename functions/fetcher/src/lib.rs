@@ -292,6 +292,7 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     if !watch.is_ours(ports.cluster, &source.namespace).await? {
         return Ok(());
     }
+    retract(ports, source, before.as_ref()).await?;
     let is_resting = |subject: &str| {
         let rests = before.as_ref().is_some_and(|before| before.subject == subject && now < before.rests_until());
         if rests {
@@ -331,6 +332,21 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports.objects.write(&keys::fetch(source), &outcome).await?;
     if request.hops < MAX_HOPS {
         ports.queues.hint(&Hint { hops: request.hops + 1, ..Hint::new(source.clone()) }, 0).await?;
+    }
+    Ok(())
+}
+
+/// Lets the last failure of a source be no reason any more not to fetch it: the outcome of the fetch that is about to begin may not be written
+/// although its tree is, and nobody asks again until that tree has expired.
+async fn retract<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
+    ports: &Ports<'_, C, O, Q, A>,
+    source: &ObjectKey,
+    before: Option<&FetchOutcome>,
+) -> Result<(), Error> {
+    let Some((before, failure)) = before.and_then(|before| Some((before, before.failure.as_ref()?))) else { return Ok(()) };
+    if failure.terminal {
+        let failure = Some(FetchFailure { terminal: false, ..failure.clone() });
+        ports.objects.write(&keys::fetch(source), &FetchOutcome { failure, ..before.clone() }).await?;
     }
     Ok(())
 }

@@ -244,6 +244,30 @@ fn what_git_offers_a_stack_is_what_the_fetcher_wrote_down() {
 }
 
 #[test]
+fn source_that_can_be_fetched_again_has_no_terminal_failure_wherever_the_fetch_crashes() {
+    for calls in 0.. {
+        let (world, content) = (quiet(), archive("x"));
+        let digest = offer(&world, &content, "f");
+        let failure = Some(FetchFailure { message: "archive is too large".into(), terminal: true });
+        let (subject, at) = (digest.clone(), world.now());
+        let before = FetchOutcome { version: VERSION, subject, at, took_seconds: 0, artifact: None, failures: 1, failure };
+        put(&world, &keys::fetch(&repository()), to_json(&before).into_bytes());
+        world.advance(DAY);
+        let served =
+            Served { archives: RefCell::new([("gitrepository/team/shop/f".into(), content)].into()), ..nothing_served() };
+        world.crash_before_call(calls);
+        let is_done = ask_of(&world, &served, &repository(), false).is_some();
+        let failure = outcome(&world, &repository()).failure;
+        let is_stored = world.objects().contains_key(&*keys::tree(&repository(), &digest).manifest());
+        assert!(!is_stored || !failure.is_some_and(|failure| failure.terminal), "after {calls} calls");
+        if is_done {
+            assert!(is_stored && calls > 6, "it made {calls} calls");
+            break;
+        }
+    }
+}
+
+#[test]
 fn a_tree_that_is_asked_for_is_made_young_without_being_fetched() {
     let world = quiet();
     let digest = offer(&world, &archive("x"), "f");

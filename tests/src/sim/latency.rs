@@ -121,6 +121,8 @@ impl Ledger {
             wanted.asked = asked;
             wanted.change(now);
         }
+        // Its run may have begun before the Stack was suspended and resumed.
+        wanted.runs |= is_done;
         if is_done && stack.status.readiness == Some(Readiness::Ready) && !std::mem::replace(&mut wanted.ready, true) {
             let took = now.duration_since(wanted.since);
             self.stats.ready.record(took);
