@@ -76,7 +76,7 @@ pub async fn forward<E: fmt::Display>(
 
 /// Has hints sent for the objects of one kind.
 async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox, lists: &Mutex<()>) {
-    let mut tracker = Tracker::default();
+    let mut tracker = Tracker::new(&resource.kind);
     let api = Api::<Watched>::all_with(client, &resource);
     let changed = |event| {
         outbox.put(tracker.changed(event).into_iter().map(|(namespace, name)| ObjectKey {

@@ -10,16 +10,26 @@ use crate::watched::Watched;
 /// A namespace and a name.
 type Place = (String, String);
 
-/// The objects of one kind, each as the hash of what matters about it.
+/// The objects of one kind, each as the hashes of what matters about it.
 #[derive(Default)]
 pub(crate) struct Tracker {
-    hashes: HashMap<Place, u64>,
+    /// They are Updates.
+    updates: bool,
+    /// They are Programs.
+    programs: bool,
+    hashes: HashMap<Place, [u64; 2]>,
     /// While a list is under way: the objects that it did not show yet.
     missing: HashSet<Place>,
 }
 
 impl Tracker {
-    /// The objects that deserve a look after this event. One that is gone does too: somebody may wait for it.
+    /// Of the kind with that name.
+    pub(crate) fn new(kind: &str) -> Self {
+        Self { updates: kind == "Update", programs: kind == "Program", ..Self::default() }
+    }
+
+    /// The objects that deserve a look after this event. One that is gone does too: somebody may wait for it. Of a Stack's Update only a
+    /// deletion does, and of a Program no status: functions write the rest, and hint what follows from it.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {
@@ -29,8 +39,10 @@ impl Tracker {
             Event::InitApply(object) | Event::Apply(object) => {
                 let place = place(&object);
                 self.missing.remove(&place);
-                let before = self.hashes.insert(place.clone(), object.hash);
-                if before == Some(object.hash) { Vec::new() } else { vec![place] }
+                let hashes = [object.asked, if self.programs { 0 } else { object.shown }];
+                let before = self.hashes.insert(place.clone(), hashes);
+                let is_known = before == Some(hashes) || self.is_run_of_stack(&object) && !object.deleting;
+                if is_known { Vec::new() } else { vec![place] }
             }
             Event::InitDone => {
                 let gone = mem::take(&mut self.missing);
@@ -40,9 +52,13 @@ impl Tracker {
             Event::Delete(object) => {
                 let place = place(&object);
                 self.hashes.remove(&place);
-                vec![place]
+                if self.is_run_of_stack(&object) { Vec::new() } else { vec![place] }
             }
         }
+    }
+
+    fn is_run_of_stack(&self, object: &Watched) -> bool {
+        self.updates && object.of_stack
     }
 }
 
@@ -109,6 +125,37 @@ mod tests {
         ] {
             assert!(changed(&mut tracker, Event::Apply(object("s", changes.clone()))).is_empty(), "{changes}");
         }
+    }
+
+    #[test]
+    fn update_of_a_stack_is_hinted_when_it_is_deleted() {
+        let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "name": "s", "uid": "1" });
+        let of_stack = |changes: Value| {
+            let mut changes = changes;
+            changes["metadata"]["ownerReferences"] = json!([owner]);
+            object("u", changes)
+        };
+        let (complete, deleted) = (
+            json!({ "status": { "conditions": [{ "type": "Complete", "status": "True" }] } }),
+            json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }),
+        );
+        let mut updates = Tracker::new("Update");
+        assert!(changed(&mut updates, Event::InitApply(of_stack(json!({})))).is_empty());
+        assert!(changed(&mut updates, Event::Apply(of_stack(complete))).is_empty());
+        assert_eq!(changed(&mut updates, Event::Apply(of_stack(deleted.clone()))), ["u"]);
+        assert!(changed(&mut updates, Event::Delete(of_stack(deleted))).is_empty());
+        assert_eq!(changed(&mut updates, Event::Apply(object("by-hand", json!({})))), ["by-hand"]);
+        let mut workspaces = Tracker::new("Workspace");
+        assert_eq!(changed(&mut workspaces, Event::Apply(of_stack(json!({})))), ["u"]);
+    }
+
+    #[test]
+    fn artifact_of_a_program_is_not_hinted() {
+        let artifact = json!({ "status": { "artifact": { "revision": "1", "digest": "sha256:b" } } });
+        let mut programs = Tracker::new("Program");
+        assert_eq!(changed(&mut programs, Event::Apply(object("p", json!({})))), ["p"]);
+        assert!(changed(&mut programs, Event::Apply(object("p", artifact))).is_empty());
+        assert_eq!(changed(&mut programs, Event::Apply(object("p", json!({ "metadata": { "generation": 2 } })))), ["p"]);
     }
 
     #[test]

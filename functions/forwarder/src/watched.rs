@@ -4,12 +4,12 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{DefaultHasher, Hash, Hasher as _},
 };
 
 use driftless_api::names;
 use driftless_contract::PREFIX;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{
     Resource,
     core::{ApiResource, DynamicResourceScope, ObjectMeta},
@@ -17,12 +17,19 @@ use kube::{
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object of a kind that is known only at run time: its place, and the hash of what matters about it.
+/// An object of a kind that is known only at run time: its place, and the hashes of what matters about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     /// The namespace, the name and the resource version.
     metadata: ObjectMeta,
-    pub(crate) hash: u64,
+    /// The hash of what users ask for.
+    pub(crate) asked: u64,
+    /// The hash of what its status says.
+    pub(crate) shown: u64,
+    /// It is being deleted.
+    pub(crate) deleting: bool,
+    /// A Stack owns it.
+    pub(crate) of_stack: bool,
 }
 
 impl Resource for Watched {
@@ -75,9 +82,19 @@ pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obj
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         annotations: Option<BTreeMap<String, String>>,
+        owner_references: Option<Vec<OwnerReference>>,
     }
-    let Metadata { namespace, name, uid, resource_version, generation, creation_timestamp, deletion_timestamp, annotations } =
-        Metadata::deserialize(deserializer)?;
+    let Metadata {
+        namespace,
+        name,
+        uid,
+        resource_version,
+        generation,
+        creation_timestamp,
+        deletion_timestamp,
+        annotations,
+        owner_references,
+    } = Metadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         namespace,
         name,
@@ -87,6 +104,7 @@ pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obj
         creation_timestamp,
         deletion_timestamp,
         annotations,
+        owner_references,
         ..ObjectMeta::default()
     })
 }
@@ -119,22 +137,33 @@ fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Err
 impl<'de> Deserialize<'de> for Watched {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let parts = Parts::deserialize(deserializer)?;
-        let hash = hash(&parts);
-        let ObjectMeta { namespace, name, resource_version, .. } = parts.metadata;
-        Ok(Self { metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() }, hash })
+        let [asked, shown] = hashes(&parts);
+        let ObjectMeta { namespace, name, resource_version, deletion_timestamp, owner_references, .. } = parts.metadata;
+        let is_stack = |owner: &OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
+        Ok(Self {
+            metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() },
+            asked,
+            shown,
+            deleting: deletion_timestamp.is_some(),
+            of_stack: owner_references.is_some_and(|owners| owners.iter().any(is_stack)),
+        })
     }
 }
 
-/// What matters: what users ask for, an artifact, and the end of an Update. No other status, as that is what our functions write.
-fn hash(Parts { metadata, status }: &Parts) -> u64 {
+/// What matters: what users ask for; then of the status an artifact, and the end of an Update, as our functions write everything else.
+fn hashes(Parts { metadata, status }: &Parts) -> [u64; 2] {
     let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
     let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);
     let requests: Vec<_> = metadata.annotations.iter().flatten().filter(|(name, _)| is_request(name)).collect();
     let artifact = status.artifact.as_ref().map(|artifact| (&artifact.revision, &artifact.digest));
     let complete = status.conditions.iter().flatten().find(|condition| condition.type_ == "Complete");
     let complete = complete.map(|condition| &condition.status);
+    [hash((&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), requests)), hash((artifact, complete))]
+}
+
+fn hash(parts: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (&metadata.uid, metadata.generation, metadata.deletion_timestamp.is_some(), requests, artifact, complete).hash(&mut hasher);
+    parts.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -154,7 +183,7 @@ mod tests {
         let nested =
             format!(r#"{{ "program": {deep}, {managed}, "status": {{ "outputs": {deep}, {artifact} }}, "spec": {deep} }}"#);
         let read = |text: &str| serde_json::from_str::<Watched>(text).unwrap();
-        assert_eq!(read(&nested).hash, read(&plain).hash);
+        assert_eq!((read(&nested).asked, read(&nested).shown), (read(&plain).asked, read(&plain).shown));
         assert_eq!(read(&nested).metadata.name.as_deref(), Some("s"));
     }
 
@@ -162,7 +191,7 @@ mod tests {
     fn status_of_another_form_counts_as_absent() {
         let hash = |status: serde_json::Value| {
             let object = json!({ "metadata": { "name": "s" }, "status": status });
-            serde_json::from_value::<Watched>(object).unwrap().hash
+            serde_json::from_value::<Watched>(object).unwrap().shown
         };
         for status in [json!(7), json!({ "artifact": "none" }), json!({ "conditions": { "Complete": true } })] {
             assert_eq!(hash(status.clone()), hash(json!(null)), "{status}");

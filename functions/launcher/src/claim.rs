@@ -3,7 +3,7 @@
 use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Launch, ObjectKey, RunHint, RunId, VERSION,
+    Launch, ObjectKey, RunHint, RunId,
     keys::{self, RunFolder},
 };
 use driftless_core::run::{AbandonReason, WaitReason};
@@ -97,7 +97,9 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         };
         if gives_way || !holder.is_some_and(|holder| holder.uid() == uid && !holder.is_complete()) {
             let update = ObjectKey { namespace: namespace.into(), name: name.into(), ..run.update.clone() };
-            ports.queues.run(&RunHint { version: VERSION, update, uid, hops: 0 }, 0).await?;
+            if let Some(hint) = RunHint::after(0, update, uid) {
+                ports.queues.run(&hint, 0).await?;
+            }
         }
     }
     Err(Stop::wait(WaitReason::StackClaimed, format!("the Pulumi stack is in use by {by}")))

@@ -41,7 +41,14 @@ impl Run {
         now: Timestamp,
     ) -> Result<bool, Error> {
         match need {
-            Need::Outcome => self.facts.outcome = Some(ports.objects.exists(&self.folder.outcome()).await?),
+            Need::Outcome => {
+                // One call for a run that has no documents yet.
+                let found = ports.objects.list_after(&self.folder, "").await?;
+                let has = |document: &str| found.iter().any(|(key, _)| key == document);
+                self.facts.outcome = Some(has(&self.folder.outcome()));
+                self.facts.owner = (!has(&self.folder.owner())).then_some(None);
+                self.facts.launch = (!has(&self.folder.launch())).then_some(None);
+            }
             Need::Owner => {
                 let owner = ports.objects.read(&self.folder.owner()).await?;
                 self.facts.owner = Some(owner.as_ref().map(Owner::facts));

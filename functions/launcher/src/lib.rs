@@ -224,7 +224,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             RunPlan::Wait { reason, message, requeue } => {
                 let fields = [("cluster", key.cluster.as_str()), ("reason", reason.as_str()), ("update", &key.to_string())];
                 metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
-                set_status(ports, settings, hint, &run.update, |update| update.set_waiting(reason, &message, now)).await?;
+                set_status(ports, settings, hint, &run.update, true, |update| update.set_waiting(reason, &message, now)).await?;
                 return match requeue.filter(|_| hint.hops < WAIT_HOPS) {
                     Some(seconds) => look_later(ports.queues, hint, seconds).await,
                     None => Ok(()),

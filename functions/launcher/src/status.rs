@@ -12,7 +12,8 @@ use crate::{Error, Ports, Settings};
 /// Tries to write a status over a version that somebody else changes.
 const STATUS_TRIES: usize = 3;
 
-/// Says on an Update which task runs it, if it does not say so: a launch may have ended just before.
+/// Says on an Update which task runs it, if it does not say so: a launch may have ended just before. Its Stack is told if it shows that the
+/// run waits.
 pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -22,20 +23,22 @@ pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let log = ports.tasks.log_url(task);
-    set_status(ports, settings, hint, update, |update| {
+    let waits = update.waits_for().is_some();
+    set_status(ports, settings, hint, update, waits, |update| {
         let shown = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_deref());
         (shown != Some(task) || update.is_complete()) && update.set_running(task, &log, now)
     })
     .await
 }
 
-/// Changes the status of an Update whose outcome was not recorded when it was read, and tells its Stack if it changed. It is a view for
-/// people: one that cannot be written in a few tries is left to the next look.
+/// Changes the status of an Update whose outcome was not recorded when it was read. If it changed, its Stack is told with `tell`. It is a view
+/// for people: one that cannot be written in a few tries is left to the next reconciliation.
 pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
+    tell: bool,
     change: impl Fn(&mut Update) -> bool,
 ) -> Result<(), Error> {
     let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
@@ -46,7 +49,8 @@ pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
             return Ok(());
         }
         match ports.cluster.replace_status(&update).await {
-            Ok(_) => return tell_stack(ports, settings, hint, &update).await,
+            Ok(_) if tell => return tell_stack(ports, settings, hint, &update).await,
+            Ok(_) => return Ok(()),
             Err(KubernetesError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -16,6 +16,9 @@ const MAX_DELAY_SECONDS: i64 = 900;
 /// An object changed while it was looked at.
 const LOOK_AGAIN_SECONDS: u16 = 1;
 
+/// An Update whose outcome is recorded is complete within this time, unless a recorder was interrupted.
+const RELEASE_SECONDS: u16 = 15;
+
 /// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
 const CHAIN_SECONDS: u16 = 5;
 
@@ -102,7 +105,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
             Effect::WakeDependents => wake_dependents(ports, hint).await?,
             Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
-            Effect::ReleaseUpdate { namespace, update } => release(ports, namespace, update).await?,
+            Effect::ReleaseUpdate { namespace, update } => release(ports, hint, namespace, update).await?,
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
             Effect::Event { event_type, reason, note, revision } => {
                 ports.cluster.event(&stack, *event_type, reason, note, revision.as_deref(), now).await;
@@ -226,6 +229,7 @@ pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
 
 async fn release<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
     namespace: &str,
     name: &str,
 ) -> Result<(), Error> {
@@ -235,8 +239,12 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
             Err(Error::Kubernetes(KubernetesError::Conflict { .. })) => Ok(()),
             done => done,
         },
-        // The recorder still has to give back what the run held; the hint that it is complete leads to its release.
-        Some(_) | None => Ok(()),
+        // The recorder still has to release what the run held, and its Stack does not name the Update any more.
+        Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
+            Some(next) => Ok(ports.queues.hint(&next, RELEASE_SECONDS).await?),
+            None => Ok(()),
+        },
+        None => Ok(()),
     }
 }
 

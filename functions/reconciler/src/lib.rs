@@ -18,7 +18,7 @@ use driftless_core::{
     run::{Need, RunFacts, UpdateEffect, plan_update},
     violations,
 };
-use driftless_kubernetes::{Cluster, Pages, Watch};
+use driftless_kubernetes::{Cluster, Page, Pages, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -132,17 +132,29 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
         ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
         _ if !ports.settings.watch().is_ours(ports.cluster, &hint.object.namespace).await? => Ok(()),
         ("pulumi.com", "Stack") => look(ports, hint, now).await,
-        ("pulumi.com", "Program") => hint_stacks(ports, hint, &format!("spec.programRef.name={}", hint.object.name)).await,
+        ("pulumi.com", "Program") => {
+            look_of_source(ports, hint, &format!("spec.programRef.name={}", hint.object.name), now).await
+        }
         ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
-        _ => hint_of_source(ports, hint).await,
+        _ => hint_of_source(ports, hint, now).await,
     }
 }
 
 /// Looks at a Stack.
 async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
-    let Some(stack) = ports.cluster.get::<Stack>(&hint.object.namespace, &hint.object.name).await? else {
-        return Ok(());
-    };
+    match ports.cluster.get::<Stack>(&hint.object.namespace, &hint.object.name).await? {
+        Some(stack) => reconcile(ports, hint, stack, now).await,
+        None => Ok(()),
+    }
+}
+
+/// Decides what is to be done for the Stack of the hint, and does it.
+async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    stack: Stack,
+    now: Timestamp,
+) -> Result<(), Error> {
     // Kubernetes keeps times in whole seconds: what is written has to be what is read back.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let snapshot = load::snapshot(ports, &hint.object.cluster, &stack, now).await?;
@@ -156,6 +168,26 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
         "looked"
     );
     carry_out::carry_out(ports, hint, stack, &snapshot, plan, now).await
+}
+
+/// Reconciles the Stack of a source that a field selector chooses, here and now. Where there are several, each gets a hint, so that none waits
+/// for another.
+async fn look_of_source<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    field_selector: &str,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Page { mut objects, next } =
+        ports.cluster.page::<Stack>(Some(&hint.object.namespace), Some(field_selector), None).await?;
+    if objects.len() > 1 || next.is_some() {
+        return hint_stacks(ports, hint, field_selector).await;
+    }
+    let Some(stack) = objects.pop() else { return Ok(()) };
+    match hint.next(stack_key(&hint.object, &stack.name_any())) {
+        Some(hint) => reconcile(ports, &hint, stack, now).await,
+        None => Ok(()),
+    }
 }
 
 /// Hints the Stacks of the namespace that a field selector chooses.
@@ -176,7 +208,11 @@ pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
 }
 
 /// Hints the Stacks of a Flux source, once it shows the revision that the hint speaks of: the webhook comes before the status.
-async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint) -> Result<(), Error> {
+async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    now: Timestamp,
+) -> Result<(), Error> {
     if let Some(revision) = &hint.revision {
         let source = match ports.cluster.get_dynamic(&hint.object).await {
             // A kind that is not served or may not be read: the Stack's own look says so.
@@ -191,7 +227,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, 
             return Ok(());
         }
     }
-    hint_stacks(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name)).await
+    look_of_source(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name), now).await
 }
 
 /// An Update changed, or is due.

@@ -11,7 +11,7 @@ use driftless_contract::{
 };
 use driftless_core::{
     FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Project, Readiness, RunOutcome, RunState, Snapshot,
-    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, invalid_digest, is_synced, paths,
+    SourceRef, SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, hash, invalid_digest, is_synced, observe, paths,
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use driftless_source::{Digest, Manifest};
@@ -46,15 +46,14 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     let current = core.status.current_update.as_ref().map(|current| current.name.as_str());
     let run = run(ports, cluster, &core, current).await?;
     let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref()).await?;
-    let inputs = inputs(ports, cluster, &core, &run).await?;
-    let (source, tree) = match core.spec.sources.as_slice() {
+    let (source, tree, inputs) = match core.spec.sources.as_slice() {
         // A run that is under way needs nothing of its source.
         [one] if !matches!(run, RunState::Live(..)) => {
             let (api_version, kind, name) = one.object();
-            let (state, tree) = source(ports, &here.sibling(api_version, kind, name), &core, one, &run, inputs, now).await?;
-            (Some(state), tree)
+            let (state, tree, inputs) = source(ports, &here.sibling(api_version, kind, name), &core, one, &run, now).await?;
+            (Some(state), tree, inputs)
         }
-        _ => (None, ABSENT),
+        _ => (None, ABSENT, None),
     };
     let idle = core.deleting || core.suspended || matches!(run, RunState::Live(..));
     let (prerequisites, requires) = match core.spec.prerequisites.len() {
@@ -120,9 +119,13 @@ async fn inputs<C: Cluster, O: Objects, Q: Queues>(
     cluster: &str,
     stack: &CoreStack,
     run: &RunState,
+    now: Timestamp,
 ) -> Result<Option<Inputs>, Error> {
     if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
         return Ok(None);
+    }
+    if let RunState::Ended(_, RunOutcome { inputs: Some(_), .. }) = run {
+        return Ok(Some(Inputs { changed: false, read: now }));
     }
     let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
     let Some(ran) = last.last_resync_time else { return Ok(None) };
@@ -188,9 +191,8 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
     stack: &CoreStack,
     reference: &SourceRef,
     run: &RunState,
-    inputs: Option<Inputs>,
     now: Timestamp,
-) -> Result<(SourceState, TreeState), Error> {
+) -> Result<(SourceState, TreeState, Option<Inputs>), Error> {
     let state = match reference {
         SourceRef::Program { .. } => match ports.cluster.get::<Program>(&key.namespace, &key.name).await {
             Ok(Some(program)) => SourceState::from(&program),
@@ -216,21 +218,34 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
         }
         state => state,
     };
+    let mut known = None;
     let subject = match (&state, reference) {
         (SourceState::Artifact { revision, digest, .. }, _) => {
-            // A run that ended is about to change what the Stack says of itself.
-            let settled = matches!(run, RunState::None | RunState::Missing);
-            if settled && is_synced(stack, revision, inputs, now) == Sync::Synced {
-                return Ok((state, ABSENT));
+            let after = match run {
+                RunState::Ended(run, outcome) => {
+                    let (status, _) = observe(&stack.status, run, outcome, now);
+                    CoreStack { status, ..stack.clone() }
+                }
+                RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
+            };
+            // Where a run is wanted for another reason, it reads its inputs itself.
+            let is_due = |inputs| is_synced(&after, revision, inputs, now) != Sync::Synced;
+            let is_wanted = is_due(None) && paths(stack).is_empty();
+            let inputs = if is_wanted { None } else { inputs(ports, &key.cluster, stack, run, now).await? };
+            if !is_due(inputs) {
+                return Ok((state, ABSENT, inputs));
             }
             if let Some(stored) = tree(ports, &keys::tree(key, digest), stack, reference, now).await? {
-                return Ok((state, stored));
+                return Ok((state, stored, inputs));
             }
+            known = inputs;
             digest
         }
         (SourceState::Unknown { .. }, SourceRef::Git(git)) => &git.fingerprint,
         (SourceState::Unknown { subject }, _) => subject,
-        (SourceState::NotFound | SourceState::NoArtifact { .. } | SourceState::Unfit { .. }, _) => return Ok((state, ABSENT)),
+        (SourceState::NotFound | SourceState::NoArtifact { .. } | SourceState::Unfit { .. }, _) => {
+            return Ok((state, ABSENT, None));
+        }
     };
     let failure = outcome(ports, key, subject).await?.and_then(|outcome| {
         let at = outcome.rests_until();
@@ -240,7 +255,7 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
         let terminal = failure.terminal && !matches!(reference, SourceRef::Git(git) if !git.branch.is_empty());
         Some(FetchFailure { at, message: failure.message, terminal, failures })
     });
-    Ok((state, TreeState::Absent { failure }))
+    Ok((state, TreeState::Absent { failure }, known))
 }
 
 /// How the last fetch of a source ended, if it was about this state of it.
@@ -271,12 +286,11 @@ async fn tree<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<Option<TreeState>, Error> {
     let manifest = folder.manifest();
-    let modified = ports.objects.modified(&manifest).await?;
+    let Some((document, modified)) = ports.objects.get_modified(&manifest).await? else { return Ok(None) };
     // An old one may be on its way to be deleted: it counts as not stored, and the fetcher stores it again.
-    if !modified.is_some_and(|modified| ports.settings.retention.is_usable(modified, now)) {
+    if !ports.settings.retention.is_usable(modified, now) {
         return Ok(None);
     }
-    let Some(document) = ports.objects.get(&manifest).await? else { return Ok(None) };
     let manifest = Manifest::parse(&document)?;
     let dir = reference.dir();
     let project = if manifest.directory(dir).is_none() {

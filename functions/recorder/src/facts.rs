@@ -24,6 +24,8 @@ pub(crate) struct Run {
     pub(crate) launch: Option<Launch>,
     /// What the task reported.
     pub(crate) reported: Option<Outcome>,
+    /// The report that this was made from.
+    pub(crate) result: Option<Vec<u8>>,
     /// The outcome that is recorded.
     pub(crate) outcome: Option<Outcome>,
     key: ObjectKey,
@@ -57,8 +59,8 @@ impl Run {
         };
         let facts = RunFacts { object, question: Question::End, start_seconds: settings.start_seconds, ..RunFacts::default() };
         let folder = keys::run(&key.cluster, &uid);
-        let (owner, task, launch, reported, outcome) = (None, None, None, None, None);
-        Ok(Some(Self { folder, facts, update, owner, task, launch, reported, outcome, key: key.clone(), uid }))
+        let (owner, task, launch, reported, result, outcome) = (None, None, None, None, None, None);
+        Ok(Some(Self { folder, facts, update, owner, task, launch, reported, result, outcome, key: key.clone(), uid }))
     }
 
     /// Sets the owner of the run, as it was read or written.
@@ -124,7 +126,7 @@ impl Run {
             Need::Result => {
                 self.read_launch(ports).await?;
                 let (Some(task), Some(owner)) = (&self.task, &self.owner) else { return Ok(false) };
-                self.reported = reported(ports, task, self, owner, now).await?;
+                (self.reported, self.result) = reported(ports, task, self, owner, now).await?.unzip();
                 let result = |outcome: &Outcome| TaskResult { interrupted: is_interrupted(outcome) };
                 self.facts.result = Some(self.reported.as_ref().map(result));
             }

@@ -20,7 +20,7 @@ use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
     Document as _, Hint, Key, Launch, Lock, MAX_HOPS, ObjectKey, Outcome, Owner, Phase, RunHint, RunId, RunMessage, RunResult,
     TaskRun, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
-    keys::{self, Report, RunFolder, TaskFolder},
+    keys::{self, Report, TaskFolder},
     parsed, reason,
 };
 use driftless_core::{
@@ -129,6 +129,19 @@ pub async fn runs<O: Objects, T: Tasks>(
     Ok(hints)
 }
 
+/// Takes in a message that is about the end of the same task: its result and its stop are often in one batch.
+pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
+    let ended = |message: &RunMessage| match message {
+        RunMessage::Task { arn } => Some(keys::task(&settings.task_role_id, arn)),
+        RunMessage::Objects(keys) => match keys.as_slice() {
+            [key] => keys::task_of_report(key).filter(|(_, report)| *report == Report::Result).map(|(folder, _)| folder),
+            _ => None,
+        },
+        RunMessage::Hint(_) | RunMessage::Live { .. } | RunMessage::Test => None,
+    };
+    kept == other || ended(kept).zip(ended(other)).is_some_and(|(kept, other)| kept == other)
+}
+
 /// After a cause that passes it is looked again after this long.
 const PASSING_SECONDS: u16 = 15;
 
@@ -231,8 +244,15 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             RunPlan::Conclude(ending) => {
                 run.read_launch(ports).await?;
                 let outcome = conclude(ports, &run, ending, now).await?;
-                let (outcome, is_new) = record(ports, &run.folder, outcome).await?;
-                if let Some(owner) = run.owner.as_ref().filter(|_| is_new) {
+                let folder = &run.folder;
+                if !ports.objects.write_once(&folder.outcome(), &outcome).await?
+                    && ports.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)
+                {
+                    // Another recorder was faster, and publishes its own. Should that one crash, its message comes again.
+                    return Ok(());
+                }
+                tracing::info!(update = %hint.update, verdict = ?outcome.verdict, "recorded");
+                if let Some(owner) = &run.owner {
                     count::ended(run.update.as_ref(), owner, run.launch.as_ref(), &outcome, now);
                 }
                 (run.facts.outcome, run.outcome) = (Some(true), Some(outcome));
@@ -257,12 +277,12 @@ async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     run: Run,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Run { update, owner, task, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
     // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = owner.and_then(|owner| owner.task) {
         ports.tasks.stop(&arn, "run is recorded").await?;
     }
-    publish(ports, settings, hint, update, &outcome, task.as_ref(), now).await?;
+    publish(ports, settings, hint, update, &outcome, task.as_ref().map(|task| (task, result)), now).await?;
     // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
     if let Some(task) = &task {
         ports.objects.delete(&task.run()).await?;
@@ -302,7 +322,9 @@ async fn conclude<C, O: Objects, Q, T: Tasks>(
     };
     match (ending, task, reported) {
         (Ending::Reported { end }, Some(task), Some(outcome)) => {
-            keep_lock(ports, task, &id, None).await?;
+            if outcome.verdict != (Verdict::Succeeded {}) {
+                keep_lock(ports, task, &id, None).await?;
+            }
             other_architecture(ports, launch, taken_away(outcome.clone(), &end)).await
         }
         (Ending::Lost { end, cause, began }, Some(task), _) => {
@@ -404,14 +426,14 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     outcome
 }
 
-/// What the runner reported, without the outputs' secret values.
+/// What the runner reported, without the outputs' secret values; and the report itself.
 async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &TaskFolder,
     run: &Run,
     owner: &Owner,
     now: Timestamp,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Option<(Outcome, Vec<u8>)>, Error> {
     let Some(document) = report(ports.objects, &task.result()).await? else { return Ok(None) };
     // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
     let result = if parsed(&document) > bound::MAX_PARSED {
@@ -431,7 +453,7 @@ async fn reported<C, O: Objects, Q, T>(
     let result = bound::bounded(result, owner.at, now);
     let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
     let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
-    Ok(Some(Outcome {
+    let outcome = Outcome {
         version: VERSION,
         outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&id.update.name))),
         run: id,
@@ -450,7 +472,8 @@ async fn reported<C, O: Objects, Q, T>(
         started_at: Some(result.started_at),
         ended_at: result.ended_at,
         recorded_at: Some(now),
-    }))
+    };
+    Ok(Some((outcome, document)))
 }
 
 /// Reads up to [`MAX_REPORT`] bytes of what a task wrote. An object that S3 has and does not return counts as empty: the end of a run
@@ -494,19 +517,6 @@ async fn keep_lock<C, O: Objects, Q, T>(
     Ok(ports.objects.write(&key, &lock).await?)
 }
 
-/// Writes the outcome, or finds that somebody else did. Whether it was written here and now.
-async fn record<C, O: Objects, Q, T>(
-    ports: &Ports<'_, C, O, Q, T>,
-    folder: &RunFolder,
-    outcome: Outcome,
-) -> Result<(Outcome, bool), Error> {
-    if ports.objects.write_once(&folder.outcome(), &outcome).await? {
-        tracing::info!(update = %outcome.run.update, verdict = ?outcome.verdict, "recorded");
-        return Ok((outcome, true));
-    }
-    Ok((ports.objects.read(&folder.outcome()).await?.unwrap_or(outcome), false))
-}
-
 /// Makes an outcome known and gives back what the run held. Every step may be done again.
 async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
@@ -514,11 +524,12 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     hint: &RunHint,
     update: Option<Update>,
     outcome: &Outcome,
-    task: Option<&TaskFolder>,
+    task: Option<(&TaskFolder, Option<Vec<u8>>)>,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let (task, result) = task.unzip();
     let secret = match (&update, task) {
-        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, now).await?,
+        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result.flatten(), now).await?,
         _ => None,
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
@@ -566,7 +577,9 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     }
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
-        ports.queues.hint(&Hint::new(stack), 0).await?;
+        // A hint came for this run, so its end came late: its Stack may not name the Update any more, which still is to be released.
+        let object = if hint.hops > 0 { hint.update.clone() } else { stack };
+        ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
         // No Stack has to learn of it.
         finalizer::remove(&mut update);
@@ -578,12 +591,9 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
 /// Deletes what the task was given and what it left, secrets first. The log stays in the folder until that expires: a copy of it may still be
 /// under way. `in/run` stays until all is told.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
-    let secrets: [&str; 3] = [&task.spec(), &task.identity(), &task.result()];
-    let rest: [&str; 4] = [&task.pack(), &task.manifest(), &task.lock(), &task.progress()];
-    for key in secrets.iter().chain(&rest) {
-        ports.objects.delete(key).await?;
-    }
-    Ok(())
+    let keys: [&str; 7] =
+        [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
+    Ok(ports.objects.delete_all(&keys).await?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use recorder::{Ports, Settings, failed, handle, runs};
+use recorder::{Ports, Settings, absorb, failed, handle, runs};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -42,7 +42,7 @@ async fn main() -> Result<(), Error> {
         }
         Ok(())
     };
-    let absorb = |kept: &mut RunMessage, other: &RunMessage| kept == other;
+    let absorb = |kept: &mut RunMessage, other: &RunMessage| absorb(&settings, kept, other);
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
         Ok(batch(event.payload, event.context.deadline(), parse_run_message, absorb, &record).await)
     }))

@@ -64,18 +64,24 @@ fn written(json: &str) -> usize {
     json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
-/// Creates the outputs Secret of an Update from the very result that the outcome was made from. Its name, if there are outputs.
+/// Creates the outputs Secret of an Update from the very result that the outcome was made from. `result` is the task's result if it was just
+/// read. Its name, if there are outputs.
 pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &Update,
     outcome: &Outcome,
     task: &TaskFolder,
+    result: Option<Vec<u8>>,
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     if outcome.outputs.as_ref().is_none_or(BTreeMap::is_empty) {
         return Ok(None);
     }
-    let Some(document) = report(ports.objects, &task.result()).await? else {
+    let document = match result {
+        Some(document) => Some(document),
+        None => report(ports.objects, &task.result()).await?,
+    };
+    let Some(document) = document else {
         // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
         if update.is_complete() {
             return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));

@@ -47,7 +47,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
         return Ok(());
     }
     // The end of the run tells why there is none.
-    let log = log::copy(ports, settings, &update, task, log::SOME).await;
+    let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
     let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "the log of a run is not copied")).ok().flatten();
     if !update.set_progress(shown, log) {
         return Ok(());

@@ -273,8 +273,8 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Time
             () = gauge.operating.notified() => beat.reset(),
         }
         let Steps { planned, started, done, failed, current } = gauge.steps.borrow().clone();
-        let progress =
-            Progress { version: VERSION, at: now(), phase: gauge.phase.get(), planned, started, done, failed, current };
+        let (at, phase, log_chunks) = (now(), gauge.phase.get(), Some(log.stored()));
+        let progress = Progress { version: VERSION, at, phase, planned, started, done, failed, current, log_chunks };
         if let Err(error) = folder.put(&folder.keys.progress(), to_json(&progress), false).await {
             log.say(&format!("driftless: cannot write the progress: {error}"));
         }

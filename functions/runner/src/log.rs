@@ -75,6 +75,11 @@ impl Log {
         self.add(line);
     }
 
+    /// The number of chunks that are stored.
+    pub(crate) fn stored(&self) -> u16 {
+        self.kept.borrow().next - 1
+    }
+
     fn add(&self, line: &str) {
         self.kept.borrow_mut().add(line);
         self.said.notify_one();

@@ -74,6 +74,13 @@ pub trait Objects {
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
     /// When the object was last written, if it is there.
     fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;
+    /// The object's content and when it was written, if it is there.
+    fn get_modified(&self, key: &str) -> impl Future<Output = Result<Option<(Vec<u8>, Timestamp)>>> {
+        async {
+            let Some(modified) = self.modified(key).await? else { return Ok(None) };
+            Ok(self.get(key).await?.map(|content| (content, modified)))
+        }
+    }
     /// Whether the object is there.
     fn exists(&self, key: &str) -> impl Future<Output = Result<bool>> {
         async { Ok(self.modified(key).await?.is_some()) }
@@ -96,6 +103,15 @@ pub trait Objects {
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
     /// Deletes the object if it is there.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
+    /// Deletes those of up to 1,000 objects that are there. After an error, some of them may be deleted.
+    fn delete_all(&self, keys: &[&str]) -> impl Future<Output = Result<()>> {
+        async move {
+            for key in keys {
+                self.delete(key).await?;
+            }
+            Ok(())
+        }
+    }
 
     /// Reads a document, if it is there. One that this release cannot read is [`Error::Permanent`].
     fn read<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {

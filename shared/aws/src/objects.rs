@@ -4,9 +4,9 @@ use aws_config::{SdkConfig, timeout::TimeoutConfig};
 use aws_sdk_s3::{
     Client,
     config::Builder,
-    error::ProvideErrorMetadata as _,
+    error::{BuildError, ProvideErrorMetadata as _},
     primitives::{ByteStream, DateTime},
-    types::ServerSideEncryption,
+    types::{Delete, ObjectIdentifier, ServerSideEncryption},
 };
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -50,23 +50,28 @@ impl Bucket {
         Self { seal_key: Some(key), ..self }
     }
 
-    async fn read(&self, key: &str, range: Option<String>) -> Result<Option<Vec<u8>>> {
+    async fn read(&self, key: &str, range: Option<String>) -> Result<Option<(Vec<u8>, Option<DateTime>)>> {
         let call = || format!("s3:GetObject {key}");
         let object = match self.client.get_object().bucket(&self.name).key(key).set_range(range).send().await {
             Ok(object) => object,
             Err(error) if error.code() == Some("NoSuchKey") || answered(&error, 416) => return Ok(None),
             Err(error) => return Err(failure(call(), &error)),
         };
-        let content = object.body.collect().await;
+        let (modified, content) = (object.last_modified, object.body.collect().await);
         content
-            .map(|content| Some(content.to_vec()))
+            .map(|content| Some((content.to_vec(), modified)))
             .map_err(|error| Error::Transient { call: call(), message: error.to_string() })
     }
 }
 
 impl Objects for Bucket {
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        self.read(key, None).await
+        Ok(self.read(key, None).await?.map(|(content, _)| content))
+    }
+
+    async fn get_modified(&self, key: &str) -> Result<Option<(Vec<u8>, Timestamp)>> {
+        let Some((content, modified)) = self.read(key, None).await? else { return Ok(None) };
+        Ok(Some((content, timestamp(format!("s3:GetObject {key}"), modified.as_ref())?)))
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
@@ -74,7 +79,8 @@ impl Objects for Bucket {
         if size == 0 {
             return Ok(Some(Vec::new()));
         }
-        self.read(key, Some(format!("bytes={offset}-{}", offset + size - 1))).await
+        let range = format!("bytes={offset}-{}", offset + size - 1);
+        Ok(self.read(key, Some(range)).await?.map(|(content, _)| content))
     }
 
     async fn modified(&self, key: &str) -> Result<Option<Timestamp>> {
@@ -143,7 +149,7 @@ impl Objects for Bucket {
                 // An earlier try of the SDK may have written it, and its answer was lost. Writers whose record must be theirs alone write
                 // something that no other one does, such as the time.
                 Err(error) if answered(&error, 412) => {
-                    return Ok(self.read(key, None).await?.is_some_and(|written| written == content));
+                    return Ok(self.read(key, None).await?.is_some_and(|(written, _)| written == content));
                 }
                 // A delete or another conditional write of the key was under way: S3 asks for the same again.
                 Err(error) if answered(&error, 409) && tries < CONDITIONAL_WRITES => {}
@@ -170,6 +176,26 @@ impl Objects for Bucket {
     async fn delete(&self, key: &str) -> Result<()> {
         let request = self.client.delete_object().bucket(&self.name).key(key);
         request.send().await.map(drop).map_err(|error| failure(format!("s3:DeleteObject {key}"), &error))
+    }
+
+    async fn delete_all(&self, keys: &[&str]) -> Result<()> {
+        let call = || format!("s3:DeleteObjects {}", keys.join(", "));
+        let permanent = |message: String| Error::Permanent { call: call(), message };
+        let delete = || -> std::result::Result<_, BuildError> {
+            let objects = keys.iter().map(|key| ObjectIdentifier::builder().key(*key).build());
+            let objects = objects.collect::<std::result::Result<_, _>>()?;
+            Delete::builder().set_objects(Some(objects)).quiet(true).build()
+        };
+        let delete = delete().map_err(|error| permanent(error.to_string()))?;
+        let answer = self.client.delete_objects().bucket(&self.name).delete(delete).send().await;
+        let answer = answer.map_err(|error| failure(call(), &error))?;
+        // Each key has an answer of its own.
+        let Some(error) = answer.errors().first() else { return Ok(()) };
+        let message = format!("{}: {}", error.key().unwrap_or_default(), error.code().unwrap_or_default());
+        match error.code() {
+            Some("InternalError" | "SlowDown" | "ServiceUnavailable") => Err(Error::Transient { call: call(), message }),
+            _ => Err(permanent(message)),
+        }
     }
 }
 

@@ -1,4 +1,7 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use aws_config::SdkConfig;
 use aws_sdk_ecs::{
@@ -26,6 +29,8 @@ pub(crate) const MAIN: &str = "pulumi";
 pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The capacity provider of tasks that may be interrupted.
 const SPOT: &str = "FARGATE_SPOT";
+/// The maximum number of task definitions that one instance of a function keeps.
+const MAX_DEFINITIONS: usize = 1000;
 /// The most characters that a tag's value has.
 const TAG_LENGTH: usize = 256;
 /// What the reason of every stop begins with that Driftless asks for. ECS keeps it with the task, where it tells such a stop from others'.
@@ -68,13 +73,19 @@ pub struct Ecs {
     client: Client,
     cluster: String,
     settings: Option<TaskSettings>,
+    /// The ARNs of task definitions that are known, by their families.
+    definitions: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Ecs {
     /// The tasks of an ECS cluster. Whoever only watches and stops them has no settings; starting one is [`Error::Permanent`] then.
     #[must_use]
     pub fn new(config: &SdkConfig, cluster: String, settings: Option<TaskSettings>) -> Self {
-        Self { client: Client::new(config), cluster, settings }
+        Self { client: Client::new(config), cluster, settings, definitions: Arc::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.definitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn settings(&self) -> Result<&TaskSettings> {
@@ -109,7 +120,11 @@ impl Tasks for Ecs {
     async fn definition(&self, shape: &TaskShape) -> Result<String> {
         let settings = self.settings()?;
         let family = family(settings, shape);
-        match self.client.describe_task_definition().task_definition(&family).send().await {
+        // The name of a family says all that is in it.
+        if let Some(arn) = self.known().get(&family) {
+            return Ok(arn.clone());
+        }
+        let arn = match self.client.describe_task_definition().task_definition(&family).send().await {
             Ok(answer) => {
                 let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
                 arn.map(Into::into).ok_or_else(|| transient("ecs:DescribeTaskDefinition", "the answer has no ARN"))
@@ -118,7 +133,14 @@ impl Tasks for Ecs {
             // launch record names the ARN.
             Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
+        }?;
+        let mut known = self.known();
+        // Tenants choose the shapes.
+        if known.len() >= MAX_DEFINITIONS {
+            known.clear();
         }
+        known.insert(family, arn.clone());
+        Ok(arn)
     }
 
     async fn run(&self, launch: &Launch) -> Result<Started> {
@@ -146,16 +168,20 @@ impl Tasks for Ecs {
                 let reasons = answer.failures().iter().flat_map(|failure| [failure.reason(), failure.detail()]).flatten();
                 Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
             }
-            Err(error) => match error.as_service_error() {
-                // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
-                Some(RunTaskError::ConflictException(conflict)) => {
-                    let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
-                    Ok(task.unwrap_or_else(|| Started::Refused {
-                        why: "the client token is taken, by no task that ECS names".into(),
-                    }))
+            Err(error) => {
+                // Somebody may have deregistered the definition.
+                self.known().clear();
+                match error.as_service_error() {
+                    // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
+                    Some(RunTaskError::ConflictException(conflict)) => {
+                        let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
+                        Ok(task.unwrap_or_else(|| Started::Refused {
+                            why: "the client token is taken, by no task that ECS names".into(),
+                        }))
+                    }
+                    _ => Err(refusal(call, &error, [])),
                 }
-                _ => Err(refusal(call, &error, [])),
-            },
+            }
         }
     }
 

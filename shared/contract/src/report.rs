@@ -75,6 +75,9 @@ pub struct Progress {
     /// A resource step that is under way: `update URN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
+    /// The number of chunks of the log that are stored. Absent in what earlier releases wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_chunks: Option<u16>,
 }
 
 /// How many resources the last run of a Pulumi stack that succeeded left: `resources/…`. For the progress of the next.

@@ -213,7 +213,14 @@ impl Gate {
     }
 
     async fn s3(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
-        let request = s3::Request::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default(), &parts.headers);
+        let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
+        let (request, about, body) = if s3::Request::deletes_objects(&parts.method, query) {
+            let bytes = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            (s3::Request::parse_deletion(path, &text), text, Body::from(bytes))
+        } else {
+            (s3::Request::parse(&parts.method, path, query, &parts.headers), path.to_owned(), body)
+        };
         let Some(request) = request else {
             // The administrator inspects; it needs no policy, so that no words for it are needed either.
             return if caller.role.is_none() {
@@ -224,7 +231,7 @@ impl Gate {
         };
         self.check(caller, request.demands, entry)?;
         // The administrator is the test itself, and meets no outage.
-        let about = format!("{}{}", parts.uri.path(), if request.conditional { " if-none-match" } else { "" });
+        let about = format!("{about}{}", if request.conditional { " if-none-match" } else { "" });
         let mut lost = None;
         if caller.role.is_some() {
             match self.outage(Some(caller), &format!("s3 {}", parts.method), &about, entry) {

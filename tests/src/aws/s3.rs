@@ -22,6 +22,23 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether method, path and query are those of `DeleteObjects`, whose body names the objects.
+    pub fn deletes_objects(method: &Method, query: &str) -> bool {
+        *method == Method::POST && query.split('&').any(|parameter| matches!(parameter, "delete" | "delete="))
+    }
+
+    /// Reads a `DeleteObjects`. S3 answers for each object on its own, and deletes those that the caller may delete: here one that it may not
+    /// delete refuses all.
+    pub fn parse_deletion(path: &str, body: &str) -> Option<Self> {
+        let bucket = format!("arn:aws:s3:::{}", percent_decode(path.trim_matches('/'))?);
+        let keys = body.split("<Key>").skip(1).filter_map(|rest| Some(rest.split_once("</Key>")?.0));
+        let unescaped =
+            keys.map(|key| key.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&"));
+        let demands: Vec<_> = unescaped.map(|key| Demand::new("s3:DeleteObject", format!("{bucket}/{key}"))).collect();
+        let object = demands.first()?.resource.clone();
+        Some(Self { demands, bucket, object, reads: false, conditional: false })
+    }
+
     /// Reads method, path and query; buckets are always in the path. `None` for what nothing in Driftless uses.
     pub fn parse(method: &Method, path: &str, query: &str, headers: &HeaderMap) -> Option<Self> {
         let (bucket, key) = path.strip_prefix('/')?.split_once('/').map_or((path.strip_prefix('/')?, ""), |parts| parts);
@@ -167,11 +184,23 @@ mod tests {
     }
 
     #[test]
+    fn deletion_of_objects_demands_the_right_for_each() {
+        assert!(
+            Request::deletes_objects(&Method::POST, "delete") && !Request::deletes_objects(&Method::DELETE, "x-id=DeleteObject")
+        );
+        let body = "<Delete><Object><Key>tasks/A:a/in/spec</Key></Object><Object><Key>a&amp;b</Key></Object></Delete>";
+        let request = Request::parse_deletion("/b/", body).unwrap();
+        let demands: Vec<_> = request.demands.iter().map(|demand| (&*demand.action, &*demand.resource)).collect();
+        let delete = "s3:DeleteObject";
+        assert_eq!(demands, [(delete, "arn:aws:s3:::b/tasks/A:a/in/spec"), (delete, "arn:aws:s3:::b/a&b")]);
+        assert!(Request::parse_deletion("/b", "<Delete></Delete>").is_none());
+    }
+
+    #[test]
     fn what_is_not_known_is_refused_rather_than_taken_for_something_else() {
         for (method, target) in [
             (Method::GET, "/b/k?acl"),
             (Method::PUT, "/b/k?tagging"),
-            (Method::POST, "/b?delete"),
             (Method::PUT, "/b?policy"),
             (Method::DELETE, "/b"),
             (Method::GET, "/b/%zz"),

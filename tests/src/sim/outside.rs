@@ -59,8 +59,8 @@ pub(super) fn project_of(written: &str) -> ProjectInfo {
     ProjectInfo { name: name.into(), runtime: "yaml".into() }
 }
 
-/// What the forwarder remembers of an object: what matters about it.
-type Facet = (String, Option<i64>, bool, String, Value, Value);
+/// What the forwarder remembers of an object: what matters about it, and whether it is a Stack's Update.
+type Facet = (String, bool, Option<i64>, bool, String, Value, Value);
 
 /// The world outside.
 #[derive(Default)]
@@ -200,26 +200,33 @@ impl Outside {
 
     /// The hint that the forwarder sends when an object was written, if what matters about it changed.
     pub(super) fn forward(&mut self, key: &ObjectKey, object: Option<&Value>) -> Option<Hint> {
+        let kind = key.kind.as_str();
+        if !["Stack", "Program", "Update", "Workspace", "GitRepository"].contains(&kind) {
+            return None;
+        }
         let Some(object) = object else {
-            self.facets.remove(key);
-            return Some(Hint::new(key.clone()));
+            let known = self.facets.remove(key);
+            return known.is_none_or(|facet| !facet.1).then(|| Hint::new(key.clone()));
         };
         let metadata = &object["metadata"];
         let requests =
             [names::RECONCILIATION_REQUEST, names::SUSPEND, names::DRIFT_SCHEDULE].map(|name| &metadata["annotations"][name]);
         let conditions = object["status"]["conditions"].as_array();
         let complete = conditions.into_iter().flatten().find(|condition| condition["type"] == "Complete");
+        let owners = metadata["ownerReferences"].as_array().into_iter().flatten();
+        let of_stack = kind == "Update" && owners.into_iter().any(|owner| owner["kind"] == "Stack");
+        let deleting = !metadata["deletionTimestamp"].is_null();
         let facet = (
             metadata["uid"].to_string(),
+            of_stack,
             metadata["generation"].as_i64(),
-            !metadata["deletionTimestamp"].is_null(),
+            deleting,
             json!(requests).to_string(),
-            object["status"]["artifact"]["revision"].clone(),
+            if kind == "Program" { Value::Null } else { object["status"]["artifact"]["revision"].clone() },
             complete.map_or(Value::Null, |condition| condition["status"].clone()),
         );
-        let kind = key.kind.as_str();
         let changed = self.facets.insert(key.clone(), facet.clone()).as_ref() != Some(&facet);
-        (changed && ["Stack", "Program", "Update", "Workspace", "GitRepository"].contains(&kind)).then(|| Hint::new(key.clone()))
+        (changed && (!of_stack || deleting)).then(|| Hint::new(key.clone()))
     }
 }
 

@@ -90,7 +90,17 @@ fn report(world: &World, result: &RunResult) {
 
 fn progress(world: &World, done: u32) {
     let (at, current) = (world.now() + SignedDuration::from_millis(300), Some("update urn:a".into()));
-    let progress = Progress { version: VERSION, at, phase: Phase::Run, planned: 20, started: 9, done, failed: 1, current };
+    let progress = Progress {
+        version: VERSION,
+        at,
+        phase: Phase::Run,
+        planned: 20,
+        started: 9,
+        done,
+        failed: 1,
+        current,
+        log_chunks: Some(1),
+    };
     put(world, &format!("{TASK}out/progress"), &to_json(&progress));
 }
 

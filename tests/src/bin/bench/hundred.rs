@@ -2,18 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use driftless_tests::{
     scenario::{Handle, Source, is_ready},
-    world::{cluster::AUDIT_LOG, ready, start::World},
+    world::{ready, start::World},
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use serde_json::Value;
+
+use crate::calls::Since;
 
 const STACKS: usize = 100;
 /// Two cores run a hundred pulumis one after the other.
@@ -23,9 +22,8 @@ const WITHIN: Duration = Duration::from_mins(15);
 pub async fn measure(world: &World) -> Result<()> {
     let handle = Handle::open(&world.env_file()).await?;
     let team = handle.namespace("hundred").await?;
-    let logs = PathBuf::from(handle.get("WORLD_LOGS")?);
     team.apply_program("app", &team.program("app", "content", "")?).await?;
-    let before = calls(&logs)?;
+    let since = Since::now(&handle)?;
     let started = Instant::now();
     stream::iter(0..STACKS)
         .map(|i| {
@@ -49,16 +47,14 @@ pub async fn measure(world: &World) -> Result<()> {
     }
     println!("\n{STACKS} Stacks of one Program, applied at once; each Ready after one Update:");
     println!("  until all are Ready                     {:6.1} s", took.as_secs_f32());
-    let mut whole = BTreeMap::<&str, usize>::new();
-    for (who, count) in calls(&logs)? {
-        let count = count - before.get(&who).unwrap_or(&0);
-        if count > 0 {
-            println!("  calls per Stack, {:<22} {:6.1}", who, per_stack(count));
-        }
-        *whole.entry(if who.starts_with("Kubernetes") { "Kubernetes" } else { "AWS" }).or_default() += count;
+    let mut whole = BTreeMap::<String, usize>::new();
+    for ((api, part), count) in since.calls()? {
+        let who = if api == "Kubernetes" { format!("{api}, {part}") } else { format!("AWS, {api}") };
+        *whole.entry(who).or_default() += count;
+        *whole.entry(format!("all of {}", if api == "Kubernetes" { "Kubernetes" } else { "AWS" })).or_default() += count;
     }
-    for (api, count) in whole {
-        println!("  calls per Stack, all of {api:<15} {:6.1}", per_stack(count));
+    for (who, count) in whole {
+        println!("  calls per Stack, {who:<22} {:6.1}", per_stack(count));
     }
     Ok(())
 }
@@ -66,26 +62,4 @@ pub async fn measure(world: &World) -> Result<()> {
 #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
 fn per_stack(count: usize) -> f64 {
     count as f64 / STACKS as f64
-}
-
-/// Calls so far: of the API server by function, of AWS by service. The pollers' own, which are Lambda's, are not among them.
-fn calls(logs: &Path) -> Result<BTreeMap<String, usize>> {
-    let mut calls = BTreeMap::new();
-    let mut count = |file: &str, who: &dyn Fn(&Value) -> Option<String>| -> Result<()> {
-        let text = fs::read_to_string(logs.join(file)).with_context(|| format!("reading {file}"))?;
-        // The last line may be under way.
-        for entry in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-            if let Some(who) = who(&entry) {
-                *calls.entry(who).or_default() += 1;
-            }
-        }
-        Ok(())
-    };
-    count(AUDIT_LOG, &|entry| {
-        let groups = entry["user"]["groups"].as_array()?;
-        let part = groups.iter().find_map(|group| group.as_str()?.strip_prefix("driftless:"))?;
-        Some(format!("Kubernetes, {part}"))
-    })?;
-    count("aws-calls.jsonl", &|entry| Some(format!("AWS, {}", entry["service"].as_str()?)))?;
-    Ok(calls)
 }

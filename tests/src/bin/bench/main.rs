@@ -1,5 +1,6 @@
 //! `make bench`: the figures of the README, each beside what it is to be compared with, from one run.
 
+mod calls;
 mod endpoints;
 mod hundred;
 mod sources;
@@ -30,11 +31,14 @@ async fn main() -> Result<()> {
     if wants("sweep") {
         Box::pin(sweep::measure(&project)).await?;
     }
-    if wants("stack") || wants("hundred") {
+    if ["stack", "calls", "hundred"].into_iter().any(&wants) {
         let world = World::start(&project, WORLDS[0], Limits::default()).await?;
         let measured = Box::pin(async {
             if wants("stack") {
                 stack::measure(&world).await?;
+            }
+            if wants("calls") {
+                calls::measure(&world).await?;
             }
             if wants("hundred") {
                 hundred::measure(&world).await?;

@@ -76,7 +76,7 @@ fn of_update(when: When, namespace: &str, stack: &str, uid: &str) -> Vec<Step> {
 /// What a task is given, and taken.
 fn of_task(when: When, id: &str) -> Vec<Step> {
     let objects = if when == Before { ["manifest", "spec"] } else { ["run", "spec"] };
-    let mut steps = vec![("RecorderRole", "s3 DELETE", format!("{id}/in/spec"))];
+    let mut steps = vec![("RecorderRole", "s3 POST", format!("{id}/in/spec"))];
     steps.extend(objects.map(|object| ("LauncherRole", "s3 PUT", format!("{id}/in/{object}"))));
     steps
 }
