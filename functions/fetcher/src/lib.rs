@@ -336,8 +336,8 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     Ok(())
 }
 
-/// Lets the last failure of a source be no reason any more not to fetch it: the outcome of the fetch that is about to begin may not be written
-/// although its tree is, and nobody asks again until that tree has expired.
+/// Marks the last failure of a source as not terminal before the next fetch. If that fetch stores its tree and fails to write its outcome, a
+/// terminal failure would block the source once the tree has expired.
 async fn retract<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     source: &ObjectKey,

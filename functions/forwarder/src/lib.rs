@@ -1,6 +1,6 @@
 //! Watches a cluster and sends a hint for every object that changed in a way that matters. It runs in the cluster, decides nothing,
-//! sends no content, and remembers nothing but a hash per object: a new start hints every object once. Where it is given Flux's
-//! event endpoint, it also tells Flux of our Events about Stacks.
+//! sends no content, and remembers nothing but two hashes per object. A new start hints every source once; the sweep finds what else
+//! changed meanwhile. With Flux's event endpoint, it also sends our Events about Stacks to Flux.
 
 mod alerts;
 mod outbox;

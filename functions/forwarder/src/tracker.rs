@@ -10,13 +10,26 @@ use crate::watched::Watched;
 /// A namespace and a name.
 type Place = (String, String);
 
+/// What leads to a reconciliation of an object beside the forwarder.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    /// Nothing, for a source of Flux.
+    #[default]
+    Source,
+    /// The fetcher hints a Program after it has written its status.
+    Program,
+    /// The sweep finds a Stack or a Workspace that was changed, at the latest at its turn.
+    Swept,
+    /// The sweep finds an Update that is not complete, and functions hint what follows from the status of a Stack's.
+    Update,
+}
+
 /// The objects of one kind, each as the hashes of what matters about it.
 #[derive(Default)]
 pub(crate) struct Tracker {
-    /// They are Updates.
-    updates: bool,
-    /// They are Programs.
-    programs: bool,
+    kind: Kind,
+    /// The first list is complete.
+    listed: bool,
     hashes: HashMap<Place, [u64; 2]>,
     /// While a list is under way: the objects that it did not show yet.
     missing: HashSet<Place>,
@@ -25,26 +38,31 @@ pub(crate) struct Tracker {
 impl Tracker {
     /// Of the kind with that name.
     pub(crate) fn new(kind: &str) -> Self {
-        Self { updates: kind == "Update", programs: kind == "Program", ..Self::default() }
+        let kind = match kind {
+            "Update" => Kind::Update,
+            "Program" => Kind::Program,
+            "Stack" | "Workspace" => Kind::Swept,
+            _ => Kind::Source,
+        };
+        Self { kind, ..Self::default() }
     }
 
-    /// The objects that deserve a look after this event. One that is gone does too: somebody may wait for it. Of a Stack's Update only a
-    /// deletion does, and of a Program no status: functions write the rest, and hint what follows from it.
+    /// The objects to hint after this event. A deleted object is one of them, because others may wait for that. A Stack's Update is hinted only
+    /// when it is deleted, and a Program not for its status. The first list hints only what the sweep does not find, so that a start of the
+    /// forwarder does not hint a whole cluster at once.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {
                 self.missing = self.hashes.keys().cloned().collect();
                 Vec::new()
             }
-            Event::InitApply(object) | Event::Apply(object) => {
-                let place = place(&object);
-                self.missing.remove(&place);
-                let hashes = [object.asked, if self.programs { 0 } else { object.shown }];
-                let before = self.hashes.insert(place.clone(), hashes);
-                let is_known = before == Some(hashes) || self.is_run_of_stack(&object) && !object.deleting;
-                if is_known { Vec::new() } else { vec![place] }
+            Event::InitApply(object) => {
+                let is_left = !self.listed && matches!(self.kind, Kind::Swept | Kind::Update);
+                self.see(&object).filter(|_| !is_left).into_iter().collect()
             }
+            Event::Apply(object) => self.see(&object).into_iter().collect(),
             Event::InitDone => {
+                self.listed = true;
                 let gone = mem::take(&mut self.missing);
                 self.hashes.retain(|place, _| !gone.contains(place));
                 gone.into_iter().collect()
@@ -57,8 +75,18 @@ impl Tracker {
         }
     }
 
+    /// Stores the hashes of an object, and returns its place if they changed.
+    fn see(&mut self, object: &Watched) -> Option<Place> {
+        let place = place(object);
+        self.missing.remove(&place);
+        let hashes = [object.asked, if self.kind == Kind::Program { 0 } else { object.shown }];
+        let before = self.hashes.insert(place.clone(), hashes);
+        let is_known = before == Some(hashes) || self.is_run_of_stack(object) && !object.deleting;
+        (!is_known).then_some(place)
+    }
+
     fn is_run_of_stack(&self, object: &Watched) -> bool {
-        self.updates && object.of_stack
+        self.kind == Kind::Update && object.of_stack
     }
 }
 
@@ -147,6 +175,20 @@ mod tests {
         assert_eq!(changed(&mut updates, Event::Apply(object("by-hand", json!({})))), ["by-hand"]);
         let mut workspaces = Tracker::new("Workspace");
         assert_eq!(changed(&mut workspaces, Event::Apply(of_stack(json!({})))), ["u"]);
+    }
+
+    #[test]
+    fn first_list_hints_only_what_the_sweep_does_not_find() {
+        for (kind, hinted) in [("Stack", false), ("Workspace", false), ("Update", false), ("Program", true), ("Bucket", true)] {
+            let mut tracker = Tracker::new(kind);
+            tracker.changed(Event::Init);
+            assert_eq!(changed(&mut tracker, Event::InitApply(object("a", json!({})))).len(), usize::from(hinted), "{kind}");
+            tracker.changed(Event::InitDone);
+            assert_eq!(changed(&mut tracker, Event::Apply(object("b", json!({})))), ["b"], "{kind}");
+            // What came while no watch was open.
+            tracker.changed(Event::Init);
+            assert_eq!(changed(&mut tracker, Event::InitApply(object("c", json!({})))), ["c"], "{kind}");
+        }
     }
 
     #[test]

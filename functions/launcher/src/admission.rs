@@ -2,7 +2,7 @@
 
 use driftless_api::Update;
 use driftless_aws::Queues;
-use driftless_contract::{ObjectKey, Operation, RunHint, RunId, VERSION};
+use driftless_contract::{ObjectKey, Operation, RunHint, RunId};
 use driftless_core::{Admissions, Applicant, run::WaitReason};
 use driftless_kubernetes::{Cluster, admissions};
 use jiff::Timestamp;
@@ -68,10 +68,12 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
     // No more often than the entry is renewed: the hint is handled in the name of the holder's namespace.
     let turn = usize::try_from(now.as_millisecond()).ok().and_then(|now| now.checked_rem(all.running.len()));
     if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
-        // Its run may be over, and nobody else may know of its slot any more: each holder is looked at in time.
+        // Its run may be over, and nothing else may know of its slot any more: each holder is hinted in time.
         let ObjectKey { api_version, kind, .. } = &run.update;
         let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
-        ports.queues.run(&RunHint { version: VERSION, update, uid: Some(uid.clone()), hops: 0 }, 0).await?;
+        if let Some(hint) = RunHint::after(0, update, Some(uid.clone())) {
+            ports.queues.run(&hint, 0).await?;
+        }
     }
     Err(Stop::wait(WaitReason::ConcurrencyLimit, words))
 }

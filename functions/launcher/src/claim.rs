@@ -88,8 +88,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
-        // The sweep hints every Update that is not complete. Nothing else hints the holder if its Update is gone, or complete by a status that
-        // anybody may have written.
+        // The sweep hints every Update that is not complete. The holder's may be gone, or complete by a status that a tenant has written.
         let holder = match ports.cluster.get::<Update>(namespace, name).await {
             // The recorder ends its run.
             Err(Error::Unreadable { .. }) => None,

@@ -93,7 +93,7 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
 }
 
 /// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: the recorder cleared the folder before they were written.
-/// Whether it was. If that cannot be read, they are deleted too: the next reconciliation writes them again, unless the Update is gone by then.
+/// Whether it was. If that cannot be read, they are deleted too, and the next reconciliation writes them again if there still is an Update.
 async fn take_back<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &ObjectKey,

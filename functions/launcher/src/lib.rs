@@ -40,9 +40,9 @@ use request::Request;
 use secrecy::SecretSlice;
 use status::{set_status, show_running};
 
-/// An Update that waits is looked at again after this long.
+/// The requeue delay after a transient error, in seconds.
 const WAIT_SECONDS: u16 = 15;
-/// By then the sweep has begun another row of looks: each goes on by itself, and there would be more and more of them.
+/// An Update that waits is requeued so many times in a row: the sweep starts another row every minute.
 const WAIT_HOPS: u8 = 8;
 
 /// What the launcher works with, for one cluster.
@@ -224,7 +224,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             RunPlan::Wait { reason, message, requeue } => {
                 let fields = [("cluster", key.cluster.as_str()), ("reason", reason.as_str()), ("update", &key.to_string())];
                 metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
-                set_status(ports, settings, hint, &run.update, true, |update| update.set_waiting(reason, &message, now)).await?;
+                set_status(ports, settings, hint, &run.update, |update| update.set_waiting(reason, &message, now)).await?;
                 return match requeue.filter(|_| hint.hops < WAIT_HOPS) {
                     Some(seconds) => look_later(ports.queues, hint, seconds).await,
                     None => Ok(()),

@@ -12,8 +12,7 @@ use crate::{Error, Ports, Settings};
 /// Tries to write a status over a version that somebody else changes.
 const STATUS_TRIES: usize = 3;
 
-/// Says on an Update which task runs it, if it does not say so: a launch may have ended just before. Its Stack is told if it shows that the
-/// run waits.
+/// Shows on an Update which task runs it, if its status does not: a launch may have ended just before.
 pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -23,33 +22,32 @@ pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let log = ports.tasks.log_url(task);
-    let waits = update.waits_for().is_some();
-    set_status(ports, settings, hint, update, waits, |update| {
+    set_status(ports, settings, hint, update, |update| {
         let shown = update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_deref());
         (shown != Some(task) || update.is_complete()) && update.set_running(task, &log, now)
     })
     .await
 }
 
-/// Changes the status of an Update whose outcome was not recorded when it was read. If it changed, its Stack is told with `tell`. It is a view
-/// for people: one that cannot be written in a few tries is left to the next reconciliation.
+/// Changes the status of an Update whose outcome was not recorded when it was read, and hints its Stack if a wait begins, changes or ends. The
+/// status is a view for people: one that cannot be written in a few tries is left to the next reconciliation.
 pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &LaunchHint,
     update: &Update,
-    tell: bool,
     change: impl Fn(&mut Update) -> bool,
 ) -> Result<(), Error> {
     let (namespace, name) = (update.namespace().unwrap_or_default(), update.name_any());
     let mut update = update.clone();
     for again in 0..STATUS_TRIES {
+        let waited = update.waits_for().is_some();
         // It may have been recorded meanwhile.
         if again > 0 && update.is_complete() || !change(&mut update) {
             return Ok(());
         }
         match ports.cluster.replace_status(&update).await {
-            Ok(_) if tell => return tell_stack(ports, settings, hint, &update).await,
+            Ok(_) if waited || update.waits_for().is_some() => return tell_stack(ports, settings, hint, &update).await,
             Ok(_) => return Ok(()),
             Err(KubernetesError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),

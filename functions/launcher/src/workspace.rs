@@ -14,7 +14,7 @@ use crate::{
     spec,
 };
 
-/// Of those that wait for a source as many are told at once. The others look again by themselves.
+/// The number of Updates that wait for a source and are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
 
 /// Looks at a Workspace. What passes by itself is looked at again: by the sweep, and what the fetcher answers when it did.

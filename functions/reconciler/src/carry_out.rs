@@ -16,7 +16,7 @@ const MAX_DELAY_SECONDS: i64 = 900;
 /// An object changed while it was looked at.
 const LOOK_AGAIN_SECONDS: u16 = 1;
 
-/// An Update whose outcome is recorded is complete within this time, unless a recorder was interrupted.
+/// The recorder completes an Update within this time after it has recorded the outcome, unless it is interrupted.
 const RELEASE_SECONDS: u16 = 15;
 
 /// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
@@ -235,11 +235,11 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     match ports.cluster.get::<Update>(namespace, name).await? {
         Some(update) if update.is_complete() => match take_finalizer(ports, update).await {
-            // It changed, or somebody was faster. Its change is hinted, and whoever looks at it then does this.
+            // It changed, or another reconciliation was faster. Otherwise the sweep finds its finalizer.
             Err(Error::Kubernetes(KubernetesError::Conflict { .. })) => Ok(()),
             done => done,
         },
-        // The recorder still has to release what the run held, and its Stack does not name the Update any more.
+        // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases it.
         Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
             Some(next) => Ok(ports.queues.hint(&next, RELEASE_SECONDS).await?),
             None => Ok(()),

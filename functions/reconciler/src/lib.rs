@@ -10,6 +10,8 @@ mod carry_out;
 mod fan_out;
 mod load;
 
+use std::mem;
+
 use driftless_api::{PodFields, Source, Stack, StackReference, Update};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{Hint, MAX_HOPS, ObjectKey, PREFIX, REVISION_LOOKS, keys};
@@ -18,7 +20,7 @@ use driftless_core::{
     run::{Need, RunFacts, UpdateEffect, plan_update},
     violations,
 };
-use driftless_kubernetes::{Cluster, Page, Pages, Watch};
+use driftless_kubernetes::{Cluster, Pages, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -133,7 +135,7 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
         _ if !ports.settings.watch().is_ours(ports.cluster, &hint.object.namespace).await? => Ok(()),
         ("pulumi.com", "Stack") => look(ports, hint, now).await,
         ("pulumi.com", "Program") => {
-            look_of_source(ports, hint, &format!("spec.programRef.name={}", hint.object.name), now).await
+            reconcile_of_source(ports, hint, &format!("spec.programRef.name={}", hint.object.name), now).await
         }
         ("auto.pulumi.com", "Workspace") => carry_out::launch(ports, hint, hint.object.clone()).await,
         _ => hint_of_source(ports, hint, now).await,
@@ -148,7 +150,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hin
     }
 }
 
-/// Decides what is to be done for the Stack of the hint, and does it.
+/// Reconciles the Stack of the hint.
 async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -170,20 +172,19 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
     carry_out::carry_out(ports, hint, stack, &snapshot, plan, now).await
 }
 
-/// Reconciles the Stack of a source that a field selector chooses, here and now. Where there are several, each gets a hint, so that none waits
-/// for another.
-async fn look_of_source<C: Cluster, O: Objects, Q: Queues>(
+/// Reconciles the Stack that a field selector chooses for a source. Several Stacks get a hint each, so that none waits for another.
+async fn reconcile_of_source<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
     field_selector: &str,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Page { mut objects, next } =
-        ports.cluster.page::<Stack>(Some(&hint.object.namespace), Some(field_selector), None).await?;
-    if objects.len() > 1 || next.is_some() {
-        return hint_stacks(ports, hint, field_selector).await;
+    let mut pages = Pages::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
+    let Some(mut first) = pages.next().await? else { return Ok(()) };
+    if first.len() > 1 || pages.has_next() {
+        return hint_pages(ports, hint, first, pages).await;
     }
-    let Some(stack) = objects.pop() else { return Ok(()) };
+    let Some(stack) = first.pop() else { return Ok(()) };
     match hint.next(stack_key(&hint.object, &stack.name_any())) {
         Some(hint) => reconcile(ports, &hint, stack, now).await,
         None => Ok(()),
@@ -196,15 +197,29 @@ pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
     hint: &Hint,
     field_selector: &str,
 ) -> Result<(), Error> {
-    let mut pages = Pages::<_, Stack>::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
-    while let Some(page) = pages.next().await? {
-        for stack in page {
+    let pages = Pages::new(ports.cluster, Some(&hint.object.namespace), Some(field_selector));
+    hint_pages(ports, hint, Vec::new(), pages).await
+}
+
+/// Hints the Stacks of a page and of those that follow. Only one page is in memory.
+async fn hint_pages<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    hint: &Hint,
+    first: Vec<Stack>,
+    mut pages: Pages<'_, C, Stack>,
+) -> Result<(), Error> {
+    let mut page = first;
+    loop {
+        for stack in mem::take(&mut page) {
             if let Some(next) = hint.next(stack_key(&hint.object, &stack.name_any())) {
                 ports.queues.hint(&next, 0).await?;
             }
         }
+        match pages.next().await? {
+            Some(next) => page = next,
+            None => return Ok(()),
+        }
     }
-    Ok(())
 }
 
 /// Hints the Stacks of a Flux source, once it shows the revision that the hint speaks of: the webhook comes before the status.
@@ -227,7 +242,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
             return Ok(());
         }
     }
-    look_of_source(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name), now).await
+    reconcile_of_source(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name), now).await
 }
 
 /// An Update changed, or is due.

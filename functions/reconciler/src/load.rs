@@ -228,7 +228,7 @@ async fn source<C: Cluster, O: Objects, Q: Queues>(
                 }
                 RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
             };
-            // Where a run is wanted for another reason, it reads its inputs itself.
+            // A run that is wanted anyway reads its inputs itself.
             let is_due = |inputs| is_synced(&after, revision, inputs, now) != Sync::Synced;
             let is_wanted = is_due(None) && paths(stack).is_empty();
             let inputs = if is_wanted { None } else { inputs(ports, &key.cluster, stack, run, now).await? };

@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings};
 
-/// Of those that wait for a claim as many are told at once. The others look again by themselves.
+/// The number of Updates that wait for a claim and are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
 /// Each of those that wait is told a second after the one before, so that it comes first, but none later than this.
 const LAST_AFTER_SECONDS: u16 = 5;
@@ -47,7 +47,7 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
     for (update, delay_seconds) in updates.into_iter().zip(delays) {
         let Some(launch) = LaunchHint::after(hint.hops, update) else { return };
         if let Err(error) = ports.queues.launch(&launch, delay_seconds).await {
-            tracing::warn!(update = %launch.update, %error, "not told that what it waits for is free; it looks again by itself");
+            tracing::warn!(update = %launch.update, %error, "cannot wake an Update whose claim or slot is free; the sweep hints it");
         }
     }
 }
@@ -104,7 +104,7 @@ async fn claimants<C: Cluster, O, Q, T>(
                 Ok(Some(page)) => waiting.extend(page.iter().filter(|update| !update.is_complete()).map(rank)),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(namespace, %error, "cannot list the Updates that wait for a claim; they requeue themselves");
+                    tracing::warn!(namespace, %error, "cannot list the Updates that wait for a claim; the sweep hints them");
                     break;
                 }
             }

@@ -129,7 +129,7 @@ pub async fn runs<O: Objects, T: Tasks>(
     Ok(hints)
 }
 
-/// Takes in a message that is about the end of the same task: its result and its stop are often in one batch.
+/// Merges a message into one about the end of the same task, and returns whether it did: a task's result and its stop are often in one batch.
 pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
     let ended = |message: &RunMessage| match message {
         RunMessage::Task { arn } => Some(keys::task(&settings.task_role_id, arn)),
@@ -248,7 +248,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 if !ports.objects.write_once(&folder.outcome(), &outcome).await?
                     && ports.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)
                 {
-                    // Another recorder was faster, and publishes its own. Should that one crash, its message comes again.
+                    // Another recorder won the race and publishes its own outcome. If it crashes, SQS delivers its message again.
                     return Ok(());
                 }
                 tracing::info!(update = %hint.update, verdict = ?outcome.verdict, "recorded");
@@ -426,7 +426,7 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     outcome
 }
 
-/// What the runner reported, without the outputs' secret values; and the report itself.
+/// What the runner reported, without the outputs' secret values, and the report itself.
 async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &TaskFolder,
@@ -577,7 +577,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     }
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
         let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // A hint came for this run, so its end came late: its Stack may not name the Update any more, which still is to be released.
+        // A hint is a repair: the Stack may name another Update by now. The reconciliation of this one releases it, and hints the Stack.
         let object = if hint.hops > 0 { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
@@ -588,7 +588,7 @@ async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(())
 }
 
-/// Deletes what the task was given and what it left, secrets first. The log stays in the folder until that expires: a copy of it may still be
+/// Deletes what the task was given and what it left. The log stays in the folder until that expires: a copy of it may still be
 /// under way. `in/run` stays until all is told.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
     let keys: [&str; 7] =

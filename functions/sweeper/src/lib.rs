@@ -2,8 +2,12 @@
 //! goes the way of every other hint. Trees that are too old to be used it tells the fetcher of, which deletes what nobody needs.
 
 mod attend;
+mod claims;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 pub use attend::attend;
 use driftless_api::{Stack, Update, Workspace, WorkspaceStatus};
@@ -33,10 +37,19 @@ pub struct Settings<'a> {
     pub tick_seconds: i64,
     /// Every Stack is looked at once in this time, even if nothing is known to be due.
     pub period_seconds: i64,
+    /// The life of a run's tokens, in seconds. They are replaced at half of it.
+    pub token_seconds: i64,
     /// Every source is looked at once in this time for trees that nobody needs.
     pub collect_seconds: i64,
     /// How long trees are kept.
     pub retention: Retention,
+}
+
+impl Settings<'_> {
+    /// The period of hints for a live run, in seconds: short enough to renew its tokens, and to find an end whose event was lost.
+    fn live_seconds(&self) -> i64 {
+        (self.period_seconds / 2).min(self.token_seconds / 8)
+    }
 }
 
 /// Why a sweep failed. The next one tries again.
@@ -86,7 +99,7 @@ pub struct Swept {
 /// Hints what is due in a cluster, in the namespaces that are ours. Elsewhere only Updates that we have to do with: a run that began while
 /// its namespace was ours is looked after to its end.
 ///
-/// Memory is bounded by a page of objects, and what is due on a page is hinted before the next one is read: a sweep that is cut short has
+/// Memory is bounded by a page of objects and the uids of Updates that are not complete, and what is due on a page is hinted before the next one is read: a sweep that is cut short has
 /// done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
 /// end. The next one begins anew, whatever became of this one, and a hint that is sent twice does no harm.
 ///
@@ -111,22 +124,42 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
     })
     .await;
+    let mut unfinished = HashSet::new();
     let updates = hint_each(name, cluster, queues, |update: &Update| {
+        let facts = update.facts(settings.watch.system_namespace, now);
+        if !facts.is_complete() || facts.finalizer {
+            unfinished.extend(update.uid());
+        }
         if !is_ours(update.metadata.namespace.as_ref()) && update.spec.driftless.is_none() {
             return false;
         }
-        if !update.is_complete() {
-            let ours = update.status.as_ref().and_then(|status| status.driftless.as_ref());
-            *if ours.is_some_and(|ours| ours.task.is_some()) { &mut swept.running } else { &mut swept.waiting } += 1;
+        let shows_task = || update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_ref()).is_some();
+        let runs = !facts.is_complete() && shows_task();
+        if runs {
+            swept.running += 1;
+        } else if !facts.is_complete() {
+            swept.waiting += 1;
         }
-        update.facts(settings.watch.system_namespace, now).is_due(now)
+        let uid = update.metadata.uid.as_deref().unwrap_or_default();
+        let is_turn = || its_turn(uid, settings.live_seconds(), settings.tick_seconds, now);
+        facts.is_due(now) && (!runs || facts.deleting || is_turn())
     })
     .await;
     let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
         is_ours(workspace.metadata.namespace.as_ref()) && !is_settled(workspace)
     })
     .await;
-    Ok(Swept { hints: stacks? + updates? + workspaces?, ..swept })
+    // A claim of an Update that was not listed would seem lost.
+    let claims = match &updates {
+        Ok(_) => claims::hint_lost(name, cluster, queues, settings.watch.system_namespace, &unfinished, now).await,
+        Err(_) => Ok(0),
+    };
+    // A claim that seems lost blocks nobody: the next Update that wants it hints its holder.
+    let claims = claims.unwrap_or_else(|error| {
+        tracing::warn!(cluster = name, %error, "cannot check the claims");
+        0
+    });
+    Ok(Swept { hints: stacks? + updates? + workspaces? + claims, ..swept })
 }
 
 /// Hints every object of a kind that wants a look. How many hints were sent.
@@ -262,6 +295,7 @@ mod tests {
         watch: Watch { namespaces: WatchNamespaces::All, system_namespace: "driftless" },
         tick_seconds: 60,
         period_seconds: 600,
+        token_seconds: 1200,
         collect_seconds: 86_400,
         retention: Retention { keep: SignedDuration::from_hours(48), grace: SignedDuration::from_hours(24) },
     };
@@ -356,9 +390,10 @@ mod tests {
         let complete = json!({ "conditions": is_true("Complete", world.now()) });
         let ttl = |ttl: &str| json!({ "ttlAfterCompleted": ttl });
         let finalizer = || json!({ "finalizers": [driftless_api::names::FINALIZER] });
+        let running = || json!({ "driftless": { "task": "arn" } });
         for (name, metadata, spec, status) in [
             ("unfinished", json!({}), ttl("1m"), json!({})),
-            ("running", json!({}), json!({}), json!({ "driftless": { "task": "arn" } })),
+            ("stopping", json!({ "finalizers": ["f"], "deletionTimestamp": world.now().to_string() }), json!({}), running()),
             ("unreleased", finalizer(), ttl("1m"), complete.clone()),
             ("expired", json!({}), ttl("1m"), complete.clone()),
             ("kept", json!({}), ttl("1h"), complete.clone()),
@@ -374,9 +409,21 @@ mod tests {
         insert(&world, "Workspace", "new", json!({}), &json!({}), &json!({}));
         world.advance(SignedDuration::from_mins(2));
         let swept = world.drive(sweep(CLUSTER, &world, &world, SETTINGS, world.now())).unwrap().unwrap();
-        let expected = ["expired", "new", "running", "stale", "stalled", "unfinished", "unreleased"];
+        let expected = ["expired", "new", "stale", "stalled", "stopping", "unfinished", "unreleased"];
         assert_eq!(hinted(&world), expected);
         assert_eq!(swept, Swept { stacks: 0, waiting: 1, running: 1, hints: 7 });
+    }
+
+    #[test]
+    fn live_run_is_hinted_every_other_tick() {
+        let world = World::new(0, Faults::NONE);
+        insert(&world, "Update", "running", json!({}), &json!({}), &json!({ "driftless": { "task": "arn" } }));
+        world.advance(SignedDuration::from_mins(1));
+        for _ in 0..20 {
+            world.advance(SignedDuration::from_secs(SETTINGS.tick_seconds));
+            world.drive(sweep(CLUSTER, &world, &world, SETTINGS, world.now())).unwrap().unwrap();
+        }
+        assert_eq!(hinted(&world), ["running"; 10]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ async fn main() -> Result<(), Error> {
         watch: Watch { namespaces: env::parsed("WATCH_NAMESPACES")?, system_namespace: &system_namespace },
         tick_seconds: env::parsed("SWEEP_SECONDS")?,
         period_seconds: env::parsed("LOOK_PERIOD_SECONDS")?,
+        token_seconds: env::parsed("TOKEN_SECONDS")?,
         collect_seconds: env::parsed("COLLECT_SECONDS")?,
         retention: Retention::days(env::parsed("TREE_DAYS")?),
     };

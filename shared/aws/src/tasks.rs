@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
 use aws_config::SdkConfig;
@@ -29,8 +30,8 @@ pub(crate) const MAIN: &str = "pulumi";
 pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The capacity provider of tasks that may be interrupted.
 const SPOT: &str = "FARGATE_SPOT";
-/// The maximum number of task definitions that one instance of a function keeps.
-const MAX_DEFINITIONS: usize = 1000;
+/// How long the ARN of a task definition is not read again.
+const DEFINITION_LIFE: Duration = Duration::from_mins(1);
 /// The most characters that a tag's value has.
 const TAG_LENGTH: usize = 256;
 /// What the reason of every stop begins with that Driftless asks for. ECS keeps it with the task, where it tells such a stop from others'.
@@ -73,8 +74,8 @@ pub struct Ecs {
     client: Client,
     cluster: String,
     settings: Option<TaskSettings>,
-    /// The ARNs of task definitions that are known, by their families.
-    definitions: Arc<Mutex<BTreeMap<String, String>>>,
+    /// The ARNs of task definitions, by their families, and when each was read.
+    definitions: Arc<Mutex<BTreeMap<String, (String, Instant)>>>,
 }
 
 impl Ecs {
@@ -84,8 +85,11 @@ impl Ecs {
         Self { client: Client::new(config), cluster, settings, definitions: Arc::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.definitions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The task definitions that were read a short time ago: an operator may deregister them.
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
+        let mut known = self.definitions.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, (_, read)| read.elapsed() < DEFINITION_LIFE);
+        known
     }
 
     fn settings(&self) -> Result<&TaskSettings> {
@@ -120,8 +124,8 @@ impl Tasks for Ecs {
     async fn definition(&self, shape: &TaskShape) -> Result<String> {
         let settings = self.settings()?;
         let family = family(settings, shape);
-        // The name of a family says all that is in it.
-        if let Some(arn) = self.known().get(&family) {
+        // A family's name is a hash of its content.
+        if let Some((arn, _)) = self.known().get(&family) {
             return Ok(arn.clone());
         }
         let arn = match self.client.describe_task_definition().task_definition(&family).send().await {
@@ -134,12 +138,7 @@ impl Tasks for Ecs {
             Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }?;
-        let mut known = self.known();
-        // Tenants choose the shapes.
-        if known.len() >= MAX_DEFINITIONS {
-            known.clear();
-        }
-        known.insert(family, arn.clone());
+        self.known().insert(family, (arn.clone(), now()));
         Ok(arn)
     }
 
@@ -168,20 +167,16 @@ impl Tasks for Ecs {
                 let reasons = answer.failures().iter().flat_map(|failure| [failure.reason(), failure.detail()]).flatten();
                 Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
             }
-            Err(error) => {
-                // Somebody may have deregistered the definition.
-                self.known().clear();
-                match error.as_service_error() {
-                    // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
-                    Some(RunTaskError::ConflictException(conflict)) => {
-                        let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
-                        Ok(task.unwrap_or_else(|| Started::Refused {
-                            why: "the client token is taken, by no task that ECS names".into(),
-                        }))
-                    }
-                    _ => Err(refusal(call, &error, [])),
+            Err(error) => match error.as_service_error() {
+                // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
+                Some(RunTaskError::ConflictException(conflict)) => {
+                    let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
+                    Ok(task.unwrap_or_else(|| Started::Refused {
+                        why: "the client token is taken, by no task that ECS names".into(),
+                    }))
                 }
-            }
+                _ => Err(refusal(call, &error, [])),
+            },
         }
     }
 
@@ -218,6 +213,11 @@ impl Tasks for Ecs {
             Err(error) => Err(failure("ecs:StopTask", &error)),
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a clock adapter: the age of what an instance keeps")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 fn log_url(TaskSettings { region, log_group, .. }: &TaskSettings, arn: &str) -> String {

@@ -25,6 +25,12 @@ impl<'a, C: Cluster, K: Object> Pages<'a, C, K> {
         Self { cluster, namespace, field_selector, from: None, left: MAX_PAGES, of: PhantomData }
     }
 
+    /// Whether pages may follow.
+    #[must_use]
+    pub fn has_next(&self) -> bool {
+        self.left > 0
+    }
+
     /// The objects of the next page; `None` after the last.
     ///
     /// # Errors

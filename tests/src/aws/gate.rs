@@ -217,6 +217,7 @@ impl Gate {
         let (request, about, body) = if s3::Request::deletes_objects(&parts.method, query) {
             let bytes = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
             let text = String::from_utf8_lossy(&bytes).into_owned();
+            entry["input"] = text.clone().into();
             (s3::Request::parse_deletion(path, &text), text, Body::from(bytes))
         } else {
             (s3::Request::parse(&parts.method, path, query, &parts.headers), path.to_owned(), body)

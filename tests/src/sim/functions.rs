@@ -148,6 +148,7 @@ impl Machine {
             watch: Watch { namespaces: WatchNamespaces::All, system_namespace: SYSTEM },
             tick_seconds: self.knobs.sweep_seconds,
             period_seconds: self.knobs.period_seconds,
+            token_seconds: self.knobs.token_seconds.into(),
             collect_seconds: COLLECT_SECONDS,
             retention: self.knobs.retention,
         };

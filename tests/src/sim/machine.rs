@@ -160,8 +160,9 @@ impl Machine {
             machine.plan(begin, Event::Loop);
         }
         machine.ledger.borrow_mut().changes.are_bounded = calm;
-        // The first look that the sweep asks for comes before the tokens expire.
-        let renews = mode != Mode::Unswept && i64::from(knobs.token_seconds) / 2 >= knobs.sweep_seconds + 30;
+        // The first reconciliation that the sweep asks for comes before the tokens expire: it hints a live run several times in their life.
+        let (life, sweep) = (i64::from(knobs.token_seconds), knobs.sweep_seconds);
+        let renews = mode != Mode::Unswept && life / 2 >= sweep.max(life / 8) + 30;
         machine.ledger.borrow_mut().tokens_live = renews.then(|| SignedDuration::from_secs(knobs.token_seconds.into()));
         machine.ledger.borrow_mut().stats.unswept = u64::from(mode == Mode::Unswept);
         machine

@@ -12,7 +12,7 @@ use driftless_tests::{
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use rustix::process::{Signal, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::{children, keys, looked, no_dead_letters, nothing_was_given_up, pid, shared};
 
@@ -74,6 +74,15 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     has_written_its_lock(&team, &first).await?;
     ready::until("pulumi holds its lock", RUN, async || {
         ensure!(locked() == 1, "{} locks in {}", locked(), locks.display());
+        Ok(())
+    })
+    .await?;
+    // The backend of files writes a checkpoint in place: a kill just then leaves half of one, which no later run can read.
+    let checkpoint = Path::new(&team.state()?).join(".pulumi/stacks/app/dev.json");
+    ready::until("the checkpoint has the operation that is held", RUN, async || {
+        let checkpoint: Value = serde_json::from_slice(&fs::read(&checkpoint)?)?;
+        let pending = &checkpoint["checkpoint"]["latest"]["pending_operations"];
+        ensure!(pending.as_array().is_some_and(|pending| !pending.is_empty()), "{checkpoint}");
         Ok(())
     })
     .await?;

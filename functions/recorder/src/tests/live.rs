@@ -229,3 +229,21 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     recorded(RunMessage::Objects(vec![format!("{folder}out/result")]), &calm);
     assert!(world.objects().contains_key(&outcome));
 }
+
+#[test]
+fn result_and_stop_of_one_task_are_one_message() {
+    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let stop = |task: &str| RunMessage::Task { arn: format!("arn:aws:ecs:r:1:task/c/{task}") };
+    let wrote = |keys: &[&str]| RunMessage::Objects(keys.iter().map(|key| format!("tasks/{ROLE}:{key}")).collect());
+    let live = RunMessage::Live { arn: "arn:aws:ecs:r:1:task/c/a".into() };
+    for (kept, other, is_one) in [
+        (wrote(&["a/out/result"]), stop("a"), true),
+        (stop("a"), wrote(&["a/out/result"]), true),
+        (stop("a"), stop("b"), false),
+        (stop("a"), wrote(&["a/out/progress"]), false),
+        (stop("a"), wrote(&["a/out/result", "b/out/result"]), false),
+        (stop("a"), live, false),
+    ] {
+        assert_eq!(absorb(&settings, &kept, &other), is_one, "{kept:?} {other:?}");
+    }
+}

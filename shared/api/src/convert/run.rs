@@ -409,6 +409,7 @@ impl Update {
             ours: self.spec.driftless.as_ref().is_some_and(is_ours),
             complete_since: complete.map(|condition| condition.last_transition_time.0),
             ttl: self.spec.ttl_after_completed.as_deref().and_then(duration),
+            waiting: self.waits_for().and_then(|(reason, _)| reason),
         }
     }
 

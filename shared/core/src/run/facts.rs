@@ -72,6 +72,8 @@ pub struct UpdateFacts {
     pub complete_since: Option<Timestamp>,
     /// `spec.ttlAfterCompleted`
     pub ttl: Option<SignedDuration>,
+    /// What its status says that it waits for.
+    pub waiting: Option<WaitReason>,
 }
 
 impl UpdateFacts {

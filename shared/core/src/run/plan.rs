@@ -208,7 +208,7 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
     if is_outdated {
         return Ok(RunPlan::Abandon(AbandonReason::Outdated));
     }
-    let requeue = requeue(reason, launch, update.age, now);
+    let requeue = requeue(reason, launch, update, now);
     let message = match (reason, requeue) {
         (WaitReason::SpecInvalid, _) => message,
         (WaitReason::TaskNotStarted | WaitReason::TaskRefused, Some(seconds)) => format!("{message}; next try in {seconds}s"),
@@ -218,16 +218,19 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
 }
 
 /// The seconds after which a waiting Update is reconciled again; `None` leaves that to an event or the sweep.
-fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, age: SignedDuration, now: Timestamp) -> Option<u16> {
+fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, update: &UpdateFacts, now: Timestamp) -> Option<u16> {
+    // The event that ends the wait may precede the status that shows the wait.
+    let begins = update.waiting != Some(reason);
     match (reason, launch) {
         // Only a change of the Update or its Stack ends this, and that is an event.
         (WaitReason::SpecInvalid, _) => None,
+        // The launch record says when to call ECS again.
         (WaitReason::TaskNotStarted | WaitReason::TaskRefused, Some(launch)) => {
             u16::try_from(start_backoff(launch.refused_since.unwrap_or(now), now).as_secs()).ok()
         }
-        // ECS refused the task definition: no launch record says since when.
-        (WaitReason::TaskNotStarted | WaitReason::TaskRefused, None) => (age < SWEPT_AFTER).then_some(WAIT_SECONDS),
-        _ => Some(WAIT_SECONDS),
+        // The recorder wakes the next Updates when a run releases its claim or slot.
+        (WaitReason::StackClaimed | WaitReason::ConcurrencyLimit, _) => begins.then_some(WAIT_SECONDS),
+        _ => (begins || update.age < SWEPT_AFTER).then_some(WAIT_SECONDS),
     }
 }
 
@@ -236,20 +239,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_update_is_requeued_unless_an_event_ends_its_wait() {
+    fn waiting_update_is_requeued_unless_an_event_or_the_sweep_ends_its_wait() {
         let now = Timestamp::UNIX_EPOCH;
         let [young, old] = [30, 90].map(SignedDuration::from_secs);
         let record = |refused_since| Some(LaunchFacts { readable: true, refused_since, max_seconds: None });
+        let waiting = |reason, age| UpdateFacts { waiting: Some(reason), age, ..UpdateFacts::default() };
         for (reason, launch, age, expected) in [
             (WaitReason::SpecInvalid, None, young, None),
-            (WaitReason::InputNotFound, None, old, Some(15)),
+            (WaitReason::StackClaimed, None, young, None),
+            (WaitReason::ConcurrencyLimit, None, young, None),
+            (WaitReason::InputNotFound, None, young, Some(15)),
+            (WaitReason::InputNotFound, None, old, None),
             (WaitReason::TaskNotStarted, record(Some(now)), old, Some(15)),
             (WaitReason::TaskNotStarted, record(None), old, Some(15)),
             (WaitReason::TaskRefused, record(Some(now - SignedDuration::from_mins(4))), old, Some(60)),
             (WaitReason::TaskRefused, None, young, Some(15)),
             (WaitReason::TaskRefused, None, old, None),
         ] {
-            assert_eq!(requeue(reason, launch, age, now), expected, "{reason} {launch:?} {age}");
+            assert_eq!(requeue(reason, launch, &waiting(reason, age), now), expected, "{reason} {launch:?} {age}");
+        }
+        // The first time.
+        for reason in [WaitReason::StackClaimed, WaitReason::InputNotFound] {
+            assert_eq!(requeue(reason, None, &waiting(WaitReason::TreeNotFound, old), now), Some(15), "{reason}");
         }
     }
 }

@@ -129,6 +129,7 @@ impl Bench {
             ("HINTS_QUEUE_URL", format!("http://{address}/hints")),
             ("SWEEP_SECONDS", TICK_SECONDS.to_string()),
             ("LOOK_PERIOD_SECONDS", PERIOD_SECONDS.to_string()),
+            ("TOKEN_SECONDS", "1200".into()),
             ("COLLECT_SECONDS", COLLECT_SECONDS.to_string()),
         ];
         let mut sweeper = Function::start(Command::new(project.join("target/lambda/sweeper/bootstrap")), &environment).await?;
