@@ -130,6 +130,7 @@ pub async fn runs<O: Objects, T: Tasks>(
 }
 
 /// Merges a message into one about the end of the same task, and returns whether it did: a task's result and its stop are often in one batch.
+#[must_use]
 pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
     let ended = |message: &RunMessage| match message {
         RunMessage::Task { arn } => Some(keys::task(&settings.task_role_id, arn)),

@@ -116,14 +116,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     let labels = cluster.watch_labels().await?;
     let is_ours = |namespace: Option<&String>| namespace.is_some_and(|name| settings.watch.is_ours_by(&labels, name));
     let mut swept = Swept::default();
-    let stacks = hint_each(name, cluster, queues, |stack: &Stack| {
-        if !is_ours(stack.metadata.namespace.as_ref()) {
-            return false;
-        }
-        swept.stacks += 1;
-        due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
-    })
-    .await;
+    // First: a sweep that is cut short leaves idle Stacks for the next one, and no run.
     let mut unfinished = HashSet::new();
     let updates = hint_each(name, cluster, queues, |update: &Update| {
         let facts = update.facts(settings.watch.system_namespace, now);
@@ -145,20 +138,28 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         facts.is_due(now) && (!runs || facts.deleting || is_turn())
     })
     .await;
-    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
-        is_ours(workspace.metadata.namespace.as_ref()) && !is_settled(workspace)
-    })
-    .await;
     // A claim of an Update that was not listed would seem lost.
     let claims = match &updates {
         Ok(_) => claims::hint_lost(name, cluster, queues, settings.watch.system_namespace, &unfinished, now).await,
         Err(_) => Ok(0),
     };
-    // A claim that seems lost blocks nobody: the next Update that wants it hints its holder.
+    // No error of the sweep: the next Update that wants such a claim hints its holder too.
     let claims = claims.unwrap_or_else(|error| {
         tracing::warn!(cluster = name, %error, "cannot check the claims");
         0
     });
+    let stacks = hint_each(name, cluster, queues, |stack: &Stack| {
+        if !is_ours(stack.metadata.namespace.as_ref()) {
+            return false;
+        }
+        swept.stacks += 1;
+        due(&CoreStack::from(stack), settings.period_seconds, settings.tick_seconds, now)
+    })
+    .await;
+    let workspaces = hint_each(name, cluster, queues, |workspace: &Workspace| {
+        is_ours(workspace.metadata.namespace.as_ref()) && !is_settled(workspace)
+    })
+    .await;
     Ok(Swept { hints: stacks? + updates? + workspaces? + claims, ..swept })
 }
 

@@ -138,7 +138,7 @@ impl Tasks for Ecs {
             Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }?;
-        self.known().insert(family, (arn.clone(), now()));
+        self.known().insert(family, (arn.clone(), Instant::now()));
         Ok(arn)
     }
 
@@ -213,11 +213,6 @@ impl Tasks for Ecs {
             Err(error) => Err(failure("ecs:StopTask", &error)),
         }
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "a clock adapter: the age of what an instance keeps")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn log_url(TaskSettings { region, log_group, .. }: &TaskSettings, arn: &str) -> String {
