@@ -106,12 +106,19 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
             let Some(part) = identity.part(&grants) else { continue };
             let decision = &call["annotations"]["authorization.k8s.io/decision"];
             // Whoever may not be somebody else is refused before there is a decision about the call.
-            let was_refused = decision == "forbid" || decision.is_null() && call["responseStatus"]["code"] == 403;
+            let is_undecided = decision.is_null() && call["responseStatus"]["code"] == 403;
+            let was_refused = decision == "forbid" || is_undecided;
+            // While the API server starts, also one that may be somebody else.
+            let impersonates = is_undecided
+                && grants.iter().filter(|grant| grant.is_of(&identity)).any(|grant| {
+                    let mut verbs = grant.rules.iter().flat_map(|rule| &rule.verbs);
+                    verbs.any(|verb| verb == "impersonate")
+                });
             let covering: Vec<_> = grants.iter().filter(|grant| grant.is_of(&identity) && grant.covers(&request)).collect();
             let what = (part.to_owned(), request.what(), request.verb.clone());
             if was_refused {
                 let is_covered = refused.entry(what).or_insert(true);
-                *is_covered &= !covering.is_empty();
+                *is_covered &= impersonates || !covering.is_empty();
             } else if covering.is_empty() {
                 let is_added = ADDED.iter().any(|entry| is(entry, &what));
                 added.insert(what);

@@ -43,13 +43,14 @@ suite! {
     copy_has_the_content
     archived_object_is_there_and_cannot_be_read
     delete_removes_the_object
+    delete_all_removes_each_object
 }
 
 async fn missing_object_is_none<F: Fixture>(fixture: &F) -> Result<()> {
     let (objects, key) = (fixture.port(), "contract/missing/a");
     ensure!(objects.get(key).await?.is_none());
     ensure!(objects.get_range(key, 0, 1).await?.is_none());
-    ensure!(objects.modified(key).await?.is_none());
+    ensure!(objects.modified(key).await?.is_none() && objects.get_modified(key).await?.is_none());
     ensure!(!objects.exists(key).await?);
     ensure!(!objects.copy(key, "contract/missing/b").await?, "a copy of nothing");
     ensure!(objects.list_after("contract/missing/", "").await?.is_empty());
@@ -141,8 +142,9 @@ async fn range_of_no_bytes_is_empty<F: Fixture>(fixture: &F) -> Result<()> {
 async fn modified_is_the_second_of_the_last_write<F: Fixture>(fixture: &F) -> Result<()> {
     let (objects, key) = (fixture.port(), "contract/modified/a");
     let before = fixture.now();
-    objects.put(key, Vec::new()).await?;
+    objects.put(key, b"content".into()).await?;
     let modified = objects.modified(key).await?.context("it is there")?;
+    ensure!(objects.get_modified(key).await? == Some((b"content".into(), modified)));
     let seconds = before.as_second()..=fixture.now().as_second();
     ensure!(seconds.contains(&modified.as_second()), "{modified} is not from {before} on");
     ensure!(modified == modified.round(TimestampRound::new().smallest(Unit::Second))?, "{modified}");
@@ -210,5 +212,18 @@ async fn delete_removes_the_object<F: Fixture>(fixture: &F) -> Result<()> {
         deleted?;
     }
     ensure!(objects.get(key).await?.is_none() && objects.list_after("contract/delete/", "").await?.is_empty());
+    Ok(())
+}
+
+async fn delete_all_removes_each_object<F: Fixture>(fixture: &F) -> Result<()> {
+    let (objects, keys) = (fixture.port(), ["contract/delete-all/a:b", "contract/delete-all/c&d", "contract/delete-all/missing"]);
+    for key in [keys[0], keys[1], "contract/delete-all/other"] {
+        objects.put(key, b"x".into()).await?;
+    }
+    for _ in 0..2 {
+        objects.delete_all(&keys).await?;
+        let left = objects.list_after("contract/delete-all/", "").await?;
+        ensure!(left.len() == 1 && left[0].0.ends_with("/other"), "{left:?}");
+    }
     Ok(())
 }
