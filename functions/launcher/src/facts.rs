@@ -76,6 +76,21 @@ impl Run {
         Ok(true)
     }
 
+    /// Whether the recorder has done all that follows from the outcome: the Update is complete, and nothing is left in the folder of its task. A
+    /// launch that is overtaken fills the folder anew.
+    pub(crate) async fn is_published<C, O: Objects, Q, T>(
+        &self,
+        ports: &Ports<'_, C, O, Q, T>,
+        settings: &Settings,
+    ) -> Result<bool, Error> {
+        if !self.update.is_complete() {
+            return Ok(false);
+        }
+        let owner = ports.objects.read(&self.folder.owner()).await?;
+        let Some(task) = owner.and_then(|owner| owner.task) else { return Ok(true) };
+        Ok(!ports.objects.exists(&keys::task(&settings.task_role_id, &task).run()).await?)
+    }
+
     async fn standing<C: Cluster>(&mut self, cluster: &C, settings: &Settings) -> Result<Standing, Error> {
         let system = &settings.system_namespace;
         let Some(reference) = self.update.stack(system) else { return Ok(Standing::Current) };

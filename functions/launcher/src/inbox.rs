@@ -93,18 +93,18 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
 }
 
 /// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: the recorder cleared the folder before they were written.
-/// Whether it was. If that cannot be read, they are deleted too, and the next reconciliation writes them again if there still is an Update.
+/// Whether it was.
 async fn take_back<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &ObjectKey,
     uid: &str,
     folder: &TaskFolder,
 ) -> Result<bool, Error> {
-    let over = ports.objects.exists(&keys::run(&update.cluster, uid).outcome()).await;
-    if !matches!(over, Ok(false)) {
+    let over = ports.objects.exists(&keys::run(&update.cluster, uid).outcome()).await?;
+    if over {
         ports.objects.delete_all(&[&folder.spec(), &folder.identity()]).await?;
     }
-    Ok(over?)
+    Ok(over)
 }
 
 /// What a task that owns a run needs.

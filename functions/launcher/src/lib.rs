@@ -197,6 +197,8 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
     let mut run = Run::new(settings, hint, update, now);
+    // A launch that is overtaken may take the claim after the run has ended.
+    let mut tried = false;
     loop {
         let plan = match plan_run(&run.facts, now) {
             Ok(plan) => plan,
@@ -212,15 +214,18 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         }
         tracing::info!(update = %key, ?plan, "planned");
         match plan {
-            RunPlan::Start => match launch(ports, settings, hint, &run, now).await {
-                Ok(Launched::Here) => return Ok(()),
-                Ok(Launched::Elsewhere) => break,
-                Ok(Launched::Blocked(block)) => run.facts.block = Some(block),
-                Err(Stop::Wait(reason, message)) => {
-                    run.facts.block = Some(Block::Wait { reason, message, is_of_inputs: false });
+            RunPlan::Start => {
+                tried = true;
+                match launch(ports, settings, hint, &run, now).await {
+                    Ok(Launched::Here) => return Ok(()),
+                    Ok(Launched::Elsewhere) => break,
+                    Ok(Launched::Blocked(block)) => run.facts.block = Some(block),
+                    Err(Stop::Wait(reason, message)) => {
+                        run.facts.block = Some(Block::Wait { reason, message, is_of_inputs: false });
+                    }
+                    Err(Stop::Fail(error)) => return Err(error),
                 }
-                Err(Stop::Fail(error)) => return Err(error),
-            },
+            }
             RunPlan::Wait { reason, message, requeue } => {
                 let fields = [("cluster", key.cluster.as_str()), ("reason", reason.as_str()), ("update", &key.to_string())];
                 metrics::emit(&[(Metric::Waits, 1.0)], &fields, now);
@@ -243,10 +248,10 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 close(ports, &run.folder, &reason, now).await?;
                 break;
             }
+            RunPlan::Publish if !tried && run.is_published(ports, settings).await? => return Ok(()),
             RunPlan::Leave | RunPlan::Conclude(_) | RunPlan::Publish => break,
         }
     }
-    // Also of a run whose status says that it has ended: a launch that was overtaken may have taken the claim or written a spec since.
     tell_recorder(ports, hint, &run.update).await
 }
 
