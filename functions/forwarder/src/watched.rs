@@ -7,7 +7,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher as _},
 };
 
-use driftless_api::names;
+use driftless_api::{is_stack, names};
 use driftless_contract::PREFIX;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{
@@ -84,27 +84,17 @@ pub(crate) fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obj
         annotations: Option<BTreeMap<String, String>>,
         owner_references: Option<Vec<OwnerReference>>,
     }
-    let Metadata {
-        namespace,
-        name,
-        uid,
-        resource_version,
-        generation,
-        creation_timestamp,
-        deletion_timestamp,
-        annotations,
-        owner_references,
-    } = Metadata::deserialize(deserializer)?;
+    let read = Metadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
-        namespace,
-        name,
-        uid,
-        resource_version,
-        generation,
-        creation_timestamp,
-        deletion_timestamp,
-        annotations,
-        owner_references,
+        namespace: read.namespace,
+        name: read.name,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        generation: read.generation,
+        creation_timestamp: read.creation_timestamp,
+        deletion_timestamp: read.deletion_timestamp,
+        annotations: read.annotations,
+        owner_references: read.owner_references,
         ..ObjectMeta::default()
     })
 }
@@ -139,7 +129,6 @@ impl<'de> Deserialize<'de> for Watched {
         let parts = Parts::deserialize(deserializer)?;
         let [asked, shown] = hashes(&parts);
         let ObjectMeta { namespace, name, resource_version, deletion_timestamp, owner_references, .. } = parts.metadata;
-        let is_stack = |owner: &OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
         Ok(Self {
             metadata: ObjectMeta { namespace, name, resource_version, ..ObjectMeta::default() },
             asked,

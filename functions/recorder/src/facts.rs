@@ -11,7 +11,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, is_interrupted, reported};
+use crate::{Error, Ports, Settings, outcome::is_interrupted, report::reported};
 
 /// A run and what is known of it.
 pub(crate) struct Run {

@@ -15,7 +15,7 @@ use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Error, Ports, owned, report, sha256};
+use crate::{Error, Ports, owned, report};
 
 /// What stands for a secret value, as in PKO.
 const MASK: &str = "[secret]";
@@ -79,7 +79,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     }
     let document = match result {
         Some(document) => Some(document),
-        None => report(ports.objects, &task.result()).await?,
+        None => report::read(ports.objects, &task.result()).await?,
     };
     let Some(document) = document else {
         // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
@@ -93,7 +93,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         };
     };
     let result = match RunResult::parse(&document) {
-        Ok(result) if outcome.result_sha256.as_deref() == Some(&sha256(&document)) => result.fitting(),
+        Ok(result) if outcome.result_sha256.as_deref() == Some(&report::sha256(&document)) => result.fitting(),
         _ => {
             tracing::error!(update = %outcome.run.update, "the result changed before its outputs were stored");
             return Ok(None);

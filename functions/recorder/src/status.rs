@@ -25,7 +25,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     owned: Timestamp,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let Some(document) = report(ports.objects, &task.progress()).await? else { return Ok(()) };
+    let Some(document) = report::read(ports.objects, &task.progress()).await? else { return Ok(()) };
     let progress = match Progress::parse(&document) {
         Ok(progress) => progress,
         Err(error) => {

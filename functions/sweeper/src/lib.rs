@@ -99,8 +99,8 @@ pub struct Swept {
 /// Hints what is due in a cluster, in the namespaces that are ours. Elsewhere only Updates that we have to do with: a run that began while
 /// its namespace was ours is looked after to its end.
 ///
-/// Memory is bounded by a page of objects and the uids of Updates that are not complete, and what is due on a page is hinted before the next one is read: a sweep that is cut short has
-/// done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
+/// Memory is bounded by a page of objects and the uids of Updates that are not complete. What is due on a page is hinted before the next
+/// one is read: a sweep that is cut short has done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
 /// end. The next one begins anew, whatever became of this one, and a hint that is sent twice does no harm.
 ///
 /// A sweep may take longer than a tick: the next one goes on beside it, and as `now` is the same for all pages, each asks every object whether
@@ -126,16 +126,13 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         if !is_ours(update.metadata.namespace.as_ref()) && update.spec.driftless.is_none() {
             return false;
         }
-        let shows_task = || update.status.as_ref().and_then(|status| status.driftless.as_ref()?.task.as_ref()).is_some();
-        let runs = !facts.is_complete() && shows_task();
-        if runs {
+        if facts.is_live() {
             swept.running += 1;
         } else if !facts.is_complete() {
             swept.waiting += 1;
         }
         let uid = update.metadata.uid.as_deref().unwrap_or_default();
-        let is_turn = || its_turn(uid, settings.live_seconds(), settings.tick_seconds, now);
-        facts.is_due(now) && (!runs || facts.deleting || is_turn())
+        facts.is_due(its_turn(uid, settings.live_seconds(), settings.tick_seconds, now), now)
     })
     .await;
     // A claim of an Update that was not listed would seem lost.

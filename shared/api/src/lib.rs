@@ -29,7 +29,7 @@ mod update;
 mod volumes;
 mod workspace;
 
-pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
+pub use convert::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};
 pub use flux::{Artifact, KINDS, Source};
 pub use merge::merge;
 pub use own_source::OwnSource;

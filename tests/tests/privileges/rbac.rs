@@ -108,7 +108,7 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
             // Whoever may not be somebody else is refused before there is a decision about the call.
             let is_undecided = decision.is_null() && call["responseStatus"]["code"] == 403;
             let was_refused = decision == "forbid" || is_undecided;
-            // While the API server starts, also one that may be somebody else.
+            // A starting API server also refuses a ServiceAccount that has the right to impersonate.
             let impersonates = is_undecided
                 && grants.iter().filter(|grant| grant.is_of(&identity)).any(|grant| {
                     let mut verbs = grant.rules.iter().flat_map(|rule| &rule.verbs);

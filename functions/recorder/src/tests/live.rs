@@ -190,18 +190,7 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     put(&world, &format!("{folder}in/run"), &to_json(&TaskRun { version: VERSION, run }));
     let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     let at = world.now();
-    let progress = Progress {
-        version: VERSION,
-        at,
-        phase: Phase::Run,
-        planned: 20,
-        started: 9,
-        done: 3,
-        failed: 0,
-        current: None,
-        log_chunks: None,
-    };
-    put(&world, &format!("{folder}out/progress"), &to_json(&progress));
+    put(&world, &format!("{folder}out/progress"), &progress_at(at, 3));
     // Every call through this handle is throttled.
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     let requeued = || world.sent().iter().filter(|message| matches!(message, Message::Run(RunMessage::Hint(_)))).count();

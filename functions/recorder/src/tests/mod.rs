@@ -8,9 +8,10 @@ mod outputs;
 use driftless_api::names;
 use driftless_aws::Started;
 use driftless_contract::{
-    Drift, DriftedResource, OutputValue, Phase, Progress, ResourceFailure, RunLimits, RunRequest, TaskSize, to_json,
+    Document as _, Drift, DriftedResource, Launch, Lock, ObjectKey, Outcome, OutputValue, Phase, Progress, ResourceFailure,
+    RunId, RunLimits, RunRequest, RunResult, TaskSize, TriedArchitecture, UnfitArchitecture, Verdict, reason, to_json,
 };
-use driftless_core::{Admissions, Applicant, Architecture, TaskShape};
+use driftless_core::{Admissions, Applicant, Architecture, StopCode, TaskEnd, TaskShape};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -89,19 +90,14 @@ fn report(world: &World, result: &RunResult) {
 }
 
 fn progress(world: &World, done: u32) {
-    let (at, current) = (world.now() + SignedDuration::from_millis(300), Some("update urn:a".into()));
-    let progress = Progress {
-        version: VERSION,
-        at,
-        phase: Phase::Run,
-        planned: 20,
-        started: 9,
-        done,
-        failed: 1,
-        current,
-        log_chunks: Some(1),
-    };
-    put(world, &format!("{TASK}out/progress"), &to_json(&progress));
+    put(world, &format!("{TASK}out/progress"), &progress_at(world.now() + SignedDuration::from_millis(300), done));
+}
+
+/// The document of a run that has done so many of 20 steps.
+fn progress_at(at: Timestamp, done: u32) -> String {
+    let current = Some("update urn:a".into());
+    let (phase, log_chunks) = (Phase::Run, Some(1));
+    to_json(&Progress { version: VERSION, at, phase, planned: 20, started: 9, done, failed: 1, current, log_chunks })
 }
 
 fn look(world: &World) {
@@ -269,7 +265,7 @@ fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
     assert!(!kept("what is this"));
     let long = Lock {
         version: VERSION,
-        host: "h".repeat(MAX_LOCK),
+        host: "h".repeat(outcome::MAX_LOCK),
         pid: 1,
         not_before: at,
         not_after: Some(at),
@@ -581,7 +577,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
     let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
-    let published = publish(&ports, &settings, &hint, Some(stale), &outcome, None, world.now());
+    let published = publish::publish(&ports, &settings, &hint, Some(stale), &outcome, None, world.now());
     world.drive(published).unwrap().unwrap();
     let found = update(&world);
     assert_eq!((&found["metadata"]["annotations"]["a"], &found["status"]["message"]), (&json!("b"), &json!(null)));

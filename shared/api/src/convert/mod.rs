@@ -4,4 +4,4 @@ mod run;
 mod stack;
 mod status;
 
-pub use run::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT};
+pub use run::{CONFIG_MAPS_MOUNT, SECRETS_MOUNT, is_stack};

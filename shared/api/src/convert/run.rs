@@ -70,6 +70,12 @@ impl Workspace {
     }
 }
 
+/// Whether an owner is a Stack.
+#[must_use]
+pub fn is_stack(owner: &OwnerReference) -> bool {
+    owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/")
+}
+
 fn tree(new: &NewTree) -> Tree {
     let (api_version, kind, name) = new.source.object();
     let git = match &new.source {
@@ -355,8 +361,7 @@ impl Update {
         if namespace == system_namespace {
             return self.spec.driftless.as_ref()?.stack.clone();
         }
-        let is_stack = |owner: &&OwnerReference| owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/");
-        let owner = self.owner_references().iter().find(is_stack)?;
+        let owner = self.owner_references().iter().find(|owner| is_stack(owner))?;
         Some(StackReference { name: owner.name.clone(), namespace, uid: owner.uid.clone() })
     }
 
@@ -410,6 +415,7 @@ impl Update {
             complete_since: complete.map(|condition| condition.last_transition_time.0),
             ttl: self.spec.ttl_after_completed.as_deref().and_then(duration),
             waiting: self.waits_for().and_then(|(reason, _)| reason),
+            task: self.status.as_ref().is_some_and(|status| status.driftless.as_ref().is_some_and(|ours| ours.task.is_some())),
         }
     }
 

@@ -74,6 +74,8 @@ pub struct UpdateFacts {
     pub ttl: Option<SignedDuration>,
     /// What its status says that it waits for.
     pub waiting: Option<WaitReason>,
+    /// Its status shows a task.
+    pub task: bool,
 }
 
 impl UpdateFacts {

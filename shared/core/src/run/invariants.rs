@@ -115,6 +115,7 @@ mod tests {
                     complete_since: is(5).then_some(NOW - SignedDuration::from_mins(1)),
                     ttl: (minutes == 5).then_some(SignedDuration::from_secs(30)),
                     waiting: None,
+                    task: false,
                 });
             }
         }

@@ -54,10 +54,18 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
 }
 
 impl UpdateFacts {
-    /// Whether the sweep hints it.
+    /// Whether the sweep hints it. A live run is hinted at its turn only: an event tells of its end.
     #[must_use]
-    pub fn is_due(&self, now: Timestamp) -> bool {
-        (!self.is_complete() || self.finalizer) && self.age > UNFINISHED_AFTER || self.is_expired(now)
+    pub fn is_due(&self, is_turn: bool, now: Timestamp) -> bool {
+        let is_unfinished = !self.is_complete() || self.finalizer;
+        let rests = self.is_live() && !self.deleting && !is_turn;
+        is_unfinished && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
+    }
+
+    /// It has a task and is not complete, by its status.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.task && !self.is_complete()
     }
 
     /// Its `ttlAfterCompleted` has elapsed, and nothing waits for its end.

@@ -1,0 +1,178 @@
+//! The outcome of a run: what its task reported, or why there is no report.
+
+use std::collections::BTreeMap;
+
+use driftless_aws::{Objects, Tasks};
+use driftless_contract::{
+    Document as _, Launch, Lock, Outcome, RunId, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
+    keys::{self, TaskFolder},
+    reason,
+};
+use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd, run::Ending};
+use jiff::Timestamp;
+
+use crate::{Error, Ports, bound, facts::Run, report};
+
+/// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
+pub(crate) const MAX_LOCK: usize = 4 << 10;
+
+/// The outcome of a run that ended.
+pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    run: &Run,
+    ending: Ending,
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    let Run { launch, owner, task, reported, .. } = run;
+    let launch = launch.as_ref();
+    let id = run.id();
+    let aborted = |message: String| Outcome {
+        version: VERSION,
+        run: id.clone(),
+        verdict: Verdict::Aborted { message },
+        result_sha256: None,
+        outputs: None,
+        project: launch.and_then(|launch| launch.project.clone()),
+        permalink: None,
+        changes: BTreeMap::new(),
+        pending_operations: Vec::new(),
+        failures: Vec::new(),
+        drift: None,
+        preview: launch.is_some_and(|launch| launch.preview),
+        platform_failure: false,
+        inputs: launch.and_then(|launch| launch.inputs.clone()),
+        operated: Some(false),
+        started_at: None,
+        ended_at: now,
+        recorded_at: Some(now),
+    };
+    match (ending, task, reported) {
+        (Ending::Reported { end }, Some(task), Some(outcome)) => {
+            if outcome.verdict != (Verdict::Succeeded {}) {
+                keep_lock(ports, task, &id, None).await?;
+            }
+            other_architecture(ports, launch, taken_away(outcome.clone(), &end)).await
+        }
+        (Ending::Lost { end, cause, began }, Some(task), _) => {
+            // The task may have lived on, and taken the lock, after this reconciliation began.
+            keep_lock(ports, task, &id, Some(end.at.map_or(now, |at| at.max(now)))).await?;
+            let next = if end.is_other_architecture() { next_architecture(ports, launch).await? } else { None };
+            let remedy = next.unwrap_or_else(|| end.remedy().into());
+            let size = launch.and_then(|launch| launch.size);
+            Ok(Outcome {
+                platform_failure: matches!(cause, Cause::Platform | Cause::Spot),
+                operated: Some(ports.objects.exists(&task.lock()).await?),
+                started_at: owner.as_ref().filter(|_| began).map(|owner| owner.at),
+                ..aborted(without_result(cause, &end.words, &remedy, size))
+            })
+        }
+        (Ending::Abandoned | Ending::Reported { .. } | Ending::Lost { .. }, ..) => {
+            let why = owner.as_ref().and_then(|owner| owner.refused.as_deref());
+            Ok(aborted(why.map_or_else(|| ABANDONED.into(), bound::cut)))
+        }
+    }
+}
+
+/// Adds what becomes of a run whose pulumi could not be run on the task's processor.
+async fn other_architecture<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    launch: Option<&Launch>,
+    mut outcome: Outcome,
+) -> Result<Outcome, Error> {
+    if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict
+        && reason == reason::OTHER_ARCHITECTURE
+    {
+        let next = next_architecture(ports, launch).await?;
+        message.push_str("; ");
+        message.push_str(next.as_deref().unwrap_or(SELECT_ARCHITECTURE));
+    }
+    Ok(outcome)
+}
+
+/// Records that the images are not built for the task's processor, and returns the end of the message. `None` if the Workspace selects the
+/// processor.
+async fn next_architecture<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    launch: Option<&Launch>,
+) -> Result<Option<String>, Error> {
+    let Some((run, tried)) = launch.and_then(|launch| Some((&launch.run, launch.tried.as_ref()?))) else { return Ok(None) };
+    let TriedArchitecture { images, architecture, other_failed } = tried;
+    let unfit = UnfitArchitecture { version: VERSION, architecture: *architecture };
+    ports.objects.write(&keys::architecture(&run.update, images), &unfit).await?;
+    let other = architecture.other();
+    Ok(Some(if *other_failed {
+        format!(
+            "an image is not built for {architecture}, and before this one was not built for {other}; build all images of the run for one \
+             processor; its next run has {other}"
+        )
+    } else {
+        format!("an image is not built for {architecture}; the next run with these images has {other}")
+    }))
+}
+
+/// Why there is no result, in ECS's words, and the remedy.
+fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize>) -> String {
+    match cause {
+        Cause::Program => format!("the task ended without a result: {words}"),
+        Cause::Platform => format!("the task ended without a result: {words}; {remedy}"),
+        Cause::Spot => format!("{SPOT}: the task ended without a result: {words}"),
+        Cause::OutOfMemory => {
+            let size = size.map_or_else(String::new, |size| format!(" of {} MiB", size.memory_mib));
+            format!("pulumi used more than the task's memory{size}: {words}; {remedy}")
+        }
+    }
+}
+
+/// The message of a run that an earlier release abandoned.
+const ABANDONED: &str = "run was abandoned before its task started";
+
+/// The beginning of the message of a run that Fargate Spot interrupted.
+const SPOT: &str = "Fargate Spot took the capacity back";
+
+/// Whether the task was told to stop before the run was done.
+pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
+    matches!(&outcome.verdict, Verdict::Failed { reason, .. } if reason == reason::INTERRUPTED)
+}
+
+/// Marks a run as failed by the platform if AWS or a person stopped its task, or if S3 failed its runner.
+fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
+    let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
+    if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
+        outcome.platform_failure =
+            is_taken_away || [reason::PLATFORM_FAILURE, reason::OTHER_ARCHITECTURE].contains(&reason.as_str());
+        match end.code {
+            Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
+            Some(StopCode::Outside) if is_taken_away => {
+                message.insert_str(0, &format!("the task was stopped ({}); {}: ", end.words, end.remedy()));
+            }
+            _ if is_taken_away => message.insert_str(0, &format!("AWS stopped the task ({}): ", end.words)),
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// Keeps what a dead pulumi wrote into the backend's lock, so that the next run of the same stack can remove it. It is dead if the task is
+/// (`gone`), or if the runner says so.
+async fn keep_lock<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    task: &TaskFolder,
+    run: &RunId,
+    gone: Option<Timestamp>,
+) -> Result<(), Error> {
+    let Some(document) = report::read(ports.objects, &task.lock()).await? else { return Ok(()) };
+    let lock = match Lock::parse(&document) {
+        Ok(lock) if document.len() <= MAX_LOCK => lock,
+        // The task wrote it: the record of its end does not depend on that.
+        other => {
+            let error = other.err().map_or_else(|| "too large".into(), |error| error.to_string());
+            tracing::warn!(update = %run.update, error, "a lock that the run may have left is not known");
+            return Ok(());
+        }
+    };
+    let Some(not_after) = lock.not_after.or(gone) else { return Ok(()) };
+    let key = keys::lock(&run.update.cluster, &run.claim);
+    let older = ports.objects.read_if_valid(&key).await?;
+    let lock = Lock { not_after: Some(not_after), ..lock }.after(older.as_ref());
+    Ok(ports.objects.write(&key, &lock).await?)
+}

@@ -1,0 +1,113 @@
+//! Makes a recorded outcome known and releases what the run held.
+
+use driftless_api::{StackReference, Update, finalizer};
+use driftless_aws::{Objects, Queues, Tasks};
+use driftless_contract::{Hint, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
+use driftless_kubernetes::{Cluster, Error as KubernetesError};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{Error, Ports, Settings, facts::Run, give_back::give_back, log, outputs, status, tell};
+
+/// The result, the end of the task and its progress are messages of their own, and each may write the Update at the same time.
+const STATUS_TRIES: u32 = 3;
+
+/// Publishes the recorded outcome of a run, after its task was told to stop.
+pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    run: Run,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
+    // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
+    if let Some(arn) = owner.and_then(|owner| owner.task) {
+        ports.tasks.stop(&arn, "run is recorded").await?;
+    }
+    publish(ports, settings, hint, update, &outcome, task.as_ref().map(|task| (task, result)), now).await?;
+    // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
+    if let Some(task) = &task {
+        ports.objects.delete(&task.run()).await?;
+    }
+    Ok(())
+}
+
+/// Makes an outcome known and gives back what the run held. Every step may be done again.
+pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    update: Option<Update>,
+    outcome: &Outcome,
+    task: Option<(&TaskFolder, Option<Vec<u8>>)>,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let (task, result) = task.unzip();
+    let secret = match (&update, task) {
+        (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result.flatten(), now).await?,
+        _ => None,
+    };
+    give_back(ports, settings, hint, update.as_ref(), outcome).await?;
+    if let Some(task) = task {
+        tidy(ports, task).await?;
+    }
+    let Some(mut update) = update else { return Ok(()) };
+    // After the claim is free: no other run waits for a log.
+    let log = match task {
+        Some(task) => log::finish(ports, settings, &update, task, now).await?,
+        None => None,
+    };
+    let failure = match &outcome.verdict {
+        Verdict::Succeeded {} => None,
+        Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
+        Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
+    };
+    // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there. A status that is complete may be
+    // anybody's word: what it says of the run is put right.
+    let mut tries = STATUS_TRIES;
+    loop {
+        let told = update.is_complete();
+        let message = update.spec.message.clone();
+        if !update.set_complete(failure, now, |status| status::fill(status, outcome, message, secret.clone(), log.clone())) {
+            break;
+        }
+        tries -= 1;
+        match ports.cluster.replace_status(&update).await {
+            Ok(written) => {
+                update = written;
+                if !told {
+                    tell::tell(ports, settings, &update, outcome, now).await;
+                }
+                break;
+            }
+            // A requeue would leave the Update incomplete for 15 s after its Stack is Ready.
+            Err(KubernetesError::Conflict { .. }) if tries > 0 => {
+                let key = &outcome.run.update;
+                let found = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
+                let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(()) };
+                update = found;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
+        let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
+        // A hint is a repair: the Stack may name another Update by now. The reconciliation of this one releases it, and hints the Stack.
+        let object = if hint.hops > 0 { hint.update.clone() } else { stack };
+        ports.queues.hint(&Hint::new(object), 0).await?;
+    } else if finalizer::is_on(&update) {
+        // No Stack has to learn of it.
+        finalizer::remove(&mut update);
+        ports.cluster.patch_metadata(&update).await?;
+    }
+    Ok(())
+}
+
+/// Deletes what the task was given and what it left. The log stays in the folder until that expires: a copy of it may still be
+/// under way. `in/run` stays until all is told.
+async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
+    let keys: [&str; 7] =
+        [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
+    Ok(ports.objects.delete_all(&keys).await?)
+}

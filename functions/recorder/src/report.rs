@@ -1,0 +1,76 @@
+//! Reads what a task reported. The program that ran in the task may have written it, so it is bounded.
+
+use driftless_aws::Objects;
+use driftless_contract::{Document as _, Key, Outcome, Owner, Phase, RunResult, VERSION, Verdict, keys::TaskFolder, parsed};
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use crate::{Error, Ports, bound, facts::Run, outputs};
+
+/// The maximum size of a document of a task that is read, in bytes. What is kept of it is less.
+const MAX_REPORT: u64 = 4 << 20;
+/// What the runner reported, without the outputs' secret values, and the report itself.
+pub(crate) async fn reported<C, O: Objects, Q, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    task: &TaskFolder,
+    run: &Run,
+    owner: &Owner,
+    now: Timestamp,
+) -> Result<Option<(Outcome, Vec<u8>)>, Error> {
+    let Some(document) = read(ports.objects, &task.result()).await? else { return Ok(None) };
+    // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
+    let result = if parsed(&document) > bound::MAX_PARSED {
+        Err("the task's result has too many values; let the program have smaller outputs".into())
+    } else {
+        RunResult::parse(&document).map_err(|error| {
+            if document.is_empty() {
+                "the task's result is empty, or is stored so that it cannot be read".into()
+            } else if document.len() as u64 == MAX_REPORT {
+                format!("the task's result has more than {} MiB; let the program have smaller outputs", MAX_REPORT >> 20)
+            } else {
+                format!("the task reported {error}")
+            }
+        })
+    };
+    let result = result.unwrap_or_else(|message: String| RunResult::new(bound::unknown(&message), owner.at, now));
+    let result = bound::bounded(result, owner.at, now);
+    let operated = !matches!(result.verdict, Verdict::Failed { phase, .. } if phase != Phase::Run);
+    let (id, preview) = (run.id(), run.launch.as_ref().is_some_and(|launch| launch.preview));
+    let outcome = Outcome {
+        version: VERSION,
+        outputs: result.outputs.as_ref().map(|all| outputs::shown(all, &result.left_out, &outputs::name(&id.update.name))),
+        run: id,
+        verdict: result.verdict,
+        result_sha256: Some(sha256(&document)),
+        project: result.project,
+        permalink: result.permalink,
+        changes: result.changes,
+        pending_operations: result.pending_operations,
+        failures: result.failures,
+        drift: result.drift.filter(|_| preview),
+        preview,
+        platform_failure: false,
+        inputs: result.inputs,
+        operated: Some(operated),
+        started_at: Some(result.started_at),
+        ended_at: result.ended_at,
+        recorded_at: Some(now),
+    };
+    Ok(Some((outcome, document)))
+}
+
+/// Reads up to [`MAX_REPORT`] bytes of what a task wrote. An object that S3 has and does not return counts as empty: the end of a run
+/// does not depend on how its task stored a report.
+pub(crate) async fn read<O: Objects, D>(objects: &O, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
+    match objects.get_range(key, 0, MAX_REPORT).await {
+        Err(driftless_aws::Error::Permanent { call, message }) => {
+            tracing::warn!(call, message, "a report of a task cannot be read");
+            Ok(Some(Vec::new()))
+        }
+        document => Ok(document?),
+    }
+}
+
+pub(crate) fn sha256(document: &[u8]) -> String {
+    base16ct::lower::encode_string(&Sha256::digest(document))
+}
