@@ -60,6 +60,28 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
 }
 
 #[test]
+fn recorder_is_not_asked_about_a_published_run() {
+    let world = quiet();
+    workspace(&world, &project());
+    by_hand(&world, "u", &json!({}));
+    looked(&world, &hint("u"));
+    world.drive(world.put(&keys::run(CLUSTER, "uid-u").outcome(), b"{}".to_vec())).unwrap().unwrap();
+    let asks = || {
+        received(&world);
+        looked(&world, &hint("u"));
+        tells_recorder_of(&received(&world), "u")
+    };
+    assert!(asks(), "the Update is not complete");
+    let mut complete = update(&world, "u");
+    complete.set_complete(None, world.now(), |_| {});
+    world.insert(serde_json::to_value(&complete).unwrap());
+    assert!(asks(), "the task's folder is not empty");
+    let folder = keys::task("AROA", keys::task_id(&world.live_tasks()[0].arn));
+    world.drive(Objects::delete(&world, &folder.run())).unwrap().unwrap();
+    assert!(!asks());
+}
+
+#[test]
 fn each_look_that_waits_is_counted_and_a_start_once_with_how_long_it_took() {
     let world = quiet();
     let spec = json!({ "workspaceName": "w", "stackName": "u", "type": "up" });
