@@ -1,12 +1,14 @@
-//! What the world promises of its processes.
+//! What the world promises of its processes, and a task where it has Fargate's own addresses, which the world has not.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use driftless_contract::EXIT_REFUSED;
 use driftless_tests::world::{
     dirs::Dirs,
-    process::{Process, Supervisor, command},
+    process::{Process, Supervisor, command, output},
     ready,
+    tls::Certificates,
 };
 use rustix::process::Pid;
 
@@ -69,6 +71,30 @@ async fn one_folder_has_one_world() -> Result<()> {
     let _dirs = fresh("lock")?;
     let refused = fresh("lock").err().context("a second world was let in")?.to_string();
     assert!(refused.starts_with("another world is running in "), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn task_gets_its_keys_at_the_address_of_ecs_and_its_run_from_s3_of_its_region() -> Result<()> {
+    let dirs = fresh("fargate")?;
+    let tls = Certificates::create(&dirs, &dirs.create("tls")?).await?;
+    let [authority, hosts] = ["authority.pem", "hosts"].map(|name| dirs.root().join(name));
+    fs::write(&authority, &tls.authority)?;
+    fs::write(&hosts, "127.0.0.1 s3.eu-central-2.amazonaws.com\n")?;
+    let project = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let runner = project.join("target/lambda/runner/bootstrap");
+    let runner = runner.canonicalize().with_context(|| format!("there is no {}: run `make build`", runner.display()))?;
+    let mut fargate = command(&dirs, "unshare");
+    fargate.args(["--net", "--mount", "python3", "-c", include_str!("fargate.py")]).env("SSL_CERT_FILE", &authority);
+    fargate.args([&tls.certificate, &tls.key, &hosts, &runner]);
+    let printed = output(fargate).await?;
+    let seen: serde_json::Value = serde_json::from_str(&printed)?;
+    let asked: Vec<_> = seen["asked"].as_array().into_iter().flatten().filter_map(|asked| asked.as_str()).collect();
+    ensure!(asked.contains(&"169.254.170.2 /v2/credentials/x "), "{printed}");
+    let spec = "s3.eu-central-2.amazonaws.com /bucket/tasks/AROAROLE%3Aa/in/spec AWS4-HMAC-SHA256 Credential=ASIAKEY/";
+    let read = asked.iter().find(|asked| asked.starts_with(spec)).with_context(|| printed.clone())?;
+    ensure!(read.contains("/eu-central-2/s3/aws4_request"), "{printed}");
+    ensure!(seen["code"] == EXIT_REFUSED && printed.contains("RequestTimeTooSkewed"), "{printed}");
     Ok(())
 }
 

@@ -20,7 +20,7 @@ basicConstraints = critical, CA:TRUE
 keyUsage = critical, keyCertSign
 [server]
 basicConstraints = critical, CA:FALSE
-subjectAltName = IP:127.0.0.1
+subjectAltName = IP:127.0.0.1, DNS:*.eu-central-2.amazonaws.com
 ";
 
 /// What a server shows, and whom its clients have to trust.
