@@ -89,6 +89,7 @@ else
 	cargo test --package driftless-tests --locked --test e2e -- --test-threads 200 --skip languages::
 	@echo 'The ten slowest of them, in seconds:'; sort -rn target/test-seconds | head
 	cargo test --package driftless-tests --locked --test privileges
+	cargo test --package driftless-tests --locked --test prove
 	$(COUNTED)
 endif
 

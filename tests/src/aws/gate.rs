@@ -163,7 +163,7 @@ fn is_form(headers: &HeaderMap) -> bool {
 }
 
 /// The access key id and the service from a header `AWS4-HMAC-SHA256 Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
-fn credential(headers: &HeaderMap) -> Option<(String, String)> {
+pub(super) fn credential(headers: &HeaderMap) -> Option<(String, String)> {
     let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let scope = header.split_once("Credential=")?.1.split([',', ' ']).next()?;
     let mut parts = scope.split('/');
@@ -373,19 +373,27 @@ impl Gate {
     }
 
     async fn forward(&self, parts: &Parts, body: reqwest::Body) -> Result<Response, Refusal> {
-        let url = format!("{}{}", self.site.moto, parts.uri.path_and_query().map_or("/", |path| path.as_str()));
-        let mut request = self.client.request(parts.method.clone(), url).headers(end_to_end(&parts.headers));
-        // Without this, what has no body would be sent on as an empty one in chunks.
-        if parts.headers.contains_key(header::CONTENT_LENGTH) || parts.headers.contains_key(header::TRANSFER_ENCODING) {
-            request = request.body(body);
-        }
-        let answer = request.send().await.map_err(Refusal::broken)?;
-        let (status, headers) = (answer.status(), end_to_end(answer.headers()));
-        let mut response = Body::from_stream(answer.bytes_stream()).into_response();
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        Ok(response)
+        let answer = forwarded(&self.client, &self.site.moto, parts, body).send().await.map_err(Refusal::broken)?;
+        Ok(answered(answer))
     }
+}
+
+/// The request to another server, which has no slash at its end.
+pub(super) fn forwarded(client: &reqwest::Client, to: &str, parts: &Parts, body: reqwest::Body) -> reqwest::RequestBuilder {
+    let url = format!("{to}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
+    let request = client.request(parts.method.clone(), url).headers(end_to_end(&parts.headers));
+    // Without this, what has no body would be sent on as an empty one in chunks.
+    let has_body = parts.headers.contains_key(header::CONTENT_LENGTH) || parts.headers.contains_key(header::TRANSFER_ENCODING);
+    if has_body { request.body(body) } else { request }
+}
+
+/// That server's answer.
+pub(super) fn answered(answer: reqwest::Response) -> Response {
+    let (status, headers) = (answer.status(), end_to_end(answer.headers()));
+    let mut response = Body::from_stream(answer.bytes_stream()).into_response();
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
 }
 
 /// The headers that are for the far end: what concerns one connection only stays behind.

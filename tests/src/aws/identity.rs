@@ -39,16 +39,27 @@ pub struct Caller {
 #[derive(Default)]
 pub struct Identities(RwLock<HashMap<String, (Arc<Caller>, Credentials)>>);
 
+impl Credentials {
+    /// Long-lived keys, which nobody holds yet.
+    pub fn random() -> Result<Self> {
+        Ok(Self { access_key_id: access_key_id("AKIA")?, secret_access_key: random_hex(20)?, session_token: None })
+    }
+}
+
+fn access_key_id(prefix: &str) -> Result<String> {
+    Ok(format!("{prefix}{}", random_hex(8)?.to_uppercase()))
+}
+
 impl Identities {
-    /// Keys of somebody who may do everything.
-    pub fn administrator(&self, account: &str) -> Result<Credentials> {
+    /// Has the keys be those of somebody who may do everything.
+    pub fn administrator(&self, account: &str, keys: Credentials) -> Result<()> {
         let caller = Caller {
             arn: format!("arn:aws:iam::{account}:user/administrator"),
             userid: "AIDAADMINISTRATOR".into(),
             role: None,
             expires: None,
         };
-        self.give("AKIA", caller)
+        self.give(caller, keys)
     }
 
     /// Keys of a session of the role with that logical id.
@@ -57,16 +68,16 @@ impl Identities {
         let name = details.arn.rsplit('/').next().unwrap_or_default();
         let arn = format!("arn:aws:sts::{}:assumed-role/{name}/{session}", template.account);
         let caller = Caller { arn, userid: format!("{}:{session}", details.id), role: Some(role.into()), expires };
-        self.give("ASIA", caller)
+        let session_token = Some(random_hex(64)?);
+        let keys = Credentials { access_key_id: access_key_id("ASIA")?, secret_access_key: random_hex(20)?, session_token };
+        self.give(caller, keys.clone())?;
+        Ok(keys)
     }
 
-    fn give(&self, prefix: &str, caller: Caller) -> Result<Credentials> {
-        let access_key_id = format!("{prefix}{}", random_hex(8)?.to_uppercase());
-        let session_token = if prefix == "ASIA" { Some(random_hex(64)?) } else { None };
-        let keys = Credentials { access_key_id: access_key_id.clone(), secret_access_key: random_hex(20)?, session_token };
+    fn give(&self, caller: Caller, keys: Credentials) -> Result<()> {
         let mut known = self.0.write().map_err(|_| anyhow!("the identities are poisoned"))?;
-        known.insert(access_key_id, (Arc::new(caller), keys.clone()));
-        Ok(keys)
+        known.insert(keys.access_key_id.clone(), (Arc::new(caller), keys));
+        Ok(())
     }
 
     /// Who holds the key pair, and the whole of it, if its time is not over.

@@ -1,9 +1,11 @@
 //! AWS on one machine, wired by `infra/template.yaml`: one endpoint that checks every call against the policies of its caller's role
 //! ([`gate`]), S3, SQS and Secrets Manager by moto behind it, ECS by a small [`fargate`], the Lambda runtime in front of the real function binaries
-//! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL.
+//! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL. [`account`] is an account in which
+//! `make deploy` installs Driftless.
 //!
 //! Nothing in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
 
+pub mod account;
 mod authenticator;
 pub mod control;
 mod fargate;
@@ -17,7 +19,7 @@ mod provision;
 mod s3;
 mod schedule;
 mod signature;
-mod site;
+pub mod site;
 pub mod template;
 mod url;
 
@@ -43,16 +45,22 @@ use crate::world::dirs::Dirs;
 
 /// What the world decides about its AWS.
 pub struct Settings {
+    /// The Region.
+    pub region: String,
+    /// The stack's name.
+    pub stack: String,
     /// `infra/template.yaml`. The functions' binaries are where it says.
     pub template: PathBuf,
     /// The template's parameters.
     pub parameters: BTreeMap<String, String>,
+    /// The keys of [`Aws::administrator`].
+    pub administrator: Credentials,
+    /// moto has the stack and its resources already, from its `CloudFormation`.
+    pub is_deployed: bool,
     /// Secrets Manager's secrets, by name.
     pub secrets: BTreeMap<String, String>,
     /// S3's objects outside the template's bucket, by ARN.
     pub objects: BTreeMap<String, String>,
-    /// The cluster that lets the functions in by their roles, where there is one.
-    pub eks: Option<Eks>,
     /// What the functions have in place of `/etc/hosts`, where API servers have names that no DNS knows.
     pub etc_hosts: Option<PathBuf>,
     /// Stands for `/driftless/runner`.
@@ -67,9 +75,9 @@ pub struct Settings {
 
 /// The account that moto keeps when it is not told another.
 pub const ACCOUNT: &str = "123456789012";
-/// The Region.
+/// The Region of a world.
 pub const REGION: &str = "us-east-1";
-/// The stack's name.
+/// The stack's name in a world.
 pub const STACK: &str = "driftless";
 /// The objects of git's files that a world has, by the parameter that names them, where `make deploy` would put them.
 pub const GIT_FILES: [(&str, &str); 2] = [
@@ -105,11 +113,11 @@ impl Aws {
             &settings.template,
             &template::Settings {
                 account: ACCOUNT.into(),
-                region: REGION.into(),
-                stack: STACK.into(),
+                region: settings.region,
+                stack: settings.stack,
                 endpoint: endpoint.clone(),
                 function_url: webhook_url.clone(),
-                parameters: settings.parameters.clone(),
+                parameters: settings.parameters,
             },
         )?;
         for (id, function) in &template.functions {
@@ -117,8 +125,9 @@ impl Aws {
             ensure!(bootstrap.is_file(), "{id}: there is no {}: run `cargo lambda build`", bootstrap.display());
         }
         let identities = Identities::default();
-        let administrator = identities.administrator(ACCOUNT)?;
-        let config = backend(&settings.moto, &administrator).await;
+        let administrator = settings.administrator;
+        identities.administrator(ACCOUNT, administrator.clone())?;
+        let config = backend(&settings.moto, &template.region, &administrator).await;
         let site = Arc::new(Site::new(
             dirs,
             endpoint.clone(),
@@ -128,15 +137,15 @@ impl Aws {
             aws_sdk_sqs::Client::new(&config),
             settings.etc_hosts,
         )?);
-        provision::create(&site, &config, &settings.secrets, &settings.objects)
-            .await
-            .context("making the template's resources in moto")?;
+        if !settings.is_deployed {
+            provision::create(&site, &config, &settings.secrets, &settings.objects)
+                .await
+                .context("making the template's resources in moto")?;
+        }
+        provision::notify(&site.template, &config).await?;
 
         let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
         gate::serve(&site, Arc::clone(&fargate), gate)?;
-        if let Some(eks) = settings.eks {
-            authenticator::serve(&site, eks);
-        }
         let lambda = Arc::new(Lambda::new(&site, settings.instances));
         let mappings = Mappings::start(&site, &lambda, settings.instances)?;
         let schedules = Schedules::start(&site, &lambda);
@@ -145,8 +154,13 @@ impl Aws {
         control::serve(&site, control::Parts { lambda, mappings, schedules, function_url, fargate }, control);
 
         let queues = site.template.queues.iter().map(|(id, queue)| (id.clone(), queue.url.clone())).collect();
-        let bucket = site.template.bucket.clone();
-        Ok(Self { endpoint, webhook_url, control: hooks, region: REGION.into(), bucket, queues, administrator, site })
+        let (region, bucket) = (site.template.region.clone(), site.template.bucket.clone());
+        Ok(Self { endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
+    }
+
+    /// Lets the functions into an EKS cluster by their roles.
+    pub fn admit(&self, eks: Eks) {
+        authenticator::serve(&self.site, eks);
     }
 
     /// Keys for a session of the role with that logical id, for a process that is neither a function nor a task.
@@ -176,10 +190,10 @@ fn address(listener: &TcpListener) -> Result<String> {
 }
 
 /// The configuration of clients that talk to moto itself.
-async fn backend(moto: &str, keys: &Credentials) -> aws_config::SdkConfig {
+async fn backend(moto: &str, region: &str, keys: &Credentials) -> aws_config::SdkConfig {
     let keys = aws_credential_types::Credentials::new(&keys.access_key_id, &keys.secret_access_key, None, None, "world");
     aws_config::defaults(BehaviorVersion::v2026_01_12())
-        .region(Region::from_static(REGION))
+        .region(Region::new(region.to_owned()))
         .endpoint_url(moto)
         .credentials_provider(keys)
         .load()

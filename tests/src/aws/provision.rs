@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::{STACK, gate::http_client, site::Site, template::Template};
 
-/// Creates the secrets, queues, dead-letter queues first, then the bucket and what it notifies, and the objects of other buckets.
+/// Creates the secrets, queues, dead-letter queues first, then the bucket, and the objects of other buckets.
 pub async fn create(
     site: &Site,
     config: &SdkConfig,
@@ -38,8 +38,8 @@ pub async fn create(
             bail!("moto made the queue {url} and the template means {}", queue.url);
         }
     }
-    let client = aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(config).force_path_style(true).build());
-    bucket(&site.template, &client).await?;
+    let client = s3(config);
+    create_bucket(&client, &site.template.bucket, &site.template.region).await?;
     let mut made = BTreeSet::new();
     for (arn, text) in objects {
         let (name, key) = arn.strip_prefix("arn:aws:s3:::").and_then(|name| name.split_once('/')).context("an object's ARN")?;
@@ -76,8 +76,13 @@ async fn create_bucket(client: &aws_sdk_s3::Client, name: &str, region: &str) ->
     create.send().await.map(drop).with_context(|| format!("creating the bucket {name}"))
 }
 
-async fn bucket(template: &Template, client: &aws_sdk_s3::Client) -> Result<()> {
-    create_bucket(client, &template.bucket, &template.region).await?;
+/// A client that names buckets in the path.
+pub fn s3(config: &SdkConfig) -> aws_sdk_s3::Client {
+    aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(config).force_path_style(true).build())
+}
+
+/// Has the bucket send its notifications, which moto's `CloudFormation` passes over.
+pub async fn notify(template: &Template, config: &SdkConfig) -> Result<()> {
     let mut queues = Vec::new();
     for notification in &template.notifications {
         let rules = notification
@@ -92,7 +97,7 @@ async fn bucket(template: &Template, client: &aws_sdk_s3::Client) -> Result<()> 
     }
     let notifications = NotificationConfiguration::builder().set_queue_configurations(Some(queues)).build();
     let request =
-        client.put_bucket_notification_configuration().bucket(&template.bucket).notification_configuration(notifications);
+        s3(config).put_bucket_notification_configuration().bucket(&template.bucket).notification_configuration(notifications);
     request.send().await.context("setting the bucket's notifications")?;
     Ok(())
 }

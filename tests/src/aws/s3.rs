@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderMap, Method};
 
-use super::{REGION, policy::Demand};
+use super::policy::Demand;
 
 /// The KMS key that an object is encrypted under, in requests and answers.
 pub const SEAL_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
@@ -111,7 +111,9 @@ impl Request {
 
 /// What S3 asks of KMS for the caller, about an object.
 pub fn seal(action: &str, key: &str, object: &str) -> Demand {
-    let demand = Demand::new(action, key).with("kms:ViaService", format!("s3.{REGION}.amazonaws.com"));
+    // arn:PARTITION:kms:REGION:ACCOUNT:key/ID
+    let region = key.split(':').nth(3).unwrap_or_default();
+    let demand = Demand::new(action, key).with("kms:ViaService", format!("s3.{region}.amazonaws.com"));
     demand.with("kms:EncryptionContext:aws:s3:arn", object)
 }
 

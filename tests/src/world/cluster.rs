@@ -62,6 +62,9 @@ const TOKEN_SECONDS: i64 = 366 * 24 * 60 * 60;
 const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller,\
      serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller";
 
+/// The namespace that Flux would have made.
+const FLUX_NAMESPACE: &str = "{ apiVersion: v1, kind: Namespace, metadata: { name: flux-system } }";
+
 /// A running cluster.
 pub struct Cluster {
     /// A kubeconfig with all rights.
@@ -84,6 +87,13 @@ impl Cluster {
         etcd: &str,
         authenticator: Option<&str>,
     ) -> Result<Self> {
+        let cluster = Self::start_with_flux(dirs, supervisor, etcd, authenticator).await?;
+        fill(project, &cluster.client(ADMIN).await?).await?;
+        Ok(cluster)
+    }
+
+    /// Starts the cluster [`NAME`] with nothing but the CRDs and the namespace of Flux.
+    pub async fn start_with_flux(dirs: &Dirs, supervisor: &Supervisor, etcd: &str, authenticator: Option<&str>) -> Result<Self> {
         let cluster = Self::start_api_server(dirs, supervisor, NAME, etcd, authenticator).await?;
         let admin = cluster.client(ADMIN).await?;
         start_controller_manager(dirs, supervisor, &cluster)?;
@@ -91,7 +101,7 @@ impl Cluster {
             for crds in ["source-controller-crds", "notification-controller-crds"] {
                 apply(&admin, &dirs.tool(crds)?).await?;
             }
-            fill(project, &admin).await
+            apply_yaml(&admin, FLUX_NAMESPACE).await
         })?;
         Ok(cluster)
     }
@@ -219,8 +229,7 @@ impl Cluster {
 
 /// Waits for the CRDs that are there, ours with them.
 async fn fill(project: &Path, admin: &Client) -> Result<()> {
-    // The namespace that Flux would have made.
-    apply_yaml(admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: flux-system } }").await?;
+    apply_yaml(admin, FLUX_NAMESPACE).await?;
     let infra = project.join("infra/kubernetes");
     apply(admin, &infra.join("crds")).await?;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());

@@ -3,12 +3,14 @@
 //! Each part is a module with a `start` that returns as soon as the part is ready for use, so that independent parts start side by
 //! side. [`process::Supervisor`] owns their processes: when one ends by itself, the world ends and says which and why.
 
+pub mod account;
 pub mod cluster;
 pub mod dirs;
 pub mod flux;
 pub mod git;
 pub mod github;
 pub mod journal;
+mod kubelet;
 pub mod moto;
 pub mod network;
 pub mod process;

@@ -15,7 +15,7 @@ use super::{
     process::{Supervisor, command, output},
     registry::Registry,
 };
-use crate::aws::{self, Aws, Eks, Settings};
+use crate::aws::{self, Aws, Credentials, Eks, Settings};
 
 /// The key that the webhook of this world shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
@@ -105,12 +105,9 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     }
     let etc_hosts = dirs.root().join("hosts");
     fs::write(&etc_hosts, format!("{}127.0.0.1 {}\n", fs::read_to_string("/etc/hosts")?, cluster::SECOND_HOST))?;
-    let settings = Settings {
-        eks: Some(Eks { cluster: cluster::NAME.into(), listener: authenticator }),
-        etc_hosts: Some(etc_hosts),
-        ..settings(project, kubeconfigs, &private, &moto, image, limits)?
-    };
+    let settings = Settings { etc_hosts: Some(etc_hosts), ..settings(project, kubeconfigs, &private, &moto, image, limits)? };
     let aws = Aws::start(Arc::clone(dirs), settings).await?;
+    aws.admit(Eks { cluster: cluster::NAME.into(), listener: authenticator });
     forwarder(dirs, supervisor, project, (cluster::NAME, &cluster), &aws, Some(&flux_events))?;
     forwarder(dirs, supervisor, project, (cluster::SECOND, &second), &aws, None)?;
     let state = dirs.create("state")?;
@@ -151,7 +148,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
 }
 
 /// What the image of a task has beside the runner: pulumi with the providers of the tests as installed plugins.
-async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
+pub(super) async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
     // The second stands for the published one of that version. The others are published ones, where PATH has them.
@@ -208,6 +205,10 @@ fn settings(
     } });
     secrets.insert("driftless/webhook-keys".into(), keys.to_string());
     Ok(Settings {
+        region: aws::REGION.into(),
+        stack: aws::STACK.into(),
+        administrator: Credentials::random()?,
+        is_deployed: false,
         template: project.join("infra/template.yaml"),
         parameters: parameters
             .into_iter()
@@ -220,7 +221,6 @@ fn settings(
             .into_iter()
             .zip([private.known_hosts.clone(), authorities])
             .collect(),
-        eks: None,
         etc_hosts: None,
         runner: binary(project, "runner")?,
         image,
@@ -230,7 +230,7 @@ fn settings(
 }
 
 /// A program of ours that is no Lambda function.
-fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
+pub(super) fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
     let path = project.join("target/lambda").join(name).join("bootstrap");
     path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))
 }

@@ -62,11 +62,14 @@ impl TestWorld {
             [("ClusterNames", "kind"), ("Subnets", "subnet-1"), ("SecurityGroups", "sg-1"), ("RunnerImage", "runner:1")];
         let secrets = [("driftless/webhook-keys", r#"{"kind":"key"}"#), ("driftless/kubeconfig/sweeper", KUBECONFIG)];
         let settings = Settings {
+            region: REGION.into(),
+            stack: STACK.into(),
+            administrator: Credentials::random().unwrap(),
+            is_deployed: false,
             template: project.join("infra/template.yaml"),
             parameters: parameters.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             secrets: secrets.map(|(name, text)| (name.to_owned(), text.to_owned())).into(),
             objects: BTreeMap::new(),
-            eks: None,
             etc_hosts: None,
             runner: project.join("runner"),
             image: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),

@@ -1,0 +1,116 @@
+//! A world in which nothing is installed: an AWS account, and a cluster that has Flux's CRDs. `make deploy` and `make prove` work on it.
+
+use std::{net::Ipv4Addr, path::Path, sync::Arc};
+
+use anyhow::Result;
+use tokio::net::TcpListener;
+
+use super::{
+    cluster::{self, Cluster, start_etcd},
+    dirs::{Dirs, write_private},
+    kubelet::Kubelet,
+    moto::Moto,
+    process::{Supervisor, command, output},
+    start::{INSTANCES, binary, image},
+};
+use crate::aws::{
+    Eks,
+    account::{Account, Ground},
+    control::Outage,
+    site::Tasks,
+};
+
+/// Version 1 of the AWS CLI calls SQS of older Regions by a name of its own, whatever endpoint is set.
+pub const REGION: &str = "eu-central-2";
+
+/// A running world without an installation.
+pub struct Empty {
+    /// The variables that a person has set who uses it.
+    pub variables: Vec<(&'static str, String)>,
+    supervisor: Supervisor,
+    tasks: Tasks,
+    _dirs: Arc<Dirs>,
+}
+
+impl Empty {
+    /// Starts every part in `target/<name>`. An installation meets the outages from its start.
+    pub async fn start(project: &Path, name: &str, outages: Vec<Outage>) -> Result<Self> {
+        let dirs = Arc::new(Dirs::named(project, name)?);
+        let (supervisor, tasks) = (Supervisor::default(), Tasks::default());
+        let variables = Box::pin(supervisor.guard(parts(&dirs, &supervisor, &tasks, project, outages))).await?;
+        Ok(Self { variables, supervisor, tasks, _dirs: dirs })
+    }
+
+    /// Runs a command to its end, unless a part ends before.
+    pub async fn run(&self, mut command: tokio::process::Command) -> Result<std::process::Output> {
+        command.envs(self.variables.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
+        self.supervisor.guard(async { Ok(command.output().await?) }).await
+    }
+
+    /// Ends every part.
+    pub async fn stop(self) {
+        self.tasks.stop().await;
+        self.supervisor.stop().await;
+    }
+}
+
+async fn parts(
+    dirs: &Arc<Dirs>,
+    supervisor: &Supervisor,
+    tasks: &Tasks,
+    project: &Path,
+    outages: Vec<Outage>,
+) -> Result<Vec<(&'static str, String)>> {
+    let authenticator = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let authenticator_url = format!("http://{}/", authenticator.local_addr()?);
+    let cluster = async {
+        let etcd = start_etcd(dirs, supervisor).await?;
+        Cluster::start_with_flux(dirs, supervisor, &etcd, Some(&authenticator_url)).await
+    };
+    let (cluster, moto, image) = tokio::try_join!(Box::pin(cluster), Moto::start(dirs, supervisor), image(dirs))?;
+    let region = REGION.to_owned();
+    let [subnets, groups] = network(dirs, &moto).await?;
+    let ground = Ground { region, moto: moto.endpoint, runner: binary(project, "runner")?, image, instances: INSTANCES, outages };
+    let eks = Eks { cluster: cluster::NAME.into(), listener: authenticator };
+    let account = Account::start(Arc::clone(dirs), tasks, eks, ground).await?;
+    let kubelet = Kubelet {
+        dirs: Arc::clone(dirs),
+        client: cluster.client("admin").await?,
+        kubeconfig: cluster.kubeconfig("forwarder"),
+        program: binary(project, "forwarder")?,
+        account: Arc::clone(&account),
+    };
+    tasks.spawn(kubelet.run());
+    // What `aws eks update-kubeconfig` writes.
+    let functions = dirs.root().join("kubeconfig/functions");
+    write_private(&functions, &cluster::kubeconfig(&[cluster.entry(cluster.eks_user(REGION))])?)?;
+    Ok(vec![
+        ("KUBECONFIG", cluster.admin_kubeconfig.display().to_string()),
+        ("KUBECONFIG_FILE", functions.display().to_string()),
+        ("SUBNETS", subnets),
+        ("SECURITY_GROUPS", groups),
+        ("AWS_REGION", REGION.to_owned()),
+        ("AWS_ENDPOINT_URL", account.endpoint.clone()),
+        ("AWS_ACCESS_KEY_ID", account.administrator.access_key_id.clone()),
+        ("AWS_SECRET_ACCESS_KEY", account.administrator.secret_access_key.clone()),
+    ])
+}
+
+/// Two public subnets of the VPC that moto has from its start, and a security group without inbound rules.
+async fn network(dirs: &Dirs, moto: &Moto) -> Result<[String; 2]> {
+    let ask = async |words: &str| -> Result<String> {
+        let mut aws = command(dirs, dirs.tool("aws")?);
+        aws.arg("ec2").args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", &moto.endpoint]);
+        aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
+        Ok(output(aws).await?.trim().to_owned())
+    };
+    let subnets = ask("describe-subnets --query Subnets[:2].SubnetId").await?.replace('\t', ",");
+    let vpc = ask("describe-vpcs --query Vpcs[0].VpcId").await?;
+    let group = format!("create-security-group --group-name tasks --description tasks --vpc-id {vpc} --query GroupId");
+    let group = ask(&group).await?;
+    let gateway = ask("create-internet-gateway --query InternetGateway.InternetGatewayId").await?;
+    ask(&format!("attach-internet-gateway --internet-gateway-id {gateway} --vpc-id {vpc}")).await?;
+    let table = ask("describe-route-tables --query RouteTables[0].RouteTableId").await?;
+    ask(&format!("create-route --route-table-id {table} --destination-cidr-block 0.0.0.0/0 --gateway-id {gateway}")).await?;
+    Ok([subnets, group])
+}

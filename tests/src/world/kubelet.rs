@@ -1,0 +1,92 @@
+//! Stands for the node of the forwarder: runs the container of its Deployment as a process for as long as the Deployment is there.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Container},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{
+    dirs::Dirs,
+    process::{Process, command},
+};
+use crate::aws::account::Account;
+
+const NAMESPACE: &str = "driftless-system";
+const NAME: &str = "driftless-forwarder";
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+/// The node.
+pub struct Kubelet {
+    /// The world's folders.
+    pub dirs: Arc<Dirs>,
+    /// As an administrator.
+    pub client: Client,
+    /// Stands for the token of the ServiceAccount.
+    pub kubeconfig: PathBuf,
+    /// Stands for the image.
+    pub program: PathBuf,
+    /// Where Pod Identity gets its keys from.
+    pub account: Arc<Account>,
+}
+
+impl Kubelet {
+    /// Looks for ever. What fails is tried again, as a kubelet does.
+    pub async fn run(self) {
+        let mut process = None;
+        loop {
+            if let Err(error) = self.look(&mut process).await {
+                tracing::warn!(error = format!("{error:#}"), "the forwarder does not start");
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+    }
+
+    async fn look(&self, process: &mut Option<Process>) -> Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let Some(deployment) = deployments.get_opt(NAME).await? else {
+            *process = None;
+            return Ok(());
+        };
+        if process.is_some() {
+            return Ok(());
+        }
+        let containers = deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
+        let container = containers.into_iter().next().context("a container")?;
+        let keys = self.account.forwarder().await?;
+        let mut forwarder = command(&self.dirs, &self.program);
+        forwarder
+            .envs(self.environment(&container).await?)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("AWS_ENDPOINT_URL", &self.account.endpoint)
+            .env("AWS_ACCESS_KEY_ID", &keys.access_key_id)
+            .env("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key)
+            .env("AWS_SESSION_TOKEN", keys.session_token.unwrap_or_default());
+        *process = Some(Process::start(&self.dirs, "forwarder", forwarder)?);
+        let status = json!({ "status": {
+            "observedGeneration": deployment.metadata.generation, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
+        } });
+        deployments.patch_status(NAME, &PatchParams::default(), &Patch::Merge(status)).await?;
+        Ok(())
+    }
+
+    async fn environment(&self, container: &Container) -> Result<BTreeMap<String, String>> {
+        let mut environment = BTreeMap::new();
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
+        for source in container.env_from.iter().flatten().filter_map(|source| source.config_map_ref.as_ref()) {
+            environment.extend(maps.get(&source.name).await?.data.unwrap_or_default());
+        }
+        let literals =
+            container.env.iter().flatten().filter_map(|variable| Some((variable.name.clone(), variable.value.clone()?)));
+        environment.extend(literals);
+        Ok(environment)
+    }
+}

@@ -1,0 +1,50 @@
+//! `make prove` where nothing is installed: it deploys into an account of this machine, runs every scenario, 100 Stacks among them, removes
+//! what it made, and writes the file. `e2e/prove.rs` has it examine an installation that is there.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_tests::{
+    aws::control::Outage,
+    world::{account::Empty, cluster},
+};
+use serde_json::Value;
+use tokio::process::Command;
+
+const PREFIX: &str = "driftless-proof";
+const SCENARIOS: [&str; 12] =
+    ["start", "pull", "events", "cluster", "scoping", "conditional", "kill", "spot", "stacks", "throttling", "left", "undeploy"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("a folder above")?;
+    // ECS refuses every second call for a task of the many Stacks.
+    let [call, about, code, message] =
+        ["ecs RunTask", "prove-many-", "ThrottlingException", "Rate exceeded"].map(ToOwned::to_owned);
+    let throttled = Outage { call, about, percent: 50, status: 400, code, message, ..Outage::default() };
+    let world = Empty::start(project, "world-prove", vec![throttled]).await?;
+    let proofs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("full-proof");
+    let _ = fs::remove_dir_all(&proofs);
+
+    let program = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("prove");
+    ensure!(program.exists(), "there is no {}: run `make build`", program.display());
+    let mut prove = Command::new(program);
+    let variables = [("PREFIX", PREFIX), ("BUDGET_USD", "10"), ("NETWORK", "public"), ("TASKS", "3"), ("STACKS", "100")];
+    // moto has no architecture of a function but this one. The functions are those of `make build`.
+    prove.envs(variables).env("ARCHITECTURE", "x86_64").env("BUILD", "no");
+    prove.env("RUNNER_IMAGE", "driftless/runner").env("FORWARDER_IMAGE", "driftless/forwarder");
+    prove.env("CLUSTER", cluster::NAME).env("PROOFS", &proofs).current_dir(project);
+    let output = world.run(prove).await?;
+    let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    world.stop().await;
+    ensure!(output.status.success(), "{printed}");
+
+    let file = fs::read_dir(&proofs)?.next().context("no file was written")??.path();
+    let proof: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    ensure!(proof["on"] == "emulator" && proof["stacks"] == 100, "{proof:#}");
+    let scenarios: Vec<_> = proof["scenarios"].as_array().into_iter().flatten().collect();
+    let names: Vec<_> = scenarios.iter().filter_map(|scenario| scenario["name"].as_str()).collect();
+    assert_eq!(names, SCENARIOS, "{printed}");
+    ensure!(scenarios.iter().all(|scenario| scenario["passed"] == true), "{proof:#}");
+    Ok(())
+}
