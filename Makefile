@@ -191,6 +191,10 @@ dist: ## What a release has, into target/dist: make dist REGISTRY=ghcr.io/you PU
 crds: ## Generates infra/kubernetes/crds from the types.
 	cargo run --quiet --locked --package driftless-api --bin crdgen -- infra/kubernetes/crds
 
+.PHONY: messages
+messages: ## Generates docs/messages.md from the reasons in the code.
+	cargo run --quiet --locked --package driftless-tests --bin messages
+
 .PHONY: tools
 tools:
 	@tests/tools/install

@@ -78,16 +78,12 @@ delete_stack() {
     fail "the stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; what is gone is not asked for twice'
 }
 
-# The images that COPY_IMAGES=yes copies, each into a repository of its own.
-# shellcheck disable=SC2034 # the scripts use it
-copies=(pulumi runner forwarder)
-
-# has_repository NAME: whether ECR has it. Any other failure than that it has not ends the script.
-has_repository() {
-  local error
-  error=$(aws ecr describe-repositories --repository-names "$1" 2>&1 >/dev/null) && return
-  [[ $error == *RepositoryNotFoundException* ]] || fail "ECR's repository $1 cannot be read: $(tail -n 1 <<<"$error")" 'it takes ecr:DescribeRepositories'
-  return 1
+# copies STACK: the repositories of the images that COPY_IMAGES=yes copied, a line each.
+copies() {
+  local names
+  names=$(aws ecr describe-repositories --output text --query "repositories[?starts_with(repositoryName, '$1/copies/')].[repositoryName]") ||
+    fail "the repositories of ECR cannot be listed" 'it takes ecr:DescribeRepositories'
+  printf '%s' "$names"
 }
 
 # has_bucket NAME

@@ -134,7 +134,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 58] = [
+const ENV: [(&str, &str); 59] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -175,6 +175,7 @@ const ENV: [(&str, &str); 58] = [
     ("ASSIGN_PUBLIC_IP", "DISABLED"),
     ("RUNNER_IMAGE", "i"),
     ("DEFAULT_IMAGE", "i"),
+    ("RUNTIME_IMAGES", "yaml=i"),
     ("REGISTRY_SECRETS", "driftless/registries"),
     ("TASK_ARCHITECTURE", "amd64"),
     ("TASK_CPU", "1024"),

@@ -3,6 +3,7 @@
 pub mod aws;
 pub mod function;
 pub mod guide;
+pub mod messages;
 pub mod model;
 pub mod scenario;
 pub mod sim;

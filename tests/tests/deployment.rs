@@ -35,9 +35,10 @@ const ARTIFACTS: &str = "artifacts";
 /// So many commands run at once.
 const COMMANDS: usize = 4;
 
-const PARAMETERS: [(&str, &str); 7] = [
+const PARAMETERS: [(&str, &str); 8] = [
     // moto takes the default of a list for text.
     ("ArtifactServices", "source-controller.flux-system"),
+    ("RuntimeImages", "yaml=pulumi:1"),
     ("ClusterNames", "one,two"),
     ("Subnets", "subnet-1,subnet-2"),
     ("SecurityGroups", "sg-1"),

@@ -15,6 +15,12 @@ const PAGES: [(&str, &str, usize); 3] = [
     ("docs/operations.md", include_str!("../../docs/operations.md"), 18),
 ];
 
+#[test]
+fn page_of_reasons_is_generated_from_the_code() {
+    let page = driftless_tests::messages::page();
+    assert!(include_str!("../../docs/messages.md") == page, "docs/messages.md is out of date; run `make messages`");
+}
+
 /// The tables of a page, each as its rows of cells, the header first.
 fn tables(page: &'static str) -> Vec<Vec<Vec<&'static str>>> {
     let (mut tables, mut is_inside) = (Vec::<Vec<_>>::new(), false);

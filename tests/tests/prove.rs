@@ -1,11 +1,11 @@
 //! `make prove` where nothing is installed: it deploys into an account of this machine, runs every scenario, 100 Stacks among them, removes
 //! what it made, and writes the file. `e2e/prove.rs` has it examine an installation that is there.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
-    aws::control::Outage,
+    aws::{CALLS_LOG, control::Outage},
     world::{account::Empty, cluster},
 };
 use serde_json::Value;
@@ -46,5 +46,13 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     let names: Vec<_> = scenarios.iter().filter_map(|scenario| scenario["name"].as_str()).collect();
     assert_eq!(names, SCENARIOS, "{printed}");
     ensure!(scenarios.iter().all(|scenario| scenario["passed"] == true), "{proof:#}");
+
+    let calls = fs::read_to_string(project.join("target/world-prove/logs").join(CALLS_LOG))?;
+    let calls = calls.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let definition = |call: &&Value| call["operation"] == "RegisterTaskDefinition";
+    let images =
+        calls.iter().filter(definition).flat_map(|call| call["input"]["containerDefinitions"].as_array().into_iter().flatten());
+    let images: BTreeSet<_> = images.filter_map(|container| container["image"].as_str()).collect();
+    ensure!(images.iter().any(|image| image.starts_with("public.ecr.aws/pulumi/pulumi-base:")), "Programs run with {images:?}");
     Ok(())
 }

@@ -8,7 +8,7 @@ use driftless_contract::{
     to_json,
 };
 use driftless_core::run::WaitReason;
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -67,11 +67,11 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
             "the run has neither a token for the cluster nor one for an AWS role: {words}. What can only be reached with them cannot be \
              destroyed"
         );
-        ports.cluster.event(update, EventType::Warning, "NoIdentity", &note, None, now).await;
+        ports.cluster.event(update, EventType::Warning, EventReason::NoIdentity, &note, None, now).await;
     }
     if !left_out.is_empty() {
         let note = format!("configuration is left out for want of a token: {}; mount it there", left_out.join(", "));
-        ports.cluster.event(update, EventType::Warning, "ConfigLeftOut", &note, None, now).await;
+        ports.cluster.event(update, EventType::Warning, EventReason::ConfigLeftOut, &note, None, now).await;
     }
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &folder).await?)
 }

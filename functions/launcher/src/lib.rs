@@ -10,6 +10,7 @@ mod compare;
 mod facts;
 mod files;
 mod identity;
+mod images;
 mod inbox;
 mod inputs;
 mod read;
@@ -22,7 +23,7 @@ mod workspace;
 use driftless_api::{DriftlessUpdate, PodFields, Update, finalizer};
 use driftless_aws::{Objects, Queues, Started, Tasks};
 use driftless_contract::{
-    Launch, LaunchHint, MAX_HOPS, ObjectKey, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
+    Launch, LaunchHint, MAX_HOPS, Owner, Refused, RunHint, RunLimits, TaskSize, TriedArchitecture, VERSION,
     keys::{self, RunFolder},
 };
 use driftless_core::{
@@ -33,6 +34,7 @@ use driftless_core::{
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Watch};
 use driftless_telemetry::metrics::{self, Metric};
 use facts::Run;
+pub use images::Images;
 use inbox::{Supply, fill, supply};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -67,8 +69,8 @@ pub struct Settings {
     pub namespaces: WatchNamespaces,
     /// The task role's unique id (`AROA…`): the first part of `aws:userid` in a task.
     pub task_role_id: String,
-    /// The image of a Workspace that names none.
-    pub default_image: String,
+    /// The images of runs whose Workspace names none.
+    pub images: Images,
     /// The processor of a task whose Workspace selects none.
     pub default_architecture: Architecture,
     /// What becomes of fields that only say where or how a pod runs.
@@ -430,9 +432,9 @@ async fn keep<C: Cluster>(cluster: &C, update: &Update, ours: &DriftlessUpdate) 
     cluster.replace(&update).await
 }
 
-/// The task definition of a shape.
-async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskShape) -> Result<String, Stop> {
-    shape.image.get_or_insert_with(|| settings.default_image.clone());
+/// The task definition of a shape, with the image that it has if it names none.
+async fn definition<T: Tasks>(tasks: &T, settings: &Settings, image: &str, mut shape: TaskShape) -> Result<String, Stop> {
+    shape.image.get_or_insert_with(|| image.to_owned());
     shape.architecture.get_or_insert(settings.default_architecture);
     tasks.definition(&shape).await.map_err(not_started)
 }
@@ -442,10 +444,11 @@ async fn definition<T: Tasks>(tasks: &T, settings: &Settings, mut shape: TaskSha
 async fn tried<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
-    update: &ObjectKey,
-    shape: &TaskShape,
+    prepared: &spec::Prepared,
+    image: &str,
 ) -> Result<Option<TriedArchitecture>, Error> {
-    let images = shape.images(&settings.default_image).filter(|_| shape.architecture.is_none());
+    let (update, shape) = (&prepared.run.update, &prepared.shape);
+    let images = shape.images(image).filter(|_| shape.architecture.is_none());
     let Some(images) = images else { return Ok(None) };
     // The next failure writes it again.
     let unfit = ports.objects.read_if_valid(&keys::architecture(update, &images)).await?;
@@ -462,13 +465,14 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     folder: &RunFolder,
     now: Timestamp,
 ) -> Result<Launch, Stop> {
-    let tried = tried(ports, settings, &prepared.run.update, &prepared.shape).await?;
+    let image = settings.images.of(prepared.project.as_ref());
+    let tried = tried(ports, settings, prepared, image).await?;
     let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),
         attempt: 0,
-        task_definition: definition(ports.tasks, settings, TaskShape { architecture, ..prepared.shape.clone() }).await?,
+        task_definition: definition(ports.tasks, settings, image, TaskShape { architecture, ..prepared.shape.clone() }).await?,
         tried,
         project: prepared.project.clone(),
         inputs: prepared.spec.inputs.clone(),

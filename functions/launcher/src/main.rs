@@ -10,7 +10,7 @@ use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
 use jiff::Timestamp;
 use lambda_runtime::{Error, LambdaEvent, run, service_fn};
-use launcher::{Ports, Settings, failed, handle};
+use launcher::{Images, Ports, Settings, failed, handle};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
@@ -23,7 +23,7 @@ async fn main() -> Result<(), Error> {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
         namespaces: env::parsed("WATCH_NAMESPACES")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
-        default_image: env::required("DEFAULT_IMAGE")?,
+        images: Images::new(&env::optional_list("RUNTIME_IMAGES"), env::required("DEFAULT_IMAGE")?)?,
         default_architecture: env::parsed("TASK_ARCHITECTURE")?,
         pod_fields: env::parsed("POD_FIELDS")?,
         default_size: DefaultSize { cpu: env::parsed("TASK_CPU")?, memory_mib: env::parsed("TASK_MEMORY_MIB")? },

@@ -68,7 +68,7 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     let shape = spec.shape("spec", settings.default_size).map_err(Stop::invalid)?;
     let mounted = spec.mounted_files("spec").map_err(Stop::invalid)?;
     identity::account(ports.cluster, &hint.update.namespace, &spec, &mounted).await?;
-    let definition = definition(ports.tasks, settings, shape).await?;
+    let definition = definition(ports.tasks, settings, &settings.images.default, shape).await?;
     let source = match own {
         Some(own) => Some(source::look(ports, &hint.update, hint.hops, &own, None, now).await?),
         None => None,

@@ -4,7 +4,7 @@ use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, StackId, VERSION, keys};
 use driftless_core::{DriftStatus, DriftVerdict, Effect, NewUpdate, Operation, Plan, Snapshot, SourceRef, refused, violations};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -108,7 +108,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::ReleaseUpdate { namespace, update } => release(ports, hint, namespace, update).await?,
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
             Effect::Event { event_type, reason, note, revision } => {
-                ports.cluster.event(&stack, *event_type, reason, note, revision.as_deref(), now).await;
+                ports.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), now).await;
             }
             Effect::RemoveFinalizer => {
                 let (cluster, uid) = (&hint.object.cluster, stack.uid().unwrap_or_default());
@@ -175,7 +175,7 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
         Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
             let note = format!("no run can start, the API server refuses its objects: {message}");
             tracing::warn!(call, note);
-            ports.cluster.event(stack, EventType::Warning, "UpdateRefused", &note, None, now).await;
+            ports.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, now).await;
             Ok(None)
         }
         created => Ok(Some(created?)),
@@ -261,7 +261,7 @@ async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
         ports.cluster.delete(&workspace).await?;
         ports
             .cluster
-            .event(stack, EventType::Normal, "WorkspaceDeleted", "Workspace deleted per reclaim policy", None, now)
+            .event(stack, EventType::Normal, EventReason::WorkspaceDeleted, "Workspace deleted per reclaim policy", None, now)
             .await;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use driftless_api::{Update, names};
 use driftless_aws::{Error as AwsError, Objects};
 use driftless_contract::keys::{MAX_LOG_CHUNK_BYTES, MAX_LOG_CHUNKS, TaskFolder, log_number};
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
@@ -49,7 +49,7 @@ pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
         Err(NotStored::Failed(error)) => Err(error),
         Err(NotStored::Refused(why)) => {
             if !update.is_complete() {
-                ports.cluster.event(update, EventType::Warning, "LogNotStored", &why, None, now).await;
+                ports.cluster.event(update, EventType::Warning, EventReason::LogNotStored, &why, None, now).await;
             }
             Ok(None)
         }

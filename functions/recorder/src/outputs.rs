@@ -9,7 +9,7 @@ use driftless_contract::{
     keys::{TaskFolder, hash},
     to_json,
 };
-use driftless_kubernetes::{Cluster, Error as KubernetesError, EventType};
+use driftless_kubernetes::{Cluster, Error as KubernetesError, EventReason, EventType};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{ResourceExt as _, core::ObjectMeta};
@@ -114,7 +114,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    ports.cluster.event(update, EventType::Warning, "OutputsNotStored", &why, None, now).await;
+    ports.cluster.event(update, EventType::Warning, EventReason::OutputsNotStored, &why, None, now).await;
     Ok(None)
 }
 

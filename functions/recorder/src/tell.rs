@@ -2,7 +2,7 @@
 
 use driftless_api::{Stack, StackReference, StackSpec, Update};
 use driftless_contract::Outcome;
-use driftless_kubernetes::{Cluster, EventType};
+use driftless_kubernetes::{Cluster, EventReason, EventType};
 use jiff::Timestamp;
 
 use crate::{Ports, Settings};
@@ -15,8 +15,10 @@ pub(crate) async fn tell<C: Cluster, O, Q, T>(
     outcome: &Outcome,
     now: Timestamp,
 ) {
-    let failed = outcome.failures.iter().map(|failure| ("ResourceFailed", format!("{}: {}", failure.urn, failure.message)));
-    let notes: Vec<_> = failed.chain(pending(&outcome.pending_operations).map(|note| ("PendingOperations", note))).collect();
+    let failed =
+        outcome.failures.iter().map(|failure| (EventReason::ResourceFailed, format!("{}: {}", failure.urn, failure.message)));
+    let notes: Vec<_> =
+        failed.chain(pending(&outcome.pending_operations).map(|note| (EventReason::PendingOperations, note))).collect();
     let stack = update.stack(&settings.system_namespace).map(|StackReference { name, namespace, uid }| {
         let mut stack = Stack::new(&name, StackSpec::default());
         stack.metadata.namespace = Some(namespace);

@@ -121,7 +121,10 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
         let arguments: Vec<_> = ["ec2", "describe-security-groups", "--group-ids"].into_iter().chain(ids).collect();
         findings.extend(security_groups(&aws.json(&arguments)));
     }
-    findings.extend(parameters.get("DefaultImage").map(|image| default_image(image)));
+    findings.extend(parameters.get("DefaultImage").map(|image| default_image("default image", image)));
+    let by_runtime = parameters.get("RuntimeImages").map_or("", |images| images);
+    let by_runtime = by_runtime.split(',').filter_map(|entry| entry.trim().split_once('='));
+    findings.extend(by_runtime.map(|(runtime, image)| default_image(&format!("default image of {runtime}"), image)));
     if let Some(image) = parameters.get("RunnerImage") {
         findings.push(runner_image(image, look_up_image(image)));
     }
@@ -360,16 +363,16 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
 }
 
-/// The default image stays the same until somebody changes it.
+/// A default image stays the same until somebody changes it. `what` it is the default of begins the finding.
 #[must_use]
-pub fn default_image(image: &str) -> Finding {
+pub fn default_image(what: &str, image: &str) -> Finding {
     if image.contains("@sha256:") {
-        return Finding::ok(format!("default image {image}: pinned"));
+        return Finding::ok(format!("{what} {image}: pinned"));
     }
     Finding::warn(
-        format!("default image {image}: has no digest"),
+        format!("{what} {image}: has no digest"),
         "whoever can move its tag runs code with the Secrets of every Stack that names no image",
-        "make deploy PARAMETERS=DefaultImage=…@sha256:… (docs/images.md)",
+        "make deploy COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
     )
 }
 

@@ -223,8 +223,8 @@ fn inbound_rules_and_images_that_move_are_told() {
         (groups(json!([])), Level::Ok, "no inbound rules"),
         (groups(json!([{ "IpProtocol": "-1", "UserIdGroupPairs": [{ "GroupId": "sg-2" }] }])), Level::Warn, "sg-2"),
         (installation::security_groups(&no()).remove(0), Level::Warn, "ec2:DescribeSecurityGroups"),
-        (installation::default_image("pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
-        (installation::default_image("pulumi/pulumi:3.259.0-nonroot"), Level::Warn, "no digest"),
+        (installation::default_image("default image", "pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
+        (installation::default_image("default image", "pulumi/pulumi:3.259.0-nonroot"), Level::Warn, "no digest"),
     ]);
 }
 
@@ -430,14 +430,16 @@ fn the_bill_has_as_many_mappings_and_metrics_of_alarms_as_the_template() {
 }
 
 #[test]
-fn the_default_image_is_the_pulumi_that_is_tested() {
+fn default_images_have_the_pulumi_that_is_tested() {
     let versions = include_str!("../../../tests/tools/pulumi/go.mod");
     let version =
         versions.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    let image = format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot");
+    let (image, small) =
+        (format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot"), format!("yaml=public.ecr.aws/pulumi/pulumi-base:{version}"));
     assert_eq!(template()["Parameters"]["DefaultImage"]["Default"], image);
+    assert_eq!(template()["Parameters"]["RuntimeImages"]["Default"], small);
     for page in [include_str!("../../../docs/images.md"), include_str!("../../../docs/aws.md")] {
-        assert!(page.contains(&image));
+        assert!(page.contains(&image) && page.contains(&small));
     }
 }
 

@@ -4,7 +4,7 @@
 use driftless_api::{Program, Quantity, Source, Stack, Update, Workspace};
 use driftless_core::{
     CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, Operation, PlatformFailures, Readiness, SourceState,
-    StackStatus, reason,
+    StackReason, StackStatus,
 };
 use jiff::Timestamp;
 use kube::core::DynamicObject;
@@ -234,7 +234,7 @@ fn status_of_a_stack_is_read_back_as_it_was_written() {
     let status = StackStatus {
         observed_generation: Some(3),
         observed_reconcile_request: text(),
-        readiness: Some(Readiness::Reconciling { reason: reason::STACK_PROCESSING, message: text() }),
+        readiness: Some(Readiness::Reconciling { reason: StackReason::StackProcessing, message: text() }),
         current_update: Some(CurrentUpdate { name: text(), generation: 3, reconcile_request: text(), commit: text() }),
         last_update: Some(LastUpdate {
             name: text(),

@@ -221,7 +221,7 @@ impl From<ProjectFile> for ProjectInfo {
 /// Why a run failed, as a condition says it.
 pub mod reason {
     /// Somebody else holds the stack's lock. PKO's word, like the next two.
-    pub const UPDATE_CONFLICT: &str = driftless_core::reason::UPDATE_CONFLICT;
+    pub const UPDATE_CONFLICT: &str = driftless_core::StackReason::UpdateConflict.as_str();
     /// The backend does not take the token.
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
     /// A backend of files or buckets has the layout without projects, which newer versions of pulumi refuse.
@@ -235,7 +235,7 @@ pub mod reason {
     /// It took longer than [`crate::RunLimits::max_seconds`].
     pub const TIMED_OUT: &str = "TimedOut";
     /// The bucket failed the runner before Pulumi began.
-    pub const PLATFORM_FAILURE: &str = driftless_core::reason::PLATFORM_FAILURE;
+    pub const PLATFORM_FAILURE: &str = driftless_core::StackReason::PlatformFailure.as_str();
     /// Pulumi cannot run, because the image is not built for the task's processor. ECS starts such a task, if the image is for one processor
     /// alone.
     pub const OTHER_ARCHITECTURE: &str = "OtherArchitecture";

@@ -1,13 +1,13 @@
 use jiff::{SignedDuration, Timestamp};
 
 use crate::{
-    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate, Operation,
-    Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackSpec, StackStatus, Sync, TreeState, Why, Workspace,
-    check_name, drift,
+    CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate,
+    Operation, Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync,
+    TreeState, Why, Workspace, check_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
-    observe, paths, prerequisites, reason,
+    observe, paths, prerequisites,
     retry::{self, Retry},
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
@@ -115,7 +115,7 @@ impl<'a> Look<'a> {
                 self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
                 let message = format!("Update {name:?} was not made for this Stack, or cannot be read; delete it");
-                Some(Readiness::stalled(reason::UPDATE_CONFLICT, message))
+                Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
             RunState::Live(run, waiting) => {
                 // The Update's own words: another look may have created it from an older or a newer spec than this one's.
@@ -157,10 +157,10 @@ impl<'a> Look<'a> {
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
-            return self.invalid(reason::SPEC_INVALID, message);
+            return self.invalid(StackReason::SpecInvalid, message);
         }
         if let Some(message) = self.stack.spec.old_pulumi.clone() {
-            return self.invalid(reason::PULUMI_VERSION_TOO_LOW, message);
+            return self.invalid(StackReason::PulumiVersionTooLow, message);
         }
         if let Some(project) = from_state {
             return match self.wants("") {
@@ -172,7 +172,7 @@ impl<'a> Look<'a> {
             };
         }
         let (Some(source), Some(state)) = (self.snapshot.stack.spec.sources.first(), &self.snapshot.source) else {
-            return Readiness::stalled(reason::SPEC_INVALID, "no source");
+            return Readiness::stalled(StackReason::SpecInvalid, "no source");
         };
         match source::resolve(source, state) {
             Resolved::Unavailable(readiness) => {
@@ -250,11 +250,16 @@ impl<'a> Look<'a> {
     }
 
     /// The spec cannot be run. An Event tells of it once.
-    fn invalid(&mut self, reason: &'static str, message: String) -> Readiness {
+    fn invalid(&mut self, reason: StackReason, message: String) -> Readiness {
         let readiness = Readiness::stalled(reason, message.clone());
         if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
             let event_type = EventType::Warning;
-            self.effects.push(Effect::Event { event_type, reason: "StackConfigInvalid", note: message, revision: None });
+            self.effects.push(Effect::Event {
+                event_type,
+                reason: EventReason::StackConfigInvalid,
+                note: message,
+                revision: None,
+            });
         }
         readiness
     }
@@ -274,7 +279,7 @@ impl<'a> Look<'a> {
         let what = if *deleting { "nothing is destroyed" } else { "no update begins" };
         let message =
             format!("{what} before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend");
-        Readiness::Reconciling { reason: reason::SUSPENDED, message }
+        Readiness::Reconciling { reason: StackReason::Suspended, message }
     }
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
@@ -329,7 +334,7 @@ impl<'a> Look<'a> {
         if let Some(platform) = self.stack.status.platform_failures {
             let wait = go_duration(retry::platform_cooldown(platform.count));
             return Readiness::Reconciling {
-                reason: reason::PLATFORM_FAILURE,
+                reason: StackReason::PlatformFailure,
                 message: format!("{message}; not counted as a failed update, retried after {wait}"),
             };
         }
@@ -339,23 +344,23 @@ impl<'a> Look<'a> {
                 // The first line says who holds it.
                 let held = message.lines().next().unwrap_or_default().trim_end_matches('.');
                 let remedy = "set spec.retryOnUpdateConflict to have it tried again, or change";
-                Readiness::stalled(reason::UPDATE_CONFLICT, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
+                Readiness::stalled(StackReason::UpdateConflict, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
             }
             (Retry::GivenUp, _) => Readiness::stalled(
-                reason::UPDATE_FAILED,
+                StackReason::UpdateFailed,
                 format!("{word} failed {failures} times; not retrying until the spec or source changes"),
             ),
             // Somebody should look, although it goes on.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
                 let at = self.booked.map_or_else(String::new, |at| format!("; trying again at {}", at.strftime("%FT%TZ")));
-                Readiness::stalled(reason::UPDATE_FAILED, format!("{word} failed {failures} times{at}"))
+                Readiness::stalled(StackReason::UpdateFailed, format!("{word} failed {failures} times{at}"))
             }
             (Retry::After(_), Some(Operation::Preview)) => Readiness::Reconciling {
-                reason: reason::PREVIEW_FAILED,
+                reason: StackReason::PreviewFailed,
                 message: format!("preview failed ({failures} attempt(s))"),
             },
             (Retry::After(_), _) => Readiness::Reconciling {
-                reason: reason::RETRYING_AFTER_FAILURE,
+                reason: StackReason::RetryingAfterFailure,
                 message: format!("{failures} update failure(s)"),
             },
         }
@@ -374,7 +379,7 @@ impl<'a> Look<'a> {
         let note = format!("Nothing changed in {} at {revision:?}: no update is needed", paths(&self.snapshot.stack).join(", "));
         self.effects.push(Effect::Event {
             event_type: EventType::Normal,
-            reason: "RevisionSkipped",
+            reason: EventReason::RevisionSkipped,
             note,
             revision: Some(revision.into()),
         });
@@ -389,11 +394,11 @@ impl<'a> Look<'a> {
             self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
             if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
                 let message = format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> "));
-                return self.invalid(reason::SPEC_INVALID, message);
+                return self.invalid(StackReason::SpecInvalid, message);
             }
             self.effects.extend(unmet.requests);
             self.stack.status.waits_for = Some(unmet.first);
-            return Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, message: unmet.message };
+            return Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, message: unmet.message };
         }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
@@ -431,7 +436,12 @@ impl<'a> Look<'a> {
         // Not with every run of an edit. The runs of another operator did not tell.
         let is_told = last.is_some_and(|last| last.generation == current.generation && self.stack.status.ran.is_some());
         let notes = if forward && !is_told { notes(spec) } else { Vec::new() };
-        self.effects.push(Effect::Event { event_type, reason: "StackUpdateDetected", note: why.to_string(), revision });
+        self.effects.push(Effect::Event {
+            event_type,
+            reason: EventReason::StackUpdateDetected,
+            note: why.to_string(),
+            revision,
+        });
         self.effects.extend(notes);
         self.effects.push(Effect::Run(Box::new(NewUpdate {
             current,
@@ -455,15 +465,15 @@ fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
         let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
-        event(EventType::Normal, "PodFieldsIgnored", note)
+        event(EventType::Normal, EventReason::PodFieldsIgnored, note)
     });
-    let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, "FrequentResync", note));
+    let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, EventReason::FrequentResync, note));
     let lost = spec.task_backend.as_ref().map(|url| {
         let fact = format!("the backend {url:?} is on the disk of the task, which ends with the run");
         let remedy = "keep the state in an object store, such as s3://BUCKET";
         event(
             EventType::Warning,
-            "StateNotKept",
+            EventReason::StateNotKept,
             format!("{fact}; the next run finds no state and creates everything again; {remedy}"),
         )
     });

@@ -4,7 +4,9 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{DriftStatus, DriftVerdict, Effect, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack, due::spread};
+use crate::{
+    DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack, due::spread,
+};
 
 /// A Stack that failed, or whose check did, is not looked at more often than this.
 const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
@@ -154,12 +156,12 @@ pub(crate) fn observe_check(
     let event = |event_type, reason, note| Some(Effect::Event { event_type, reason, note, revision });
     let event = match (&before.verdict, &verdict) {
         (before, after) if before == after => None,
-        (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, "DriftDetected", drift.to_string()),
+        (_, Some(DriftVerdict::Found(drift))) => event(EventType::Warning, EventReason::DriftDetected, drift.to_string()),
         (_, Some(DriftVerdict::Unknown(why))) => {
-            event(EventType::Warning, "DriftCheckFailed", format!("whether there is drift is not known: {why}"))
+            event(EventType::Warning, EventReason::DriftCheckFailed, format!("whether there is drift is not known: {why}"))
         }
         (Some(DriftVerdict::Found(_)), Some(DriftVerdict::None)) => {
-            event(EventType::Normal, "DriftResolved", "no drift any more: everything is as it was applied".into())
+            event(EventType::Normal, EventReason::DriftResolved, "no drift any more: everything is as it was applied".into())
         }
         _ => None,
     };

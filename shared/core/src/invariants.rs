@@ -1,6 +1,6 @@
 use crate::{
-    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, StackStatus, TreeState,
-    reason,
+    Effect, LastUpdateState, NewUpdate, Operation, Plan, Readiness, RunState, Snapshot, SourceState, StackReason, StackStatus,
+    TreeState,
 };
 
 /// The invariants that a plan breaks, in words. Empty for a good plan.
@@ -87,11 +87,11 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     if ours {
         check(plan.status.observed_generation == Some(stack.generation), "7: observedGeneration lags");
         let ended_by_a_change = [
-            reason::SPEC_INVALID,
-            reason::PULUMI_VERSION_TOO_LOW,
-            reason::UPDATE_FAILED,
-            reason::UPDATE_CONFLICT,
-            reason::SOURCE_UNAVAILABLE,
+            StackReason::SpecInvalid,
+            StackReason::PulumiVersionTooLow,
+            StackReason::UpdateFailed,
+            StackReason::UpdateConflict,
+            StackReason::SourceUnavailable,
         ];
         let waits_for_a_change =
             matches!(&plan.status.readiness, Some(Readiness::Stalled { reason, .. }) if ended_by_a_change.contains(reason));
@@ -116,7 +116,7 @@ pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
          report it as a bug",
         rules.join("; ")
     );
-    let readiness = Some(Readiness::stalled(reason::PLAN_REFUSED, message));
+    let readiness = Some(Readiness::stalled(StackReason::PlanRefused, message));
     let status = StackStatus { readiness, ..snapshot.stack.status.clone() };
     Plan { status, effects: Vec::new(), look_at: None }
 }

@@ -21,6 +21,7 @@ mod overdue;
 mod paths;
 mod plan;
 mod prerequisites;
+mod reasons;
 mod repository;
 mod retention;
 mod retry;
@@ -48,6 +49,7 @@ pub use overdue::TaskLimits;
 pub use paths::{needed, paths};
 pub use plan::{Effect, EventType, NewTree, NewUpdate, Plan};
 pub use prerequisites::{MAX_PREREQUISITES, has_unmet};
+pub use reasons::{DriftReason, EventReason, StackReason};
 pub use repository::{git_refs, git_variables, login_in, repository};
 pub use retention::{Retention, StoredTree};
 pub use retry::{MAX_FAILURES, cooldown, platform_cooldown};
@@ -55,7 +57,7 @@ pub use schedule::Schedule;
 pub use shape::*;
 pub use source::{SLOW_FETCH, fetch_again, is_answered, rest};
 pub use status::{
-    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus, reason,
+    CurrentUpdate, DriftStatus, DriftVerdict, LastUpdate, LastUpdateState, PlatformFailures, Readiness, StackStatus,
 };
 pub use synced::{Sync, Why, is_synced};
 pub use task_end::{

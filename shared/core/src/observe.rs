@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 
 use crate::{
-    DriftVerdict, Effect, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus, reason,
+    DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus,
 };
 
 /// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
@@ -66,11 +66,15 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         }
     }
     let (event_type, reason, note) = if outcome.succeeded {
-        (EventType::Normal, "StackCreated", "Successfully updated stack".into())
+        (EventType::Normal, EventReason::StackCreated, "Successfully updated stack".into())
     } else if outcome.platform_failure {
-        (EventType::Warning, reason::PLATFORM_FAILURE, format!("run failed by the platform, not counted: {}", outcome.message))
+        (
+            EventType::Warning,
+            EventReason::PlatformFailure,
+            format!("run failed by the platform, not counted: {}", outcome.message),
+        )
     } else {
-        (EventType::Warning, "StackUpdateFailure", format!("Failed to update stack: {}", outcome.message))
+        (EventType::Warning, EventReason::StackUpdateFailure, format!("Failed to update stack: {}", outcome.message))
     };
     let revision = Some(run.commit.clone()).filter(|commit| !commit.is_empty());
     (status, Effect::Event { event_type, reason, note, revision })

@@ -1,6 +1,6 @@
 use jiff::Timestamp;
 
-use crate::{CurrentUpdate, Operation, SourceRef, StackStatus, Workspace};
+use crate::{CurrentUpdate, EventReason, Operation, SourceRef, StackStatus, Workspace};
 
 /// What a look at a Stack leads to.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub enum Effect {
         /// Normal or Warning.
         event_type: EventType,
         /// The reason.
-        reason: &'static str,
+        reason: EventReason,
         /// The note.
         note: String,
         /// The revision of the source that it is about, if it is about one.

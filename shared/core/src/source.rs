@@ -1,6 +1,6 @@
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{FetchFailure, Project, Readiness, SourceRef, SourceState, StackStatus, TreeState, reason};
+use crate::{FetchFailure, Project, Readiness, SourceRef, SourceState, StackReason, StackStatus, TreeState};
 
 /// A source that is not there, or that could not be fetched, is looked at again after this long even if nothing is heard of it.
 pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
@@ -68,7 +68,7 @@ pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolve
 
 /// A condition for a source that gives nothing: the words begin as PKO's and name the object.
 fn unavailable(source: &SourceRef, what: &str) -> Readiness {
-    Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{what} ({})", named(source)))
+    Readiness::stalled(StackReason::SourceUnavailable, format!("{what} ({})", named(source)))
 }
 
 /// The source in words.
@@ -107,7 +107,7 @@ pub(crate) fn fetch(
     };
     let again_at = |insisted, now| {
         let (due, words) = fetch_again(failure, insisted, now);
-        (due, Readiness::stalled(reason::SOURCE_UNAVAILABLE, format!("{named} at {subject}: {words}")))
+        (due, Readiness::stalled(StackReason::SourceUnavailable, format!("{named} at {subject}: {words}")))
     };
     let again = |insisted| again_at(insisted, now);
     // Who insisted while the source rested does so until its rest ends.
@@ -164,7 +164,7 @@ pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> 
         }
         Project::There => return None,
     };
-    Some(Readiness::stalled(reason::SOURCE_UNAVAILABLE, what))
+    Some(Readiness::stalled(StackReason::SourceUnavailable, what))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{Drift, Operation, run::WaitReason};
+use crate::{Drift, Operation, StackReason, run::WaitReason};
 
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,45 +87,17 @@ pub enum Readiness {
     /// Something is under way or waits.
     Reconciling {
         /// The reason.
-        reason: &'static str,
+        reason: StackReason,
         /// What it waits for.
         message: String,
     },
     /// Somebody has to do something, here or at the source.
     Stalled {
         /// The reason.
-        reason: &'static str,
+        reason: StackReason,
         /// What is wrong and what would mend it.
         message: String,
     },
-}
-
-/// Reasons of the conditions, as PKO names them.
-pub mod reason {
-    /// Under way.
-    pub const STACK_PROCESSING: &str = "StackProcessing";
-    /// A failed run is tried again.
-    pub const RETRYING_AFTER_FAILURE: &str = "RetryingAfterFailure";
-    /// A failed preview is tried again.
-    pub const PREVIEW_FAILED: &str = "PreviewFailed";
-    /// The platform failed a run: it is tried again with a back-off of its own.
-    pub const PLATFORM_FAILURE: &str = "PlatformFailure";
-    /// A prerequisite is not met.
-    pub const PREREQUISITE_NOT_SATISFIED: &str = "PrerequisiteNotSatisfied";
-    /// The spec cannot be run.
-    pub const SPEC_INVALID: &str = "SpecInvalid";
-    /// The image's pulumi cannot set the configuration.
-    pub const PULUMI_VERSION_TOO_LOW: &str = "PulumiVersionTooLow";
-    /// The source is not there, has nothing, or cannot be fetched.
-    pub const SOURCE_UNAVAILABLE: &str = "SourceUnavailable";
-    /// Not tried again until something changes.
-    pub const UPDATE_FAILED: &str = "UpdateFailed";
-    /// Somebody else holds the stack's lock, or made an object of the Update's name.
-    pub const UPDATE_CONFLICT: &str = "UpdateConflict";
-    /// The plan breaks a rule of ours, which is a bug.
-    pub const PLAN_REFUSED: &str = "PlanRefused";
-    /// Nothing begins before it is resumed.
-    pub const SUSPENDED: &str = "Suspended";
 }
 
 impl Readiness {
@@ -133,7 +105,7 @@ impl Readiness {
     #[must_use]
     pub fn waiting(why: Option<WaitReason>, message: impl Into<String>) -> Self {
         if why == Some(WaitReason::SpecInvalid) {
-            Self::stalled(reason::SPEC_INVALID, message)
+            Self::stalled(StackReason::SpecInvalid, message)
         } else {
             Self::processing(message)
         }
@@ -142,12 +114,12 @@ impl Readiness {
     /// Under way.
     #[must_use]
     pub fn processing(message: impl Into<String>) -> Self {
-        Self::Reconciling { reason: reason::STACK_PROCESSING, message: message.into() }
+        Self::Reconciling { reason: StackReason::StackProcessing, message: message.into() }
     }
 
     /// Needs somebody.
     #[must_use]
-    pub fn stalled(reason: &'static str, message: impl Into<String>) -> Self {
+    pub fn stalled(reason: StackReason, message: impl Into<String>) -> Self {
         Self::Stalled { reason, message: message.into() }
     }
 }

@@ -46,7 +46,7 @@ fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
 /// What the Events of a look say, by their reason.
 fn told(stack: &Stack, wanted: &str) -> Option<String> {
     plan(&snapshot(stack.clone())).effects.into_iter().find_map(|effect| match effect {
-        Effect::Event { reason, note, .. } if reason == wanted => Some(note),
+        Effect::Event { reason, note, .. } if reason.as_str() == wanted => Some(note),
         _ => None,
     })
 }

@@ -41,7 +41,7 @@ fn found(count: u32) -> RunOutcome {
 
 fn events(plan: &Plan) -> Vec<(&str, &str)> {
     let event = |effect| match effect {
-        &Effect::Event { reason, ref note, .. } => Some((reason, note.as_str())),
+        &Effect::Event { reason, ref note, .. } => Some((reason.as_str(), note.as_str())),
         _ => None,
     };
     plan.effects.iter().filter_map(event).collect()

@@ -49,7 +49,7 @@ fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
     assert_eq!(first.look_at, Some(now() + SignedDuration::from_secs(10)));
     let event = Effect::Event {
         event_type: EventType::Warning,
-        reason: "StackUpdateFailure",
+        reason: EventReason::StackUpdateFailure,
         note: "Failed to update stack: up failed: no such bucket".into(),
         revision: Some(run(Operation::Up).commit),
     };
@@ -106,7 +106,9 @@ fn event_of_a_platform_failure_has_a_reason_of_its_own() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     let reasons = plan(&snapshot).effects.into_iter().filter_map(|effect| match effect {
-        Effect::Event { reason, note, .. } => Some((reason, note.starts_with("run failed by the platform, not counted: "))),
+        Effect::Event { reason, note, .. } => {
+            Some((reason.as_str(), note.starts_with("run failed by the platform, not counted: ")))
+        }
         _ => None,
     });
     assert_eq!(reasons.collect::<Vec<_>>(), [("PlatformFailure", true)]);

@@ -127,7 +127,7 @@ fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
         skipped.effects,
         [Effect::Event {
             event_type: EventType::Normal,
-            reason: "RevisionSkipped",
+            reason: EventReason::RevisionSkipped,
             note,
             revision: Some("main@sha1:bbb".into())
         }]

@@ -33,7 +33,7 @@ use serde_json::value::RawValue;
 use tower::{BoxError, ServiceBuilder, buffer::BufferLayer, retry::RetryLayer, util::MapResultLayer};
 
 use crate::{
-    Cluster, EVENT_REVISION, Endpoint, Error, EventType, Object, Page, Result, WATCH,
+    Cluster, EVENT_REVISION, Endpoint, Error, EventReason, EventType, Object, Page, Result, WATCH,
     failure::{Timeout, failed_write, failure, timeout},
     metadata_patch,
 };
@@ -384,14 +384,14 @@ impl Cluster for Client {
         &self,
         regarding: &K,
         event_type: EventType,
-        reason: &str,
+        reason: EventReason,
         note: &str,
         revision: Option<&str>,
         at: Timestamp,
     ) {
         let (namespace, name) = place(regarding);
         let event = Event {
-            action: Some(reason.into()),
+            action: Some(reason.as_str().into()),
             event_time: Some(MicroTime(at)),
             metadata: ObjectMeta {
                 generate_name: Some(format!("{name:.200}-")),
@@ -400,7 +400,7 @@ impl Cluster for Client {
                 ..ObjectMeta::default()
             },
             note: Some(note[..note.floor_char_boundary(NOTE_BYTES)].into()),
-            reason: Some(reason.into()),
+            reason: Some(reason.as_str().into()),
             regarding: Some(regarding.object_ref(&())),
             reporting_controller: Some(EVENT_REPORTER.into()),
             reporting_instance: Some(self.manager.into()),

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt, future::Future};
 pub use client::Client;
 pub use clusters::Clusters;
 use driftless_contract::ObjectKey;
-pub use driftless_core::EventType;
+pub use driftless_core::{EventReason, EventType};
 use jiff::Timestamp;
 use kube::{
     Resource,
@@ -189,7 +189,7 @@ pub trait Cluster {
         &self,
         regarding: &K,
         event_type: EventType,
-        reason: &str,
+        reason: EventReason,
         note: &str,
         revision: Option<&str>,
         at: Timestamp,

@@ -4,7 +4,7 @@ use std::{
 };
 
 use driftless_contract::ObjectKey;
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page, Result, WATCH, metadata_patch};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page, Result, WATCH, metadata_patch};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -422,7 +422,7 @@ impl Cluster for World {
         &self,
         regarding: &K,
         event_type: EventType,
-        reason: &str,
+        reason: EventReason,
         note: &str,
         _revision: Option<&str>,
         _at: Timestamp,

@@ -123,7 +123,7 @@ fn launched(world: &World, hint: &LaunchHint) {
         system_namespace: SYSTEM.into(),
         namespaces: WatchNamespaces::All,
         task_role_id: "AROA".into(),
-        default_image: "pulumi".into(),
+        images: launcher::Images { by_runtime: std::collections::BTreeMap::new(), default: "pulumi".into() },
         default_architecture: Architecture::Amd64,
         pod_fields: PodFields::Ignore,
         default_size: DefaultSize::default(),

@@ -1,6 +1,6 @@
 //! The handlers over a probe, with the settings of an installation.
 
-use std::pin::Pin;
+use std::{collections::BTreeMap, pin::Pin};
 
 use driftless_api::PodFields;
 use driftless_contract::RunLimits;
@@ -39,7 +39,7 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 system_namespace: SYSTEM.into(),
                 namespaces: WatchNamespaces::All,
                 task_role_id: ROLE.into(),
-                default_image: "pulumi".into(),
+                images: launcher::Images { by_runtime: BTreeMap::new(), default: "pulumi".into() },
                 default_architecture: Architecture::Amd64,
                 pod_fields: PodFields::Ignore,
                 default_size: DefaultSize::default(),

@@ -14,7 +14,7 @@ use std::{
 use driftless_aws::{Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, RunMessage, TaskHint, keys};
 use driftless_core::TaskShape;
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page};
 use driftless_testkit::{Message, World};
 use jiff::{SignedDuration, Timestamp};
 use kube::core::DynamicObject;
@@ -329,7 +329,7 @@ impl Cluster for Probe {
         self.about("token of", "ServiceAccount", name, async { Ok(("token".into(), expires)) }).await
     }
 
-    async fn event<K: Object>(&self, _: &K, _: EventType, _: &str, _: &str, _: Option<&str>, _: Timestamp) {}
+    async fn event<K: Object>(&self, _: &K, _: EventType, _: EventReason, _: &str, _: Option<&str>, _: Timestamp) {}
 }
 
 impl Objects for Probe {

@@ -1,6 +1,6 @@
 //! Invocations of the functions.
 
-use std::rc::Rc;
+use std::{collections::BTreeMap, rc::Rc};
 
 use driftless_api::PodFields;
 use driftless_contract::{ObjectKey, RunLimits, RunMessage, keys};
@@ -103,7 +103,7 @@ impl Machine {
                     system_namespace: SYSTEM.into(),
                     namespaces: WatchNamespaces::All,
                     task_role_id: ROLE.into(),
-                    default_image: "pulumi".into(),
+                    images: launcher::Images { by_runtime: BTreeMap::new(), default: "pulumi".into() },
                     default_architecture: Architecture::Amd64,
                     pod_fields: PodFields::Ignore,
                     default_size: DefaultSize::default(),

@@ -40,7 +40,7 @@ use std::{
 
 use driftless_api::Update;
 use driftless_contract::{ConfigValue, Launch, ObjectKey, Operation, RunSource, RunSpec, keys};
-use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, reason};
+use driftless_core::{DriftVerdict, LastUpdate, LastUpdateState, Limits, Readiness, Stack, StackReason};
 use driftless_testkit::{CLUSTER, LiveTask};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -438,8 +438,8 @@ impl Ledger {
         }
         let sees = status.next_look.is_some() || status.current_update.is_some() || status.suspended;
         let in_vain = match &status.readiness {
-            Some(Readiness::Stalled { reason: reason::UPDATE_FAILED | reason::UPDATE_CONFLICT, .. }) => true,
-            Some(Readiness::Stalled { reason: reason::SOURCE_UNAVAILABLE, message }) => message.contains("; not tried again"),
+            Some(Readiness::Stalled { reason: StackReason::UpdateFailed | StackReason::UpdateConflict, .. }) => true,
+            Some(Readiness::Stalled { reason: StackReason::SourceUnavailable, message }) => message.contains("; not tried again"),
             _ => false,
         };
         self.check(matches!(status.readiness, None | Some(Readiness::Ready)) || sees || in_vain, || {

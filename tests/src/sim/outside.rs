@@ -5,7 +5,7 @@ use std::{collections::HashMap, io::Write as _, rc::Rc};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use driftless_api::{Program, Source, Stack, Tree, Update, Workspace, finalizer, names};
 use driftless_contract::{Hint, ObjectKey, ProjectInfo, keys};
-use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, reason};
+use driftless_core::{LastUpdateState, Readiness, Stack as CoreStack, StackReason};
 use driftless_kubernetes::{Cluster, Object};
 use driftless_source::Digest;
 use driftless_testkit::{CLUSTER, World};
@@ -267,7 +267,7 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
             Source::from_object(&object).artifact?.revision
         }
     };
-    if let (Some(prerequisite), Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })) =
+    if let (Some(prerequisite), Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })) =
         (known.3, &status.readiness)
         && !deleting
     {
@@ -287,10 +287,10 @@ pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     }
     let rests = match &status.readiness {
         Some(Readiness::Ready) => !deleting && last.state == LastUpdateState::Succeeded,
-        Some(Readiness::Stalled { reason: reason::UPDATE_FAILED, .. }) => {
+        Some(Readiness::Stalled { reason: StackReason::UpdateFailed, .. }) => {
             !deleting && last.failures >= driftless_core::MAX_FAILURES
         }
-        Some(Readiness::Stalled { reason: reason::UPDATE_CONFLICT, .. }) => status.conflict && !retries(&name),
+        Some(Readiness::Stalled { reason: StackReason::UpdateConflict, .. }) => status.conflict && !retries(&name),
         _ => false,
     };
     (!rests || status.current_update.is_some()).then(|| format!("Stack {name} does not rest: {status:?}"))

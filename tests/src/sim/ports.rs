@@ -11,7 +11,7 @@ use std::{
 use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page};
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
@@ -261,7 +261,7 @@ impl Cluster for Wire {
         &self,
         regarding: &K,
         event_type: EventType,
-        reason: &str,
+        reason: EventReason,
         note: &str,
         revision: Option<&str>,
         at: Timestamp,

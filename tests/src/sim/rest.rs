@@ -5,7 +5,7 @@ use std::iter;
 use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects as _;
 use driftless_contract::{ObjectKey, keys};
-use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackStatus, decide, reason, violations};
+use driftless_core::{Admissions, Effect, Readiness, Stack as CoreStack, StackReason, StackStatus, decide, violations};
 use driftless_kubernetes::{Cluster, Object, Pages};
 use driftless_testkit::{CLUSTER, World};
 use jiff::Timestamp;
@@ -88,7 +88,7 @@ impl Machine {
                 let ran_with = ledger.secret_of(uid);
                 let held_back = matches!(
                     CoreStack::from(stack).status.readiness,
-                    Some(Readiness::Reconciling { reason: reason::PREREQUISITE_NOT_SATISFIED, .. })
+                    Some(Readiness::Reconciling { reason: StackReason::PrerequisiteNotSatisfied, .. })
                 );
                 let stale = ran_with.is_some() && ran_with != outside::secret(world, &namespace).as_deref() && !held_back;
                 let waits = || stale.then(|| format!("Stack {} did not run what its Secret says now", stack.name_any()));

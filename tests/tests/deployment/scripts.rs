@@ -97,7 +97,10 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
 
     let [subnets, groups] = network(aws).await?;
     variables.extend([("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("RUNNER_IMAGE", &*image)]);
-    let parameters = tree.spelled_out()?;
+    let mut parameters = tree.spelled_out()?;
+    // Images by tag are a warning of the doctor.
+    parameters.retain(|(name, _)| name != "RuntimeImages");
+    parameters.push(("RuntimeImages".into(), "yaml=pulumi@sha256:0".into()));
     let words = parameters.iter().filter(|(name, _)| name != "TaskTags");
     let words: Vec<_> = words.map(|(name, value)| format!("{name}={value}")).collect();
     let words = format!("{} DefaultImage=pulumi@sha256:0 GitCaCertificates=@{CERTIFICATES}", words.join(" "));
@@ -319,7 +322,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
         ),
     )?;
     let mut digests = BTreeMap::new();
-    for name in ["pulumi", "runner", "forwarder"] {
+    for name in ["pulumi", "base", "go", "runner", "forwarder"] {
         digests.insert(name, registry.push(name, "1", &[("name", name)]).await?);
     }
     let pinned = format!("{}/runner:1@{}", registry.host, digests["runner"]);
@@ -328,7 +331,9 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let asked = tree.root.join("asked").to_string_lossy().into_owned();
     let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let words = format!("{} DefaultImage={}/pulumi:1", words.join(" "), registry.host);
+    let images = format!("DefaultImage={0}/pulumi:1 RuntimeImages=yaml={0}/base:1,go={0}/go:1", registry.host);
+    let words: Vec<_> = words.into_iter().filter(|word| !word.starts_with("RuntimeImages=")).chain([images]).collect();
+    let words = words.join(" ");
     let mut variables = vec![("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &*artifacts), ("KUBECONFIG_FILE", &*kubeconfig)];
     variables.extend([("CLUSTERS", "prod,lab"), ("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("PARAMETERS", &*words)]);
     variables.extend([("BUILD", "no"), ("RUNNER_IMAGE", &*pinned), ("FORWARDER_IMAGE", &*forwarder), ("ASKED", &*asked)]);
@@ -345,22 +350,29 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     }
     assert_eq!(inventory(&tree.aws).await?, json!([[], [artifacts], []]));
 
-    for copies in [3, 0] {
+    for copies in [5, 0] {
         let _ = fs::remove_file(&asked);
         let (code, said) = tree.script("deploy", &copying).await?;
         assert!(code == 1 && said.contains(NO_OUTPUTS), "moto shows no outputs of a change set: {said}");
         let asked = fs::read_to_string(&asked)?;
         assert_eq!(asked.lines().filter(|line| line.starts_with("copy ")).count(), copies, "{asked}\n{said}");
-        assert_eq!(said.matches(": copied before\n").count(), 3 - copies, "{said}");
+        assert_eq!(said.matches(": copied before\n").count(), 5 - copies, "{said}");
     }
     let parameters = tree.described("Parameters").await?;
     for (parameter, name) in [("DefaultImage", "pulumi"), ("RunnerImage", "runner")] {
         let given = list(&parameters).iter().find(|one| one["ParameterKey"] == parameter).context("a parameter")?;
         assert_eq!(given["ParameterValue"], format!("{ecr}/{STACK}/copies/{name}@{}", digests[name]));
     }
+    let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "RuntimeImages").context("a parameter")?;
+    // moto shows a list as Python would.
+    let given = given["ParameterValue"].as_str().unwrap_or_default();
+    for (runtime, image) in [("yaml", "base"), ("go", "go")] {
+        let copy = format!("{runtime}={ecr}/{STACK}/copies/pulumi-{runtime}@{}", digests[image]);
+        assert!(given.contains(&copy), "{copy:?} is not in {given}");
+    }
     let repositories: Value = serde_json::from_str(&tree.aws.run(&["ecr", "describe-repositories"]).await?)?;
     let repositories = list(&repositories["repositories"]);
-    assert_eq!(repositories.len(), 3);
+    assert_eq!(repositories.len(), 5);
     for repository in repositories {
         assert_eq!(repository["imageTagMutability"], "IMMUTABLE");
         assert_eq!(repository["imageScanningConfiguration"]["scanOnPush"], true);

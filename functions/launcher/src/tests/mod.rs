@@ -27,7 +27,7 @@ pub(crate) fn settings() -> Settings {
         system_namespace: "driftless".into(),
         namespaces: WatchNamespaces::All,
         task_role_id: "AROA".into(),
-        default_image: "pulumi".into(),
+        images: Images::new(&[], "pulumi".into()).unwrap(),
         default_architecture: Architecture::Amd64,
         pod_fields: PodFields::Ignore,
         default_size: DefaultSize { cpu: 512, memory_mib: 1024 },

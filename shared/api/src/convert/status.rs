@@ -1,4 +1,4 @@
-use driftless_core::{self as core, DriftVerdict, Operation, Readiness, reason};
+use driftless_core::{self as core, DriftReason, DriftVerdict, Operation, Readiness, StackReason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -11,25 +11,6 @@ const READY: &str = "Ready";
 const RECONCILING: &str = "Reconciling";
 const STALLED: &str = "Stalled";
 const DRIFTED: &str = "Drifted";
-
-const NO_DRIFT: &str = "NoDrift";
-const REMEDIATED: &str = "Remediated";
-
-/// Every reason that a plan gives, so that one that is read back is the same again.
-const REASONS: [&str; 12] = [
-    reason::STACK_PROCESSING,
-    reason::RETRYING_AFTER_FAILURE,
-    reason::PREVIEW_FAILED,
-    reason::PLATFORM_FAILURE,
-    reason::PREREQUISITE_NOT_SATISFIED,
-    reason::SPEC_INVALID,
-    reason::PULUMI_VERSION_TOO_LOW,
-    reason::SOURCE_UNAVAILABLE,
-    reason::UPDATE_FAILED,
-    reason::UPDATE_CONFLICT,
-    reason::PLAN_REFUSED,
-    reason::SUSPENDED,
-];
 
 impl Stack {
     /// Puts a status on the Stack. A condition that does not change keeps its time.
@@ -82,11 +63,11 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
         }
         Readiness::Reconciling { reason, message } => vec![
             (READY, "False", "NotReadyInProgress", "reconciliation is in progress".into()),
-            (RECONCILING, "True", reason, message.clone()),
+            (RECONCILING, "True", reason.as_str(), message.clone()),
         ],
         Readiness::Stalled { reason, message } => vec![
             (READY, "False", "NotReadyStalled", "reconciliation is stalled".into()),
-            (STALLED, "True", reason, message.clone()),
+            (STALLED, "True", reason.as_str(), message.clone()),
         ],
     }
 }
@@ -94,15 +75,19 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
 /// The condition `Drifted`, if anything is known.
 fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     let (status, reason, message) = match drift.verdict.as_ref()? {
-        DriftVerdict::None => ("False", NO_DRIFT, "everything is as it was applied".into()),
-        DriftVerdict::Remediated => ("False", REMEDIATED, "an update that refreshed has succeeded since".into()),
+        DriftVerdict::None => ("False", DriftReason::NoDrift, "everything is as it was applied".into()),
+        DriftVerdict::Remediated => ("False", DriftReason::Remediated, "an update that refreshed has succeeded since".into()),
         DriftVerdict::Found(found) => {
             let check = drift.last.as_deref().unwrap_or_default();
-            ("True", "DriftDetected", format!("{found}. To put it back, annotate the Stack with {}={check}", names::REMEDIATE))
+            (
+                "True",
+                DriftReason::DriftDetected,
+                format!("{found}. To put it back, annotate the Stack with {}={check}", names::REMEDIATE),
+            )
         }
-        DriftVerdict::Unknown(why) => ("Unknown", "DriftCheckFailed", why.clone()),
+        DriftVerdict::Unknown(why) => ("Unknown", DriftReason::DriftCheckFailed, why.clone()),
     };
-    Some((DRIFTED, status, reason, message))
+    Some((DRIFTED, status, reason.as_str(), message))
 }
 
 fn stack_drift(drift: &core::DriftStatus) -> StackDrift {
@@ -130,9 +115,9 @@ fn stack_drift(drift: &core::DriftStatus) -> StackDrift {
 fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::DriftStatus {
     let drift = drift.cloned().unwrap_or_default();
     let condition = conditions.iter().find(|condition| condition.type_ == DRIFTED);
-    let verdict = condition.and_then(|condition| match (condition.status.as_str(), condition.reason.as_str()) {
-        ("False", NO_DRIFT) => Some(DriftVerdict::None),
-        ("False", REMEDIATED) => Some(DriftVerdict::Remediated),
+    let verdict = condition.and_then(|condition| match (condition.status.as_str(), DriftReason::parse(&condition.reason)) {
+        ("False", Some(DriftReason::NoDrift)) => Some(DriftVerdict::None),
+        ("False", Some(DriftReason::Remediated)) => Some(DriftVerdict::Remediated),
         ("True", _) => Some(DriftVerdict::Found(core::Drift {
             count: drift.count?,
             resources: drift
@@ -262,7 +247,7 @@ impl From<&LastUpdate> for core::LastUpdate {
 /// The arrangement that the conditions are in; `None` if it is none of ours, so that ours is written.
 fn readiness(conditions: &[Condition]) -> Option<Readiness> {
     let is_true = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True");
-    let known = |condition: &Condition| REASONS.into_iter().find(|reason| *reason == condition.reason);
+    let known = |condition: &Condition| StackReason::parse(&condition.reason);
     match (is_true(READY), is_true(RECONCILING), is_true(STALLED)) {
         (Some(_), None, None) => Some(Readiness::Ready),
         (None, Some(condition), None) => {

@@ -16,5 +16,7 @@ pub use facts::{
 };
 pub use invariants::run_violations;
 pub use plan::{Ending, RunPlan, plan_run};
-pub use reasons::{AbandonReason, WaitReason};
+pub use reasons::AbandonReason;
+
+pub use crate::reasons::WaitReason;
 pub use update::{UpdateEffect, plan_update};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs::File, io::Read as _};
 use driftless_aws::{Objects, Queues, Result, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint};
 use driftless_core::{TaskEnd, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error, EventReason, EventType, Object, Page};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use secrecy::SecretString;
@@ -309,7 +309,7 @@ impl Cluster for Flawed {
         &self,
         regarding: &K,
         event_type: EventType,
-        reason: &str,
+        reason: EventReason,
         note: &str,
         revision: Option<&str>,
         at: Timestamp,

@@ -1,6 +1,6 @@
 //! The cases of namespaces, tokens and Events.
 
-use driftless_kubernetes::EventType;
+use driftless_kubernetes::{EventReason, EventType};
 use jiff::SignedDuration;
 use secrecy::ExposeSecret as _;
 
@@ -72,7 +72,7 @@ async fn nothing_is_created_in_a_terminating_namespace<F: Fixture>(fixture: &F) 
         cluster.service_account_token(namespace, "default", None, 600).await.err(),
     ];
     ensure!(refused.iter().all(|error| matches!(error, Some(Error::NamespaceTerminating { .. }))), "{refused:?}");
-    cluster.event(&held, EventType::Normal, "Refused", "note", None, fixture.now()).await;
+    cluster.event(&held, EventType::Normal, EventReason::UpdateRefused, "note", None, fixture.now()).await;
     ensure!(!fixture.events(namespace).await?.iter().any(|event| event.contains("Refused")));
     free(fixture, held).await
 }
@@ -101,7 +101,7 @@ async fn token_of_an_account_that_is_missing_is_a_permanent_error<F: Fixture>(fi
 /// The Events of the case's object.
 async fn told<F: Fixture>(fixture: &F, name: &str, note: &str) -> Result<Vec<String>> {
     let object = fixture.port().create(&update(name, "a")).await?;
-    fixture.port().event(&object, EventType::Warning, "Contract", note, Some("main@sha1:0"), fixture.now()).await;
+    fixture.port().event(&object, EventType::Warning, EventReason::DriftDetected, note, Some("main@sha1:0"), fixture.now()).await;
     let mut events = fixture.events(NAMESPACE).await?;
     events.retain(|event| event.contains(&format!("/{} ", object.name_any())));
     Ok(events)
@@ -109,7 +109,7 @@ async fn told<F: Fixture>(fixture: &F, name: &str, note: &str) -> Result<Vec<Str
 
 async fn event_is_about_its_object<F: Fixture>(fixture: &F) -> Result<()> {
     let told = told(fixture, "event", "the note").await?;
-    ensure!(told == ["Update default/contract-event Warning Contract: the note"], "{told:?}");
+    ensure!(told == ["Update default/contract-event Warning DriftDetected: the note"], "{told:?}");
     Ok(())
 }
 

@@ -1,0 +1,145 @@
+//! The words of conditions and Events. docs/messages.md lists them all, with meaning and remedy.
+
+/// Declares a closed set of words that a user reads. Each variant is spelled as its word, and has what it means and what a person does.
+#[macro_export]
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident { $($reason:ident: $meaning:literal, $remedy:literal;)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $name {
+            $(#[doc = $meaning] $reason,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$reason),*];
+
+            /// The word in a status or an Event.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$reason => stringify!($reason),)*
+                }
+            }
+
+            /// What it means.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $meaning,)*
+                }
+            }
+
+            /// What a person does.
+            #[must_use]
+            pub const fn remedy(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $remedy,)*
+                }
+            }
+
+            /// The reason of a word; `None` for one of another release.
+            #[must_use]
+            pub fn parse(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|reason| reason.as_str() == word)
+            }
+        }
+
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The reasons of a Stack's conditions `Reconciling` and `Stalled`. The names that PKO has are PKO's.
+    StackReason {
+        PlanRefused: "The reconciliation would break an invariant of Driftless, and changed nothing.", "Report it with the message; any change of the Stack makes the next try.";
+        PlatformFailure: "AWS did not start or ended the task before Pulumi was done. The run is retried with its own back-off, and not counted as a failed update.", "Usually nothing; the message has the reason of ECS and the remedy.";
+        PrerequisiteNotSatisfied: "A Stack in `spec.prerequisites` has not succeeded, or not recently enough.", "See the named Stack; this one continues by itself.";
+        PreviewFailed: "A preview failed, and is retried.", "Correct what the message says.";
+        PulumiVersionTooLow: "The image's Pulumi is older than the Stack's fields need.", "Use the image that the message asks for, in `workspaceTemplate.spec.image`.";
+        RetryingAfterFailure: "A run failed, and is retried with a back-off.", "Correct what the message says; a new commit or a change of the spec runs immediately.";
+        SourceUnavailable: "The source does not exist, has no artifact, or cannot be fetched or used.", "Correct the source or the reference to it.";
+        SpecInvalid: "The spec cannot be run.", "Correct the field that the message names.";
+        StackProcessing: "A run is in progress or waits, or the source is fetched.", "Nothing; the message says what it waits for.";
+        Suspended: "The Stack is suspended: nothing starts.", "Remove the annotation or the field that suspends it.";
+        UpdateConflict: "Another process holds the lock of the Pulumi stack, or an object has the name of the Update.", "See that no run is in progress elsewhere, then do what the message says.";
+        UpdateFailed: "The run failed too often, and is not retried.", "Correct the program or the spec, or request a reconciliation.";
+    }
+}
+
+reasons! {
+    /// The reasons of a Stack's condition `Drifted`.
+    DriftReason {
+        DriftCheckFailed: "The last drift check found nothing out.", "Correct what the message says.";
+        DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
+        NoDrift: "The last drift check found no difference.", "Nothing.";
+        Remediated: "A run refreshed and updated the resources after drift was found.", "Nothing.";
+    }
+}
+
+reasons! {
+    /// The reasons of Events on Stacks and Updates. The names that PKO has are PKO's.
+    EventReason {
+        ConfigLeftOut: "A destroy without its Secrets leaves out the configuration that it cannot read.", "Restore the Secret if the destroy needs it.";
+        DriftCheckFailed: "A drift check found nothing out.", "Correct what the note says.";
+        DriftDetected: "Resources differ from what was applied.", "Change the program, or remediate (docs/drift.md).";
+        DriftResolved: "Earlier drift is gone.", "Nothing.";
+        FrequentResync: "The Stack asks for many resync runs; each costs a task.", "Raise `spec.resyncFrequencySeconds`.";
+        LogNotStored: "The log of a run could not be stored in its ConfigMap.", "Correct what the note says; CloudWatch has the log.";
+        NoIdentity: "A destroy runs without the tokens of its ServiceAccount.", "Restore the ServiceAccount if the destroy needs it.";
+        OutputsNotStored: "The outputs could not be written to their Secret.", "Correct what the note says; the next run writes them.";
+        PendingOperations: "An interrupted run left operations whose result Pulumi does not know.", "Check the resources with the provider, then refresh.";
+        PlatformFailure: "AWS did not start or ended a task before Pulumi was done.", "Usually nothing; the run is retried.";
+        PodFieldsIgnored: "The template has fields that only matter to a pod.", "Nothing, or remove them.";
+        ResourceFailed: "A resource failed in a run.", "Correct what the note says.";
+        RevisionSkipped: "A revision changes none of the paths that the Stack depends on: no run.", "Nothing.";
+        StackConfigInvalid: "The spec cannot be run.", "Correct the field that the note names.";
+        StackCreated: "A run succeeded, the first or a later one.", "Nothing.";
+        StackUpdateDetected: "A run starts; the note says why.", "Nothing.";
+        StackUpdateFailure: "A run failed.", "Correct what the note says.";
+        StateNotKept: "The backend is on the disk of the task, so that each run creates everything again.", "Keep the state in an object store, such as `s3://BUCKET`.";
+        UpdateRefused: "The API server refuses the Update or the Workspace of a run.", "Correct the template, the quota or the admission policy that the note names.";
+        WorkspaceDeleted: "The Workspace was deleted after the run, as `workspaceReclaimPolicy` says.", "Nothing.";
+    }
+}
+
+reasons! {
+    /// Why an Update does not start yet: `status.driftless.waitingReason`, and the reason of its condition `Progressing`. A Workspace that is not
+    /// ready has the same reasons.
+    WaitReason {
+        ConcurrencyLimit: "A limit of concurrent runs is reached.", "Nothing; raise `MaxRuns` or `MaxRunsPerNamespace` if it lasts.";
+        InputForbidden: "A Secret or a ConfigMap may not be read.", "Bind the Role that the message names (docs/installation.md).";
+        InputNotFound: "A Secret or a ConfigMap, or a key of one, does not exist.", "Create it, or correct the reference.";
+        InputsChanged: "The inputs name another backend or project than when the launch was recorded.", "Nothing; the Stack continues with another Update.";
+        ServiceAccountForbidden: "No token of the ServiceAccount may be requested.", "Bind the Role that the message names.";
+        ServiceAccountInvalid: "An annotation of the ServiceAccount is invalid.", "Correct the annotation that the message names.";
+        ServiceAccountNotFound: "The ServiceAccount does not exist.", "Create it, or correct `serviceAccountName`.";
+        SourceNotFetched: "The Workspace's own source is being fetched.", "Nothing.";
+        SourceUnavailable: "The Workspace's own source cannot be fetched.", "Correct the source in the Workspace.";
+        SpecInvalid: "The spec cannot be run.", "Correct the field that the message names.";
+        StackClaimed: "Another run uses the Pulumi stack.", "Nothing; it starts when that run ends.";
+        StackSuspended: "The Stack is suspended.", "Resume the Stack.";
+        TaskNotStarted: "ECS started no task: capacity, a quota, or throttling.", "Nothing; ask AWS for a higher quota if it lasts.";
+        TaskRefused: "ECS refuses to start tasks: the installation or the account is the cause.", "Have the operator correct what the message says.";
+        TreeNotFound: "The source's tree is not stored.", "Nothing; it is fetched again.";
+        WorkspaceNotFound: "The Workspace does not exist.", "Create it, or correct `spec.workspaceName`.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word_of_a_reason_is_read_back() {
+        for reason in WaitReason::ALL {
+            assert_eq!(WaitReason::parse(reason.as_str()), Some(*reason));
+        }
+        assert_eq!(WaitReason::parse("Progressing"), None);
+        assert_eq!(StackReason::PlanRefused.to_string(), "PlanRefused");
+    }
+}
