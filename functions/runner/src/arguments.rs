@@ -6,7 +6,7 @@ use driftless_contract::{Config, ConfigValue, Lock, Operation, RunSpec};
 use serde_json::{Value, json};
 
 /// Longer values are given on standard input: Linux takes 128 KiB for one argument, and JSON in JSON may be three times as long.
-const MAX_ARGUMENT_BYTES: usize = 32 << 10;
+pub(crate) const MAX_ARGUMENT_BYTES: usize = 32 << 10;
 
 /// A call has no more of shorter values: together they may be one argument, and Linux bounds all of a call's, too.
 const MAX_CALL_BYTES: usize = 100 << 10;
@@ -53,10 +53,10 @@ pub(crate) fn select(spec: &RunSpec) -> Call {
 
 /// Writes the stack's configuration: plain values in as few calls as pulumi allows, a secret in a call of its own, on its standard
 /// input. A path goes over what is set before it.
-pub(crate) fn config(spec: &RunSpec) -> Vec<Call> {
-    let stack = Some(spec.stack.as_str());
+pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
+    let stack = Some(stack);
     let on_input = |config: &Config| config.secret || text(config).len() > MAX_ARGUMENT_BYTES;
-    let (single, together): (Vec<&Config>, Vec<&Config>) = spec.config.iter().partition(|config| on_input(config));
+    let (single, together): (Vec<&Config>, Vec<&Config>) = config.iter().partition(|config| on_input(config));
     let plain = |path: bool| {
         let chosen = together.iter().filter(move |config| config.path == path && structured(config).is_none());
         chosen.map(|config| format!("--plaintext={}={}", config.key, text(config))).collect::<Vec<_>>()
@@ -116,14 +116,14 @@ pub(crate) fn unusable(spec: &RunSpec) -> Option<&str> {
 }
 
 /// A value that is no string: pulumi has other ways for it.
-fn structured(config: &Config) -> Option<&Value> {
+pub(crate) fn structured(config: &Config) -> Option<&Value> {
     match &config.value {
         ConfigValue::Json(Value::String(_)) | ConfigValue::String(_) | ConfigValue::Token(_) => None,
         ConfigValue::Json(value) => Some(value),
     }
 }
 
-fn text(config: &Config) -> String {
+pub(crate) fn text(config: &Config) -> String {
     match &config.value {
         ConfigValue::String(text) | ConfigValue::Json(Value::String(text)) | ConfigValue::Token(text) => text.clone(),
         ConfigValue::Json(value) => value.to_string(),
@@ -212,6 +212,10 @@ mod tests {
     use driftless_contract::{ObjectKey, ProjectInfo, RunId, RunLimits, RunSource};
 
     use super::*;
+
+    fn config(spec: &RunSpec) -> Vec<Call> {
+        super::config(&spec.config.iter().collect::<Vec<_>>(), &spec.stack)
+    }
 
     fn spec(operation: Operation) -> RunSpec {
         let key = |kind: &str| ObjectKey {

@@ -17,9 +17,12 @@ mod identity;
 mod lock;
 mod log;
 mod mask;
+mod passphrase;
 mod pulumi;
 mod s3;
+mod selection;
 mod session;
+mod settings;
 mod stop;
 
 use std::{

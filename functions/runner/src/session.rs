@@ -12,8 +12,8 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
-    RunSource, RunSpec, VERSION, to_json,
+    Config, Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
+    RunSource, RunSpec, VERSION, reason, to_json,
 };
 use futures::future::{pending, try_join};
 use jiff::Timestamp;
@@ -36,8 +36,11 @@ use crate::{
     lock,
     log::Log,
     mask::Mask,
+    passphrase,
     pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
+    selection,
+    settings::SettingsFile,
     stop::{self, Stop, stopped},
 };
 
@@ -52,6 +55,9 @@ const MASKED: &str = "[secret]";
 
 /// The key that marks a value as none of JSON's: a secret, an asset, an archive, a reference to a resource.
 const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
+
+/// The mark of a secret.
+const SECRET: &str = "1b47061264138c4ac30d75fd1eb44270";
 
 /// How far the run is, for those who watch it.
 pub(crate) struct Gauge {
@@ -105,6 +111,8 @@ pub(crate) struct Session<'a> {
     vmstat: PathBuf,
     /// See [`oom_kills`]: when the run began.
     oom_kills: u64,
+    /// The engine has told something: pulumi has found the stack.
+    engaged: Cell<bool>,
 }
 
 impl<'a> Session<'a> {
@@ -144,7 +152,23 @@ impl<'a> Session<'a> {
         };
         let (now, vmstat) = (settings.now, settings.vmstat.clone());
         let (event_logs, oom_kills) = (scratch.join("events"), oom_kills(&vmstat));
-        Ok(Self { spec, folder, gauge, now, source, workspace, event_logs, identity, log, pulumi, stop, vmstat, oom_kills })
+        let engaged = Cell::new(false);
+        Ok(Self {
+            spec,
+            folder,
+            gauge,
+            now,
+            source,
+            workspace,
+            event_logs,
+            identity,
+            log,
+            pulumi,
+            stop,
+            vmstat,
+            oom_kills,
+            engaged,
+        })
     }
 
     /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
@@ -186,7 +210,7 @@ impl<'a> Session<'a> {
         current.unwrap_or_else(|| match self.gauge.phase.get() {
             Phase::Fetch => "getting the source".into(),
             Phase::Install => "`pulumi install`".into(),
-            Phase::Init => "pulumi's login, or the stack's selection or configuration".into(),
+            Phase::Init => "the stack's selection or configuration".into(),
             Phase::Run => format!("`pulumi {}`", self.spec.operation.as_str()),
         })
     }
@@ -202,8 +226,6 @@ impl<'a> Session<'a> {
         }
 
         self.gauge.phase.set(Phase::Init);
-        // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud: a wrong token is named here, not by `select`.
-        self.call(&Call::new(["login"], None)).await?;
         if let Some(key) = arguments::unusable(self.spec) {
             return Err(Failure::unknown(format!(
                 "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"
@@ -213,19 +235,61 @@ impl<'a> Session<'a> {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
         }
-        match self.call(&arguments::select(self.spec)).await {
-            Err(failure) if self.spec.operation == Operation::Destroy => {
-                if failure.is_of_no_stack()
-                    && let Some(why) = arguments::may_be_missing(self.spec)
-                {
-                    self.log.say(&format!("driftless: the backend has no such stack, and nothing is destroyed: {why}"));
-                    return Ok(());
-                }
-                return Err(failure.of_destroy(&self.spec.stack));
+        // Before the stack is created, which adds to the file.
+        let mut configuration = Configuration::new(self)?;
+        // A run of this stack has succeeded: the stack is there, unless somebody has removed it.
+        if self.spec.resources.is_some() {
+            let name = told.project.as_ref().map_or("", |project| &project.name);
+            let selected = selection::select(&self.pulumi.dir, name, &self.spec.stack, &self.pulumi.environment);
+            selected
+                .unwrap_or_else(|error| self.log.say(&format!("driftless: cannot select the stack in pulumi's home: {error}")));
+            match self.configured(&mut configuration, told).await {
+                Err(failure) if failure.is_of_no_stack() && !self.engaged.get() => self.gauge.phase.set(Phase::Init),
+                Err(failure) if !self.engaged.get() => return Err(self.of_login(failure).await),
+                ended => return ended,
             }
-            selected => selected?,
         }
-        for call in arguments::config(self.spec).into_iter().chain(arguments::environments(self.spec)) {
+        if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
+    }
+
+    /// Selects the stack; `false` if there is none and a destroy has nothing to do.
+    async fn select(&self) -> Result<bool, Failure> {
+        let Err(failure) = self.call(&arguments::select(self.spec)).await else { return Ok(true) };
+        if !failure.is_of_no_stack() {
+            return Err(self.of_login(failure).await);
+        }
+        if self.spec.operation != Operation::Destroy {
+            return Err(failure);
+        }
+        if let Some(why) = arguments::may_be_missing(self.spec) {
+            self.log.say(&format!("driftless: the backend has no such stack, and nothing is destroyed: {why}"));
+            return Ok(false);
+        }
+        Err(failure.of_destroy(&self.spec.stack))
+    }
+
+    /// Returns why a call failed that needs a backend: pulumi names the backend and what is wrong with it where it logs in, which each
+    /// call does by itself while nothing is wrong.
+    async fn of_login(&self, failure: Failure) -> Failure {
+        if failure.reason == reason::UPDATE_CONFLICT || self.check_stop().is_err() {
+            return failure;
+        }
+        // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud.
+        let Err(login) = self.call(&Call::new(["login"], None)).await else { return failure };
+        self.gauge.phase.set(Phase::Init);
+        login
+    }
+
+    /// Configures the stack, carries out the operation, and reads the outputs.
+    async fn configured(&self, configuration: &mut Configuration<'_>, told: &mut Told) -> Result<(), Failure> {
+        for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
+            // The salt comes from the creation of the stack, or from the first secret that pulumi sets.
+            if number < 2 && configuration.encrypt(&self.pulumi)? {
+                break;
+            }
+            self.call(call).await?;
+        }
+        if let Some(call) = arguments::environments(self.spec) {
             self.call(&call).await?;
         }
 
@@ -432,6 +496,7 @@ impl<'a> Session<'a> {
         }
         if events.seen > seen {
             self.pulumi.heard.set(Instant::now());
+            self.engaged.set(true);
         }
         let current = events.current().map(|step| self.pulumi.mask.apply(&step));
         let Events { started, done, failed, .. } = *events;
@@ -440,10 +505,25 @@ impl<'a> Session<'a> {
     }
 
     /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
-    /// given and the program passed on, unless the Stack says that the output is none. `seen` are those that the events have; pulumi is asked where they are not whole.
+    /// given and the program passed on, unless the Stack says that the output is none. `seen` are those that the events have; pulumi is
+    /// asked for values that they do not have whole.
     async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
-        let (masked, clear) = match seen.filter(|outputs| outputs.values().all(is_whole)) {
-            Some(outputs) => (outputs.clone(), outputs),
+        let (masked, clear) = match seen {
+            Some(outputs) if outputs.values().all(is_whole) => (outputs.clone(), outputs),
+            Some(outputs) => {
+                let clear = self.stack_output(Some("--show-secrets")).await?;
+                // The events mark what is secret.
+                let masked = if clear.keys().eq(outputs.keys()) {
+                    clear
+                        .iter()
+                        .filter(|(name, _)| !has_secret(&outputs[*name]))
+                        .map(|(name, value)| (name.clone(), value.clone()))
+                        .collect()
+                } else {
+                    self.stack_output(None).await?
+                };
+                (masked, clear)
+            }
             None => try_join(self.stack_output(None), self.stack_output(Some("--show-secrets"))).await?,
         };
         let known = clear.into_iter().filter(|(_, value)| !has_text(value, &|text| text == UNKNOWN));
@@ -468,6 +548,30 @@ impl<'a> Session<'a> {
         }
         let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
         serde_json::from_slice(&answer).map_err(unreadable)
+    }
+}
+
+/// The configuration of a run: what its settings file has, and what pulumi has to set.
+struct Configuration<'a> {
+    file: Option<SettingsFile>,
+    left: Vec<&'a Config>,
+}
+
+impl<'a> Configuration<'a> {
+    /// Writes what the file can have without pulumi.
+    fn new(session: &Session<'a>) -> Result<Self, Failure> {
+        let Session { spec, pulumi, .. } = session;
+        let mut file = SettingsFile::new(&pulumi.dir, &spec.stack, &pulumi.environment);
+        let left = file.as_mut().map_or_else(|| Ok(spec.config.iter().collect()), |file| file.write(&spec.config));
+        Ok(Self { file, left: left.map_err(Failure::unknown)? })
+    }
+
+    /// Encrypts what is left, if the runner can; returns whether nothing is left then.
+    fn encrypt(&mut self, pulumi: &Pulumi<'_>) -> Result<bool, Failure> {
+        let (Some(file), Some(passphrase)) = (&mut self.file, passphrase::of(&pulumi.environment, &pulumi.dir)) else {
+            return Ok(false);
+        };
+        file.write_secrets(&self.left, &passphrase).map_err(Failure::unknown)
     }
 }
 
@@ -503,6 +607,15 @@ fn is_whole(output: &Value) -> bool {
         }
     }
     !is_special(output) && !has_text(output, &|text| text.contains(MASKED))
+}
+
+/// Returns whether an event marks an output, or a part of it, as secret.
+fn has_secret(output: &Value) -> bool {
+    match output {
+        Value::Object(fields) => fields.get(SIGNATURE).is_some_and(|mark| mark == SECRET) || fields.values().any(has_secret),
+        Value::Array(values) => values.iter().any(has_secret),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+    }
 }
 
 /// Returns whether a string anywhere in a value is such a text.
@@ -545,7 +658,6 @@ fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
 mod tests {
     use std::{os::unix::fs::PermissionsExt, process::Command};
 
-    use driftless_contract::reason;
     use serde_json::json;
 
     use super::*;

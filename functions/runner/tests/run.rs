@@ -26,8 +26,74 @@ async fn an_up_runs_all_its_steps_and_tells_its_outputs() {
     let result = aws.result();
     assert_eq!(result.verdict, Verdict::Succeeded {});
     assert_eq!(result.outputs.unwrap()["n"].value, 1);
-    let steps = ["install", "login", "stack select", "config set-all", "up", "stack output", "stack output"];
+    let steps = ["install", "stack select", "config set-all", "up", "stack output", "stack output"];
     assert_eq!(aws.calls(), steps);
+}
+
+/// The environment of a run whose backend is a bucket.
+fn bucket() -> Env {
+    Env { name: "PULUMI_BACKEND_URL".into(), value: "s3://state".into(), secret: false, below_identity: false }
+}
+
+#[tokio::test]
+async fn stack_that_an_earlier_run_left_is_updated_by_one_process() {
+    let aws = Aws::new("known");
+    fs::write(aws.dir.join("events"), stack_outputs(r#"{"n":2}"#)).unwrap();
+    aws.launch(|spec| (spec.resources, spec.env) = (Some(3), vec![bucket()]));
+    aws.run().await.unwrap();
+    assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+    assert_eq!(aws.calls(), ["install", "up"]);
+    assert_eq!(fs::read_to_string(aws.dir.join("share/source/Pulumi.dev.yaml")).unwrap(), "config:\n  \"p:k\": \"v\"\n");
+    let workspaces = fs::read_dir(aws.dir.join("home/workspaces")).unwrap();
+    let selected: Vec<String> = workspaces.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert_eq!(selected, [r#"{"stack":"dev"}"#]);
+}
+
+#[tokio::test]
+async fn stack_that_was_removed_since_the_last_run_is_created_or_missed() {
+    let (create, missing) = (&["install", "up", "stack select", "up"][..], &["install", "destroy", "stack select"][..]);
+    for (operation, calls) in [(Operation::Up, create), (Operation::Destroy, missing)] {
+        let aws = Aws::new(&format!("removed-{}", operation.as_str()));
+        fs::write(aws.dir.join("gone"), "").unwrap();
+        fs::write(aws.dir.join("outputs"), "{}").unwrap();
+        aws.launch(|spec| {
+            (spec.operation, spec.create, spec.resources) = (operation, operation == Operation::Up, Some(3));
+            spec.env = vec![bucket()];
+        });
+        aws.run().await.unwrap();
+        let found: Vec<String> = aws.calls().into_iter().filter(|call| call != "stack output").collect();
+        assert_eq!(found, calls);
+        if operation == Operation::Up {
+            assert_eq!(aws.result().verdict, Verdict::Succeeded {});
+        } else {
+            let (phase, _, message) = aws.failure();
+            assert!(
+                phase == Phase::Init && message.starts_with("the backend has no stack \"dev\"; nothing was destroyed"),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn login_names_what_is_wrong_with_the_backend() {
+    for (resources, call) in [(None, "stack select"), (Some(3), "up")] {
+        let aws = Aws::new(&format!("denied-{}", call.replace(' ', "-")));
+        fs::write(aws.dir.join("denied"), "").unwrap();
+        aws.launch(|spec| (spec.resources, spec.env) = (resources, vec![bucket()]));
+        aws.run().await.unwrap();
+        let failure = (Phase::Init, "InvalidAccessToken".to_owned(), "error: could not log in: invalid access token".to_owned());
+        assert_eq!(aws.failure(), failure);
+        assert_eq!(aws.calls(), ["install", call, "login"]);
+    }
+    // Of a backend that is there, the operation has the words.
+    let aws = Aws::new("not-denied");
+    fs::write(aws.dir.join("starves"), "up").unwrap();
+    aws.launch(|spec| (spec.resources, spec.env) = (Some(3), vec![bucket()]));
+    aws.run().await.unwrap();
+    let (phase, _, message) = aws.failure();
+    assert!(phase == Phase::Run && message.contains("error: the plugin is gone"), "{message}");
+    assert_eq!(aws.calls(), ["install", "up", "login"]);
 }
 
 #[tokio::test]
@@ -41,19 +107,22 @@ async fn outputs_that_cannot_be_kept_are_left_out_of_the_result() {
     assert_eq!(result.outputs.unwrap().into_keys().collect::<Vec<_>>(), ["n"]);
 }
 
+/// The event of a stack with these outputs.
+fn stack_outputs(outputs: &str) -> String {
+    format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"pulumi:pulumi:Stack","new":{{"outputs":{outputs}}}}}}}}}"#) + "\n"
+}
+
 #[tokio::test]
 async fn outputs_without_a_secret_are_those_of_the_events() {
-    let end = |outputs: &str| {
-        format!(r#"{{"resOutputsEvent":{{"metadata":{{"type":"pulumi:pulumi:Stack","new":{{"outputs":{outputs}}}}}}}}}"#) + "\n"
-    };
     let secret = r#"{"n":{"4dabf18193072939515e22adb298388d":"1b47061264138c4ac30d75fd1eb44270","ciphertext":"[secret]"}}"#;
-    for (name, outputs, asked, expected) in [("outputs-plain", r#"{"n":2}"#, 0, 2), ("outputs-secret", secret, 2, 1)] {
+    for (name, outputs, asked, expected) in [("outputs-plain", r#"{"n":2}"#, 0, 2), ("outputs-secret", secret, 1, 1)] {
         let aws = Aws::new(name);
-        fs::write(aws.dir.join("events"), end(outputs)).unwrap();
+        fs::write(aws.dir.join("events"), stack_outputs(outputs)).unwrap();
         aws.launch(|_| {});
         aws.run().await.unwrap();
         assert_eq!(aws.calls().iter().filter(|call| *call == "stack output").count(), asked, "{name}");
-        assert_eq!(aws.result().outputs.unwrap()["n"].value, expected, "{name}");
+        let output = aws.result().outputs.unwrap().remove("n").unwrap();
+        assert_eq!((output.value, output.secret), (expected.into(), asked > 0), "{name}");
     }
 }
 
@@ -217,13 +286,9 @@ async fn a_stop_while_the_identity_or_the_tree_is_awaited_is_told() {
 
 #[tokio::test]
 async fn a_stop_in_any_call_interrupts_it_and_begins_no_other() {
-    for (call, phase) in [
-        ("install", Phase::Install),
-        ("login", Phase::Init),
-        ("stack select", Phase::Init),
-        ("config set-all", Phase::Init),
-        ("up", Phase::Run),
-    ] {
+    for (call, phase) in
+        [("install", Phase::Install), ("stack select", Phase::Init), ("config set-all", Phase::Init), ("up", Phase::Run)]
+    {
         let aws = Aws::new(&format!("stop-{}", call.replace(' ', "-")));
         aws.launch(|_| {});
         aws.stop_in(call).await;
@@ -300,7 +365,7 @@ async fn destroy_of_a_missing_stack_succeeds_only_where_it_may_be_missing() {
             }
             Verdict::Aborted { .. } => panic!("{verdict:?}"),
         }
-        assert_eq!(aws.calls(), ["install", "login", "stack select"]);
+        assert_eq!(aws.calls(), ["install", "stack select"]);
     }
 }
 
@@ -416,7 +481,7 @@ async fn destroy_of_a_missing_stack_succeeds_if_a_dead_run_was_removing_it() {
             spec.stale_lock = stale_lock;
         });
         aws.run().await.unwrap();
-        assert_eq!(aws.calls(), ["install", "login", "stack select"], "{name}: no stack is created");
+        assert_eq!(aws.calls(), ["install", "stack select"], "{name}: no stack is created");
         if succeeds {
             assert_eq!(aws.result().verdict, Verdict::Succeeded {}, "{name}");
         } else {
@@ -488,7 +553,7 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
     aws.run().await.unwrap();
     let (_, _, message) = aws.failure();
     assert_eq!(message, "only a refresh can look for drift; the Update's type is \"up\"");
-    assert_eq!(aws.calls(), ["install", "login"]);
+    assert_eq!(aws.calls(), ["install"]);
 }
 
 /// What a dead run has left.

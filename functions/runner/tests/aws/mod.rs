@@ -34,9 +34,14 @@ for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac
 [ -z "$log" ] || cat "$DIR/events" > "$log"
 [ "$call" != "config set" ] || cat >> "$DIR/input"
 [ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
-[ "$call" != "stack select" ] || [ ! -e "$DIR/gone" ] || case "$*" in
-  *--create*) ;;
-  *) echo "error: no stack named 'dev' found" >&2; exit 255 ;;
+[ ! -e "$DIR/gone" ] || case "$*" in
+  *--create*) rm "$DIR/gone" ;;
+  *--stack=*) echo "error: no stack named 'dev' found" >&2; exit 255 ;;
+esac
+[ ! -e "$DIR/denied" ] || case "$call" in
+  install) ;;
+  login) echo "error: could not log in: invalid access token" >&2; exit 1 ;;
+  *) echo "error: denied" >&2; exit 1 ;;
 esac
 [ "$call" != "$(cat "$DIR/starves")" ] || { echo "oom_kill 4" > "$DIR/vmstat"; echo "error: the plugin is gone" >&2; exit 255; }
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
@@ -114,6 +119,7 @@ impl Aws {
                 variable("PATH", &format!("{}:/usr/bin:/bin", dir.join("bin").display())),
                 variable("DIR", &dir.display().to_string()),
                 variable("HOME", "/tmp"),
+                variable("PULUMI_HOME", &dir.join("home").display().to_string()),
             ],
             share: dir.join("share"),
             secrets: dir.join("secrets"),
