@@ -14,6 +14,7 @@ mod failure;
 mod files;
 mod hydrate;
 mod identity;
+mod install;
 mod lock;
 mod log;
 mod mask;

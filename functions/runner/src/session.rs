@@ -1,5 +1,8 @@
 //! The run itself, step by step.
 
+mod outputs;
+mod stack;
+
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -12,13 +15,13 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Config, Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
-    RunSource, RunSpec, VERSION, reason, to_json,
+    Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
+    RunSource, RunSpec, VERSION, to_json,
 };
-use futures::future::{pending, try_join};
+use futures::future::pending;
 use jiff::Timestamp;
 use rustix::io::Errno;
-use serde_json::{Map, Value};
+use stack::Configuration;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -33,31 +36,17 @@ use crate::{
     files,
     hydrate::{HydrateError, hydrate},
     identity::ProgramIdentity,
-    lock,
+    install, lock,
     log::Log,
     mask::Mask,
-    passphrase,
     pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
     selection,
-    settings::SettingsFile,
     stop::{self, Stop, stopped},
 };
 
 /// How often the engine's events are looked at.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
-
-/// What pulumi's outputs show for a value that was not computed, because of `--target`.
-const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
-
-/// What events show instead of a secret.
-const MASKED: &str = "[secret]";
-
-/// The key that marks a value as none of JSON's: a secret, an asset, an archive, a reference to a resource.
-const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
-
-/// The mark of a secret.
-const SECRET: &str = "1b47061264138c4ac30d75fd1eb44270";
 
 /// How far the run is, for those who watch it.
 pub(crate) struct Gauge {
@@ -222,7 +211,9 @@ impl<'a> Session<'a> {
         // Without its source a project has no dependencies to install, and its runtime's options are not known.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
-            self.call(&Call::new(["install"], None)).await?;
+            if self.needs_install().await {
+                self.call(&Call::new(["install"], None)).await?;
+            }
         }
 
         self.gauge.phase.set(Phase::Init);
@@ -252,32 +243,21 @@ impl<'a> Session<'a> {
         if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
     }
 
-    /// Selects the stack; `false` if there is none and a destroy has nothing to do.
-    async fn select(&self) -> Result<bool, Failure> {
-        let Err(failure) = self.call(&arguments::select(self.spec)).await else { return Ok(true) };
-        if !failure.is_of_no_stack() {
-            return Err(self.of_login(failure).await);
+    /// Returns whether `pulumi install` may have something to do that the operation needs.
+    async fn needs_install(&self) -> bool {
+        let Pulumi { dir, environment, .. } = &self.pulumi;
+        if install::has_all(dir, environment) {
+            return false;
         }
-        if self.spec.operation != Operation::Destroy {
-            return Err(failure);
+        let runs_program = self.spec.run_program || matches!(self.spec.operation, Operation::Up | Operation::Preview);
+        if runs_program || self.spec.resources.is_none() || !install::may_leave_out(dir, environment) {
+            return true;
         }
-        if let Some(why) = arguments::may_be_missing(self.spec) {
-            self.log.say(&format!("driftless: the backend has no such stack, and nothing is destroyed: {why}"));
-            return Ok(false);
-        }
-        Err(failure.of_destroy(&self.spec.stack))
-    }
-
-    /// Returns why a call failed that needs a backend: pulumi names the backend and what is wrong with it where it logs in, which each
-    /// call does by itself while nothing is wrong.
-    async fn of_login(&self, failure: Failure) -> Failure {
-        if failure.reason == reason::UPDATE_CONFLICT || self.check_stop().is_err() {
-            return failure;
-        }
-        // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud.
-        let Err(login) = self.call(&Call::new(["login"], None)).await else { return failure };
-        self.gauge.phase.set(Phase::Init);
-        login
+        // The state has it all, but for resources that the program itself provides.
+        let export = Call::new(["stack", "export"], Some(&self.spec.stack));
+        let state = self.pulumi.ask(&export).await;
+        let is_needed = !matches!(state, Ok((true, state, _)) if !install::has_dynamic(&state));
+        is_needed || !install::leave_out(dir)
     }
 
     /// Configures the stack, carries out the operation, and reads the outputs.
@@ -503,76 +483,6 @@ impl<'a> Session<'a> {
         let planned = started.max(self.spec.resources.unwrap_or(0));
         self.gauge.steps.replace(Steps { planned, started, done, failed, current });
     }
-
-    /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
-    /// given and the program passed on, unless the Stack says that the output is none. `seen` are those that the events have; pulumi is
-    /// asked for values that they do not have whole.
-    async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
-        let (masked, clear) = match seen {
-            Some(outputs) if outputs.values().all(is_whole) => (outputs.clone(), outputs),
-            Some(outputs) => {
-                let clear = self.stack_output(Some("--show-secrets")).await?;
-                // The events mark what is secret.
-                let masked = if clear.keys().eq(outputs.keys()) {
-                    clear
-                        .iter()
-                        .filter(|(name, _)| !has_secret(&outputs[*name]))
-                        .map(|(name, value)| (name.clone(), value.clone()))
-                        .collect()
-                } else {
-                    self.stack_output(None).await?
-                };
-                (masked, clear)
-            }
-            None => try_join(self.stack_output(None), self.stack_output(Some("--show-secrets"))).await?,
-        };
-        let known = clear.into_iter().filter(|(_, value)| !has_text(value, &|text| text == UNKNOWN));
-        Ok(known
-            .map(|(name, value)| {
-                let is_allowed = self.spec.not_secret.contains(&name);
-                let secret = masked.get(&name) != Some(&value) || !is_allowed && self.pulumi.mask.is_told_by(&value);
-                (name, OutputValue { value, secret })
-            })
-            .collect())
-    }
-
-    async fn stack_output(&self, flag: Option<&str>) -> Result<Map<String, Value>, Failure> {
-        let call = Call::new(["stack", "output", "--json"].into_iter().chain(flag), Some(&self.spec.stack));
-        let unread = |words: &str| format!("the update succeeded, but its outputs cannot be read: {words}");
-        let (success, answer, words) = self.pulumi.ask(&call).await.map_err(|error| match &*self.pulumi.stop.borrow() {
-            Some(stop) => Failure { reason: stop.why.reason, message: unread(&format!("{}: {error}", stop.why.message)) },
-            None => not_run(error),
-        })?;
-        if !success {
-            return Err(Failure::unknown(unread(&words)));
-        }
-        let unreadable = |_| Failure::unknown("the update succeeded, but its outputs are not JSON");
-        serde_json::from_slice(&answer).map_err(unreadable)
-    }
-}
-
-/// The configuration of a run: what its settings file has, and what pulumi has to set.
-struct Configuration<'a> {
-    file: Option<SettingsFile>,
-    left: Vec<&'a Config>,
-}
-
-impl<'a> Configuration<'a> {
-    /// Writes what the file can have without pulumi.
-    fn new(session: &Session<'a>) -> Result<Self, Failure> {
-        let Session { spec, pulumi, .. } = session;
-        let mut file = SettingsFile::new(&pulumi.dir, &spec.stack, &pulumi.environment);
-        let left = file.as_mut().map_or_else(|| Ok(spec.config.iter().collect()), |file| file.write(&spec.config));
-        Ok(Self { file, left: left.map_err(Failure::unknown)? })
-    }
-
-    /// Encrypts what is left, if the runner can; returns whether nothing is left then.
-    fn encrypt(&mut self, pulumi: &Pulumi<'_>) -> Result<bool, Failure> {
-        let (Some(file), Some(passphrase)) = (&mut self.file, passphrase::of(&pulumi.environment, &pulumi.dir)) else {
-            return Ok(false);
-        };
-        file.write_secrets(&self.left, &passphrase).map_err(Failure::unknown)
-    }
 }
 
 /// Returns how many processes the kernel has killed for want of memory since it started; 0 if it does not say.
@@ -595,37 +505,6 @@ fn not_run(error: io::Error) -> Failure {
         ));
     }
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
-}
-
-/// Returns whether an event has all of an output: neither a secret, nor an asset, whose text pulumi leaves out.
-fn is_whole(output: &Value) -> bool {
-    fn is_special(value: &Value) -> bool {
-        match value {
-            Value::Object(fields) => fields.contains_key(SIGNATURE) || fields.values().any(is_special),
-            Value::Array(values) => values.iter().any(is_special),
-            _ => false,
-        }
-    }
-    !is_special(output) && !has_text(output, &|text| text.contains(MASKED))
-}
-
-/// Returns whether an event marks an output, or a part of it, as secret.
-fn has_secret(output: &Value) -> bool {
-    match output {
-        Value::Object(fields) => fields.get(SIGNATURE).is_some_and(|mark| mark == SECRET) || fields.values().any(has_secret),
-        Value::Array(values) => values.iter().any(has_secret),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
-    }
-}
-
-/// Returns whether a string anywhere in a value is such a text.
-fn has_text(value: &Value, is_such: &impl Fn(&str) -> bool) -> bool {
-    match value {
-        Value::String(text) => is_such(text),
-        Value::Array(values) => values.iter().any(|value| has_text(value, is_such)),
-        Value::Object(fields) => fields.values().any(|value| has_text(value, is_such)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// Makes a project without a program. It must not be deployed: what is not in a program is deleted.
@@ -658,7 +537,7 @@ fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
 mod tests {
     use std::{os::unix::fs::PermissionsExt, process::Command};
 
-    use serde_json::json;
+    use driftless_contract::reason;
 
     use super::*;
 
@@ -714,22 +593,5 @@ mod tests {
         let failure = not_run(Command::new(&pulumi).spawn().unwrap_err());
         assert_eq!(failure.reason, reason::UNKNOWN);
         assert!(failure.message.ends_with("; is it in the image, and on its PATH?"), "{}", failure.message);
-    }
-
-    #[test]
-    fn an_output_that_was_not_computed_is_seen_at_any_depth() {
-        let has_unknown = |value: &Value| has_text(value, &|text| text == UNKNOWN);
-        assert!(has_unknown(&json!({ "a": [1, { "b": UNKNOWN }] })));
-        assert!(!has_unknown(&json!({ "a": [1, { "b": "known" }, null] })));
-    }
-
-    #[test]
-    fn events_have_outputs_without_secrets_and_assets_alone() {
-        let secret = json!({ SIGNATURE: "1b47061264138c4ac30d75fd1eb44270", "ciphertext": MASKED });
-        let asset = json!({ SIGNATURE: "c44067f5952c0a294b673a41bacd8c17", "text": "<contents elided>" });
-        for value in [secret, asset, json!({ "a": [{ SIGNATURE: "" }] }), json!(["https://user:[secret]@host"])] {
-            assert!(!is_whole(&value), "{value}");
-        }
-        assert!(is_whole(&json!({ "a": [1, { "b": "known" }, null] })));
     }
 }

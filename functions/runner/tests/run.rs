@@ -50,8 +50,38 @@ async fn stack_that_an_earlier_run_left_is_updated_by_one_process() {
 }
 
 #[tokio::test]
+async fn nothing_is_installed_that_the_operation_does_not_need() {
+    let state = |kind: &str| format!(r#"{{"deployment":{{"resources":[{{"type":"{kind}"}}]}}}}"#);
+    let (node, python) = ("name: p\nruntime: nodejs\n", "name: p\nruntime:\n  name: python\n  options: { virtualenv: venv }\n");
+    let (pet, dynamic) = (state("random:index/randomPet:RandomPet"), state("pulumi-nodejs:dynamic:Resource"));
+    for (name, project, operation, state, run_program, calls) in [
+        ("yaml", "name: p\nruntime: yaml\n", Operation::Up, "", false, &["up"][..]),
+        ("up", node, Operation::Up, "", false, &["install", "up"]),
+        ("destroy", node, Operation::Destroy, &*pet, false, &["stack export", "destroy"]),
+        ("refresh", python, Operation::Refresh, &pet, false, &["stack export", "refresh"]),
+        ("dynamic", node, Operation::Refresh, &dynamic, false, &["stack export", "install", "refresh"]),
+        ("program", node, Operation::Destroy, &pet, true, &["install", "destroy"]),
+    ] {
+        let aws = Aws::new(&format!("needs-{name}"));
+        for (file, text) in [("project", project), ("state", state), ("events", &stack_outputs("{}"))] {
+            fs::write(aws.dir.join(file), text).unwrap();
+        }
+        aws.launch(|spec| {
+            (spec.operation, spec.run_program, spec.resources) = (operation, run_program, Some(3));
+            spec.env = vec![bucket()];
+        });
+        aws.run().await.unwrap();
+        assert_eq!(aws.result().verdict, Verdict::Succeeded {}, "{name}");
+        assert_eq!(aws.calls(), calls, "{name}");
+        let is_left = fs::read_to_string(aws.dir.join("share/source/Pulumi.yaml")).unwrap() == project;
+        assert_eq!(is_left, name != "refresh", "{name}");
+    }
+}
+
+#[tokio::test]
 async fn stack_that_was_removed_since_the_last_run_is_created_or_missed() {
-    let (create, missing) = (&["install", "up", "stack select", "up"][..], &["install", "destroy", "stack select"][..]);
+    let (create, missing) =
+        (&["install", "up", "stack select", "up"][..], &["stack export", "install", "destroy", "stack select"][..]);
     for (operation, calls) in [(Operation::Up, create), (Operation::Destroy, missing)] {
         let aws = Aws::new(&format!("removed-{}", operation.as_str()));
         fs::write(aws.dir.join("gone"), "").unwrap();
@@ -230,7 +260,7 @@ async fn bucket_that_fails_the_runner_is_no_failure_of_the_program() {
 
 #[tokio::test]
 async fn pulumi_sees_no_tree_but_the_one_of_its_run() {
-    let (manifest, pack) = stored(&[("Pulumi.yaml", "name: q\nruntime: yaml\n")]);
+    let (manifest, pack) = stored(&[("Pulumi.yaml", "name: q\nruntime: nodejs\n")]);
     for (name, manifest, words) in [
         ("other-manifest", Some(manifest.to_bytes()), "the tree is not the one that this run is for"),
         ("other-pack", None, "the file \"Pulumi.yaml\": "),

@@ -50,6 +50,7 @@ if [ "$call" = "$(cat "$DIR/hang")" ]; then
   while [ -e "$DIR/hang" ]; do echo "$call" >> "$DIR/rounds"; sleep 0.02; done
 fi
 [ "$call" != up ] || cat "$DIR/says"
+[ "$call" != "stack export" ] || cat "$DIR/state"
 [ "$call" != "stack output" ] || case "$*" in
   *--show-secrets*) cat "$DIR/outputs" ;;
   *) cat "$DIR/masked" 2> /dev/null || cat "$DIR/outputs" ;;
@@ -94,10 +95,11 @@ impl Aws {
         let script = dir.join("bin/pulumi");
         fs::write(&script, PULUMI).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        for file in ["hang", "dies", "starves", "events", "says"] {
+        for file in ["hang", "dies", "starves", "events", "says", "state"] {
             fs::write(dir.join(file), "").unwrap();
         }
         fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
+        fs::write(dir.join("project"), "name: p\nruntime: nodejs\n").unwrap();
         let served = Arc::<Mutex<Served>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -134,9 +136,10 @@ impl Aws {
         self.served.lock().unwrap().objects.insert(format!("{TASK}{name}"), content);
     }
 
-    /// Gives the task an `up` of a small tree.
+    /// Gives the task an `up` of a tree with nothing but its project.
     pub fn launch(&self, change: impl FnOnce(&mut RunSpec)) {
-        let (manifest, pack) = stored(&[("Pulumi.yaml", "name: p\nruntime: yaml\n")]);
+        let project = fs::read_to_string(self.dir.join("project")).unwrap();
+        let (manifest, pack) = stored(&[("Pulumi.yaml", &project)]);
         let manifest = manifest.to_bytes();
         let mut spec = spec(Digest::sha256(&manifest).hex());
         change(&mut spec);
