@@ -44,8 +44,8 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         name: String::new(),
     };
     let current = core.status.current_update.as_ref().map(|current| current.name.as_str());
-    let run = run(ports, cluster, &core, current).await?;
-    let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref()).await?;
+    let run = run(ports, cluster, &core, current, now).await?;
+    let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref(), now).await?;
     let (source, tree, inputs) = match core.spec.sources.as_slice() {
         // A run that is under way needs nothing of its source.
         [one] if !matches!(run, RunState::Live(..)) => {
@@ -139,6 +139,7 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     cluster: &str,
     stack: &CoreStack,
     name: Option<&str>,
+    now: Timestamp,
 ) -> Result<RunState, Error> {
     let Some(name) = name else { return Ok(RunState::None) };
     let system_namespace = ports.settings.system_namespace;
@@ -159,7 +160,7 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     let key = keys::run(cluster, &update.uid().unwrap_or_default()).outcome();
     let Some(outcome) = ports.objects.read(&key).await? else {
         let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
-        return Ok(RunState::Live(run, waiting));
+        return Ok(RunState::Live(run, update.facts(system_namespace, now), waiting));
     };
     let (succeeded, reason, message) = match outcome.verdict {
         Verdict::Succeeded {} => (true, String::new(), String::new()),

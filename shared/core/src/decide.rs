@@ -2,13 +2,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{
     CurrentUpdate, DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, NewTree, NewUpdate,
-    Operation, Plan, Project, Readiness, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync,
+    Operation, Plan, Project, Readiness, Run, RunState, Snapshot, SourceRef, Stack, StackReason, StackSpec, StackStatus, Sync,
     TreeState, Why, Workspace, check_name, drift,
     finalize::{Finalize, finalize},
     is_synced,
     names::update_name,
     observe, paths, prerequisites,
     retry::{self, Retry},
+    run::UpdateFacts,
     source::{self, Resolved, SOURCE_RETRY_SECONDS},
     synced::go_duration,
     validate, workspace,
@@ -87,8 +88,8 @@ impl<'a> Look<'a> {
                 *drift =
                     DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
             }
-            RunState::Live(run, _) => {
-                self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
+            RunState::Live(run, update, _) => {
+                self.effects.extend(launch(&self.snapshot.stack, run, update));
             }
             RunState::Ended(run, outcome) => {
                 let (after, event) = drift::observe_check(drift, run, outcome, self.now);
@@ -117,7 +118,7 @@ impl<'a> Look<'a> {
                 let message = format!("Update {name:?} was not made for this Stack, or cannot be read; delete it");
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
-            RunState::Live(run, waiting) => {
+            RunState::Live(run, update, waiting) => {
                 // The Update's own words: another look may have created it from an older or a newer spec than this one's.
                 self.stack.status.current_update = Some(CurrentUpdate {
                     name: run.name.clone(),
@@ -125,7 +126,7 @@ impl<'a> Look<'a> {
                     reconcile_request: run.reconcile_request.clone(),
                     commit: run.commit.clone(),
                 });
-                self.effects.push(Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() });
+                self.effects.extend(launch(&self.snapshot.stack, run, update));
                 Some(waiting.clone().unwrap_or_else(|| Readiness::processing("stack is being processed")))
             }
             RunState::Ended(run, outcome) => {
@@ -458,6 +459,11 @@ impl<'a> Look<'a> {
         })));
         Readiness::processing("stack is being processed")
     }
+}
+
+/// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created the Update has sent the first one.
+fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
+    update.wants_launch(run, stack).then(|| Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() })
 }
 
 /// The Events that tell what of a spec is ignored, what of it costs much, and that its state is lost.

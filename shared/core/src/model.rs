@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Drift, DriftSettings, Readiness, StackStatus};
+use crate::{Drift, DriftSettings, Readiness, StackStatus, run::UpdateFacts};
 
 /// Everything that is true of a Stack as far as a decision needs it, read in one look.
 #[derive(Clone, Debug, PartialEq)]
@@ -343,8 +343,8 @@ pub enum RunState {
     Missing,
     /// There is an object of that name which is not this Stack's, or cannot be read.
     Foreign,
-    /// It is running, or waits and makes the Stack wait like this.
-    Live(Run, Option<Readiness>),
+    /// It has no outcome. What its Update says of itself, and how the Stack waits if it waits.
+    Live(Run, UpdateFacts, Option<Readiness>),
     /// Its outcome is recorded.
     Ended(Run, RunOutcome),
 }

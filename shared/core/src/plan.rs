@@ -24,7 +24,7 @@ pub enum Effect {
     Run(Box<NewUpdate>),
     /// Create the Update that looks for drift, if it is not there, and tell the launcher to look at it.
     CheckDrift(Box<NewUpdate>),
-    /// Tell the launcher to look at the current Update, or at the one that looks for drift.
+    /// Tell the launcher to look at the current Update, or at the one that looks for drift, because the Stack changed.
     Launch {
         /// The Update's namespace.
         namespace: String,

@@ -2,7 +2,10 @@
 
 mod support;
 
-use driftless_core::{run::WaitReason, *};
+use driftless_core::{
+    run::{UpdateFacts, WaitReason},
+    *,
+};
 use jiff::SignedDuration;
 use support::*;
 
@@ -104,11 +107,11 @@ fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
 }
 
 #[test]
-fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
+fn live_run_is_left_alone_and_launched_again_after_a_change() {
     let mut stack = stack();
     stack.generation = 2;
     let mut snapshot = snapshot(stack);
-    snapshot.run = RunState::Live(run(Operation::Up), None);
+    snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
     let plan = plan(&snapshot);
     assert_eq!(plan.effects, [Effect::Launch { namespace: "team".into(), update: "shop-111".into() }]);
     let current = plan.status.current_update.clone().unwrap();
@@ -118,11 +121,17 @@ fn a_live_run_is_left_alone_and_the_launcher_is_told_again() {
         "what the Update says, not what the Stack is by now"
     );
     assert_eq!(condition(&plan), "Reconciling/StackProcessing: stack is being processed");
-    snapshot.run =
-        RunState::Live(run(Operation::Up), Some(Readiness::waiting(Some(WaitReason::InputNotFound), "Secret \"db\" is missing")));
+    snapshot.run = RunState::Live(
+        run(Operation::Up),
+        UpdateFacts::default(),
+        Some(Readiness::waiting(Some(WaitReason::InputNotFound), "Secret \"db\" is missing")),
+    );
     assert_eq!(condition(&support::plan(&snapshot)), "Reconciling/StackProcessing: Secret \"db\" is missing");
-    snapshot.run =
-        RunState::Live(run(Operation::Up), Some(Readiness::waiting(Some(WaitReason::SpecInvalid), "ECS refuses the image")));
+    snapshot.run = RunState::Live(
+        run(Operation::Up),
+        UpdateFacts::default(),
+        Some(Readiness::waiting(Some(WaitReason::SpecInvalid), "ECS refuses the image")),
+    );
     assert_eq!(condition(&support::plan(&snapshot)), "Stalled/SpecInvalid: ECS refuses the image");
 }
 

@@ -2,7 +2,7 @@
 
 mod support;
 
-use driftless_core::*;
+use driftless_core::{run::UpdateFacts, *};
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -101,7 +101,7 @@ fn a_workspace_goes_when_nothing_is_to_be_run_if_that_is_asked_for() {
 fn a_deletion_waits_for_a_run_even_if_nothing_is_to_be_destroyed() {
     let mut snapshot = snapshot(stack());
     snapshot.stack.deleting = true;
-    snapshot.run = RunState::Live(run(Operation::Up), None);
+    snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
     assert_eq!(plan(&snapshot).effects, [Effect::Launch { namespace: "team".into(), update: "shop-111".into() }]);
     snapshot.run = RunState::None;
     assert_eq!(plan(&snapshot).effects, [Effect::RemoveFinalizer]);

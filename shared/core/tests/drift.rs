@@ -2,7 +2,7 @@
 
 mod support;
 
-use driftless_core::*;
+use driftless_core::{run::UpdateFacts, *};
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -78,9 +78,10 @@ fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
 
     // One is enough.
     snapshot.stack.status.drift = due.status.drift.clone();
-    snapshot.check = RunState::Live(Run { name: new.current.name.clone(), ..run(Operation::Refresh) }, None);
+    snapshot.check =
+        RunState::Live(Run { name: new.current.name.clone(), ..run(Operation::Refresh) }, UpdateFacts::default(), None);
     let again = plan(&snapshot);
-    assert_eq!(again.effects, [Effect::Launch { namespace: "team".into(), update: new.current.name.clone() }]);
+    assert_eq!(again.effects, []);
     assert_eq!(condition(&again), "Ready");
 }
 
@@ -95,7 +96,7 @@ fn no_drift_is_looked_for_where_nothing_is_or_something_is_under_way() {
         ("only previews", |snapshot| snapshot.stack.spec.preview = true),
         ("goes", |snapshot| (snapshot.stack.deleting, snapshot.stack.spec.destroy_on_finalize) = (true, true)),
         ("wants a run", |snapshot| snapshot.stack.generation = 2),
-        ("runs", |snapshot| snapshot.run = RunState::Live(run(Operation::Up), None)),
+        ("runs", |snapshot| snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None)),
     ];
     for (why, change) in cases {
         let mut snapshot = watched();

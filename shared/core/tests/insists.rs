@@ -2,7 +2,7 @@
 
 mod support;
 
-use driftless_core::*;
+use driftless_core::{run::UpdateFacts, *};
 use jiff::SignedDuration;
 use support::*;
 
@@ -59,8 +59,10 @@ fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
 
 #[test]
 fn who_asks_while_a_run_is_under_way_or_none_may_begin_is_heard_after_that() {
-    let held: [fn(&mut Snapshot); 2] =
-        [|snapshot| snapshot.run = RunState::Live(run(Operation::Up), None), |snapshot| snapshot.stack.suspended = true];
+    let held: [fn(&mut Snapshot); 2] = [
+        |snapshot| snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None),
+        |snapshot| snapshot.stack.suspended = true,
+    ];
     for hold in held {
         let mut snapshot = refused(600);
         snapshot.stack.reconcile_request = "now".into();

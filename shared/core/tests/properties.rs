@@ -4,7 +4,10 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use driftless_core::*;
+use driftless_core::{
+    run::{UpdateFacts, WaitReason},
+    *,
+};
 use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
 use support::*;
@@ -97,7 +100,7 @@ fn a_check_state() -> impl Strategy<Value = RunState> {
     prop_oneof![
         1 => Just(RunState::Missing),
         1 => Just(RunState::Foreign),
-        2 => check().prop_map(|run| RunState::Live(run, None)),
+        2 => check().prop_map(|run| RunState::Live(run, UpdateFacts::default(), None)),
         4 => (check(), any::<bool>(), any::<bool>(), any::<bool>(), option::of(a_drift())).prop_map(
             |(run, started, succeeded, interrupted, drift)| {
                 RunState::Ended(run, RunOutcome { started, interrupted, drift, ..outcome(succeeded) })
@@ -106,12 +109,21 @@ fn a_check_state() -> impl Strategy<Value = RunState> {
     ]
 }
 
+/// What an Update says of itself, which may be anybody's word.
+fn an_update() -> impl Strategy<Value = UpdateFacts> {
+    (option::of(time()), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(complete_since, finalizer, task, suspended)| {
+        let waiting = suspended.then_some(WaitReason::StackSuspended);
+        UpdateFacts { complete_since, finalizer, task, waiting, ..UpdateFacts::default() }
+    })
+}
+
 fn a_run_state() -> impl Strategy<Value = RunState> {
     prop_oneof![
         3 => Just(RunState::None),
         1 => Just(RunState::Missing),
         1 => Just(RunState::Foreign),
-        2 => (a_run(), option::of(Just(Readiness::processing("Secret")))).prop_map(|(run, waiting)| RunState::Live(run, waiting)),
+        2 => (a_run(), an_update(), option::of(Just(Readiness::processing("Secret"))))
+            .prop_map(|(run, update, waiting)| RunState::Live(run, update, waiting)),
         2 => (a_run(), any::<bool>(), any::<bool>())
             .prop_map(|(run, succeeded, conflict)| RunState::Ended(run, RunOutcome { conflict, ..outcome(succeeded) })),
     ]
@@ -221,6 +233,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
                 scope: new.tree.as_ref().and_then(|tree| tree.scope.clone()),
                 refresh: new.refresh,
             },
+            UpdateFacts::default(),
             None,
         ),
         (None, RunState::Ended(..) | RunState::Missing) => RunState::None,
@@ -228,7 +241,7 @@ fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     };
     next.check = match (&plan.status.drift.current, &snapshot.check) {
         (Some(_), RunState::Live(..)) => snapshot.check.clone(),
-        (Some(name), _) => RunState::Live(Run { name: name.clone(), ..run(Operation::Refresh) }, None),
+        (Some(name), _) => RunState::Live(Run { name: name.clone(), ..run(Operation::Refresh) }, UpdateFacts::default(), None),
         (None, _) => RunState::None,
     };
     next
@@ -289,7 +302,7 @@ fn check_beside_run(plan: &mut Plan) {
 #[test]
 fn the_checker_sees_each_rule_broken() {
     type Break = fn(&mut Snapshot, &mut Plan);
-    let breaks: [(&str, Break); 24] = [
+    let breaks: [(&str, Break); 25] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),
         ("1: two checks for drift at once", |_, plan| {
             check_beside_run(plan);
@@ -306,12 +319,19 @@ fn the_checker_sees_each_rule_broken() {
             let Some(Effect::Run(update)) = plan.effects.last_mut() else { unreachable!() };
             update.tree = None;
         }),
-        ("1: a run is created while another is under way", |snapshot, _| snapshot.run = RunState::Live(run(Operation::Up), None)),
+        ("1: a run is created while another is under way", |snapshot, _| {
+            snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None)
+        }),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),
         ("2: a run that is under way is let out of sight", |snapshot, plan| {
-            snapshot.run = RunState::Live(run(Operation::Up), None);
+            let complete = UpdateFacts { complete_since: Some(now()), ..UpdateFacts::default() };
+            snapshot.run = RunState::Live(run(Operation::Up), complete, None);
             plan.effects.clear();
+        }),
+        ("2: a run that is under way is let out of sight", |snapshot, plan| {
+            snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
+            plan.status.current_update = None;
         }),
         ("3: a run is not of the generation that was looked at", |snapshot, _| snapshot.stack.generation = 9),
         ("3: a run is created whose tree is not stored", |snapshot, _| snapshot.tree = TreeState::Absent { failure: None }),

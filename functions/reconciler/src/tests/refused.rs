@@ -8,6 +8,10 @@ fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     let world = world(Said { complete: false, outcome: false, current: true, ..RECORDED });
     let key = key("pulumi.com/v1", "Stack", "s");
     let ports = ports(&world);
+    let mut before = world.object(&key).unwrap();
+    // A change of the Stack launches its run.
+    before["metadata"]["generation"] = 2.into();
+    world.insert(before);
     let before = world.object(&key).unwrap();
     let stack: Stack = world.drive(Cluster::get(&world, "n", "s")).unwrap().unwrap().unwrap();
     let snapshot = world.drive(load::snapshot(&ports, CLUSTER, &stack, world.now())).unwrap().unwrap();

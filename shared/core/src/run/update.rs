@@ -1,6 +1,7 @@
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Need, RunFacts, UpdateFacts};
+use super::{Need, RunFacts, UpdateFacts, WaitReason};
+use crate::{Operation, Run, Stack};
 
 /// An Update that is not complete, or still has our finalizer, is hinted by the sweep when it is older than this: the message that was to
 /// start, record or release it may be lost.
@@ -57,9 +58,27 @@ impl UpdateFacts {
     /// Whether the sweep hints it. A live run is hinted at its turn only: an event tells of its end.
     #[must_use]
     pub fn is_due(&self, is_turn: bool, now: Timestamp) -> bool {
-        let is_unfinished = !self.is_complete() || self.finalizer;
         let rests = self.is_live() && !self.deleting && !is_turn;
-        is_unfinished && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
+        self.is_unfinished() && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
+    }
+
+    /// Whether a reconciliation of its Stack launches it. Its creator has launched it once, and the sweep repairs what was lost then, except of
+    /// an Update that it does not see as unfinished. Otherwise only a change of the Stack makes a difference, until a task runs, and the answer of
+    /// the fetcher, which hints the Stacks of a source.
+    #[must_use]
+    pub fn wants_launch(&self, run: &Run, stack: &Stack) -> bool {
+        let is_changed = run.generation != stack.generation
+            || run.reconcile_request != stack.reconcile_request
+            || stack.deleting && run.operation != Operation::Destroy;
+        let is_suspension_unseen = stack.suspended != (self.waiting == Some(WaitReason::StackSuspended));
+        let waits_for_tree = self.waiting == Some(WaitReason::TreeNotFound);
+        !self.is_unfinished() || !self.task && (is_changed || is_suspension_unseen || waits_for_tree)
+    }
+
+    /// The sweep hints it until its run has ended and its Stack has recorded that.
+    #[must_use]
+    pub fn is_unfinished(&self) -> bool {
+        !self.is_complete() || self.finalizer
     }
 
     /// It has a task and is not complete, by its status.
@@ -72,5 +91,48 @@ impl UpdateFacts {
     fn is_expired(&self, now: Timestamp) -> bool {
         let kept = self.complete_since.map(|since| now.duration_since(since));
         !self.finalizer && !self.deleting && kept.zip(self.ttl).is_some_and(|(kept, ttl)| kept >= ttl)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stack_launches_its_run_only_if_it_changed_or_the_sweep_does_not_see_the_update() {
+        let stack = Stack { generation: 2, ..Stack::default() };
+        let run = Run {
+            namespace: "team".into(),
+            name: "shop-111".into(),
+            generation: 2,
+            reconcile_request: String::new(),
+            commit: String::new(),
+            operation: Operation::Up,
+            scope: None,
+            refresh: false,
+        };
+        let [goes_on, waits] = [UpdateFacts { task: true, ..UpdateFacts::default() }, UpdateFacts::default()];
+        let held = UpdateFacts { waiting: Some(WaitReason::StackSuspended), ..waits };
+        let forged = UpdateFacts { complete_since: Some(Timestamp::UNIX_EPOCH), ..goes_on };
+        let edited = || Stack { generation: 3, ..stack.clone() };
+        let asked = || Stack { reconcile_request: "now".into(), ..stack.clone() };
+        let deleting = || Stack { deleting: true, ..stack.clone() };
+        let suspended = || Stack { suspended: true, ..stack.clone() };
+        for (update, stack, expected) in [
+            (waits, stack.clone(), false),
+            (waits, edited(), true),
+            (waits, asked(), true),
+            (waits, deleting(), true),
+            (waits, suspended(), true),
+            (held, suspended(), false),
+            (held, stack.clone(), true),
+            (UpdateFacts { waiting: Some(WaitReason::TreeNotFound), ..waits }, stack.clone(), true),
+            (goes_on, edited(), false),
+            (goes_on, suspended(), false),
+            (forged, stack.clone(), true),
+            (UpdateFacts { finalizer: true, ..forged }, stack.clone(), false),
+        ] {
+            assert_eq!(update.wants_launch(&run, &stack), expected, "{update:?} {stack:?}");
+        }
     }
 }
