@@ -80,6 +80,8 @@ impl Error {
 pub enum Due {
     /// The run's end is recorded. Of a run that goes on nothing more is read.
     Outcome,
+    /// The same, where a function asks for it: an event of the end may be lost, or its handling was interrupted.
+    Repair,
     /// The run's progress is shown. That calls nothing that tenants share and is not requeued, because a task writes progress as often as it
     /// likes. The next progress shows what this one missed, and the sweep finds a run whose task ended.
     Progress,
@@ -99,7 +101,7 @@ pub async fn runs<O: Objects, T: Tasks>(
         (folder, Report::Result) => Some((folder, Due::Outcome)),
     };
     let (folders, live): (Vec<_>, _) = match message {
-        RunMessage::Hint(hint) => return Ok(vec![(hint, Due::Outcome)]),
+        RunMessage::Hint(hint) => return Ok(vec![(hint, Due::Repair)]),
         RunMessage::Test => return Ok(Vec::new()),
         RunMessage::Objects(keys) => (keys.iter().filter_map(reported).collect(), None),
         RunMessage::Task { arn } => (vec![folder(&arn)], None),
@@ -147,7 +149,7 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         metrics::count_one(Metric::HopsExhausted, "recorder", &hint.update.cluster, &hint.update, now);
     }
     let done = match due {
-        Due::Outcome => look(ports, settings, hint, now).await,
+        Due::Outcome | Due::Repair => look(ports, settings, hint, due, now).await,
         Due::Progress => progress(ports, settings, hint, now).await,
     };
     match done {
@@ -170,7 +172,7 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Erro
     tracing::warn!(update = %hint.update, ?due, %error, "not done; an outcome is tried again, the next progress shows more");
     metrics::count_one(Metric::TransientFailures, "recorder", &hint.update.cluster, &hint.update, now);
     let next = match due {
-        Due::Outcome => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
+        Due::Outcome | Due::Repair => RunHint::after(hint.hops, hint.update.clone(), hint.uid.clone()),
         Due::Progress => None,
     };
     match next {
@@ -198,6 +200,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &RunHint,
+    due: Due,
     now: Timestamp,
 ) -> Result<(), Error> {
     let Some(mut run) = Run::find(ports, settings, hint, now).await? else { return Ok(()) };
@@ -248,7 +251,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 if run.facts.owner.is_none() {
                     run.read(ports, settings, Need::Owner, now).await?;
                 }
-                return Box::pin(publish::end(ports, settings, hint, run, now)).await;
+                return Box::pin(publish::end(ports, settings, hint, due, run, now)).await;
             }
             // The launcher's, or it goes on: the progress of its task shows how far it is.
             RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),

@@ -7,7 +7,7 @@ use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Error, Ports, Settings, facts::Run, give_back::give_back, log, outputs, status, tell};
+use crate::{Due, Error, Ports, Settings, facts::Run, give_back::give_back, log, outputs, status, tell};
 
 /// The result, the end of the task and its progress are messages of their own, and each may write the Update at the same time.
 const STATUS_TRIES: u32 = 3;
@@ -17,6 +17,7 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
     hint: &RunHint,
+    due: Due,
     run: Run,
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -25,7 +26,10 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(arn) = owner.and_then(|owner| owner.task) {
         ports.tasks.stop(&arn, "run is recorded").await?;
     }
-    publish(ports, settings, hint, update, &outcome, task.as_ref().map(|task| (task, result)), now).await?;
+    let published = publish(ports, settings, hint, update, &outcome, task.as_ref().map(|task| (task, result)), now).await?;
+    if let Some(update) = published {
+        hand_over(ports, settings, hint, due, update).await?;
+    }
     // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
     if let Some(task) = &task {
         ports.objects.delete(&task.run()).await?;
@@ -33,7 +37,7 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     Ok(())
 }
 
-/// Makes an outcome known and gives back what the run held. Every step may be done again.
+/// Makes an outcome known and gives back what the run held. Every step may be done again. Returns the Update, complete, if it is there.
 pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -42,7 +46,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     outcome: &Outcome,
     task: Option<(&TaskFolder, Option<Vec<u8>>)>,
     now: Timestamp,
-) -> Result<(), Error> {
+) -> Result<Option<Update>, Error> {
     let (task, result) = task.unzip();
     let secret = match (&update, task) {
         (Some(update), Some(task)) => outputs::store(ports, update, outcome, task, result.flatten(), now).await?,
@@ -52,7 +56,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     if let Some(task) = task {
         tidy(ports, task).await?;
     }
-    let Some(mut update) = update else { return Ok(()) };
+    let Some(mut update) = update else { return Ok(None) };
     // After the claim is free: no other run waits for a log.
     let log = match task {
         Some(task) => log::finish(ports, settings, &update, task, now).await?,
@@ -85,16 +89,27 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
             Err(KubernetesError::Conflict { .. }) if tries > 0 => {
                 let key = &outcome.run.update;
                 let found = ports.cluster.get::<Update>(&key.namespace, &key.name).await?;
-                let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(()) };
+                let Some(found) = found.filter(|found| found.uid() == update.uid()) else { return Ok(None) };
                 update = found;
             }
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(Some(update))
+}
+
+/// Has the Stack of a complete Update reconciled, or releases an Update without a Stack.
+async fn hand_over<C: Cluster, O, Q: Queues, T>(
+    ports: &Ports<'_, C, O, Q, T>,
+    settings: &Settings,
+    hint: &RunHint,
+    due: Due,
+    mut update: Update,
+) -> Result<(), Error> {
     if let Some(StackReference { name, namespace, .. }) = update.stack(&settings.system_namespace) {
-        let stack = ObjectKey { namespace, ..outcome.run.update.sibling("pulumi.com/v1", "Stack", &name) };
-        // A hint is a repair: the Stack may name another Update by now. The reconciliation of this one releases it, and hints the Stack.
-        let object = if hint.hops > 0 { hint.update.clone() } else { stack };
+        let stack = ObjectKey { namespace, ..hint.update.sibling("pulumi.com/v1", "Stack", &name) };
+        // After an interruption, the Stack may name another Update. A reconciliation of this one releases it and hints the Stack.
+        let object = if due == Due::Repair { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
         // No Stack has to learn of it.
