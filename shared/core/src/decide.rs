@@ -45,6 +45,8 @@ struct Look<'a> {
     stack: Stack,
     effects: Vec<Effect>,
     booked: Option<Timestamp>,
+    /// A hint comes before the booked time, and the sweep after it.
+    is_answered: bool,
     now: Timestamp,
 }
 
@@ -55,7 +57,7 @@ impl<'a> Look<'a> {
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
-        Self { snapshot, stack, effects, booked: None, now }
+        Self { snapshot, stack, effects, booked: None, is_answered: false, now }
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
@@ -64,7 +66,7 @@ impl<'a> Look<'a> {
         self.booked =
             self.booked.map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
         // A look that was booked at that time is on its way; one in the past was answered by this look.
-        let look_at = self.booked.filter(|at| before.next_look != Some(*at) || *at <= self.now);
+        let look_at = self.booked.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
         let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };
         Plan { status, effects: self.effects, look_at }
     }
@@ -287,12 +289,12 @@ impl<'a> Look<'a> {
         let before = &self.snapshot.stack.status;
         // Somebody asks for it: a wrong credential may have been mended, which nobody tells of.
         let insisted = before.observed_reconcile_request != self.stack.reconcile_request;
-        let (readiness, ask, next_look) = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
-        if ask {
+        let fetch = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
+        if fetch.ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }
-        self.booked = next_look;
-        readiness
+        (self.booked, self.is_answered) = (fetch.next_look, fetch.is_asked);
+        fetch.readiness
     }
 
     /// Whether a run is wanted at a revision. One that just ended has read its inputs as they are.

@@ -9,7 +9,8 @@ pub struct Plan {
     pub status: StackStatus,
     /// What is to be done, in this order. Each may be repeated without harm; a crash between two is repaired by the next look.
     pub effects: Vec<Effect>,
-    /// A look to book. The same time as in `status.next_look` when that changed, else `None`: it is booked already.
+    /// A look to book. The same time as in `status.next_look` when that changed, else `None`: it is booked already, or the answer of the
+    /// fetcher comes before it.
     pub look_at: Option<Timestamp>,
 }
 

@@ -87,8 +87,19 @@ pub(crate) fn is_stale(polled: Option<Timestamp>, now: Timestamp) -> bool {
     polled.is_some_and(|at| now.duration_since(at) > SignedDuration::from_secs(FRESH_SECONDS))
 }
 
-/// What to do about a tree that is not stored: the condition, whether to ask for it now, and when to look again. Who insists is not
-/// kept waiting for the next try.
+/// What to do about a tree that is not stored.
+pub(crate) struct Fetch {
+    pub(crate) readiness: Readiness,
+    /// Request the fetch now.
+    pub(crate) ask: bool,
+    /// When the next try is due, or the answer is overdue.
+    pub(crate) next_look: Option<Timestamp>,
+    /// The fetch was requested. The fetcher hints the source when it answers, so that no requeue is needed: if a message is lost, the sweep
+    /// finds the answer overdue.
+    pub(crate) is_asked: bool,
+}
+
+/// Decides about a tree that is not stored. Who insists is not kept waiting for the next try.
 pub(crate) fn fetch(
     source: &SourceRef,
     subject: &str,
@@ -96,14 +107,15 @@ pub(crate) fn fetch(
     before: &StackStatus,
     insisted: bool,
     now: Timestamp,
-) -> (Readiness, bool, Option<Timestamp>) {
+) -> Fetch {
     let after = |from: Timestamp, seconds: i64| from + SignedDuration::from_secs(seconds);
     let named = named(source);
     let TreeState::Absent { failure: Some(failure) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
         // If this very thing was asked for, the answer is on its way until the look that was booked for it.
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
-        return (readiness, asked.is_none(), asked.or(Some(after(now, SOURCE_RETRY_SECONDS))));
+        let next_look = asked.or(Some(after(now, SOURCE_RETRY_SECONDS)));
+        return Fetch { readiness, ask: asked.is_none(), next_look, is_asked: true };
     };
     let again_at = |insisted, now| {
         let (due, words) = fetch_again(failure, insisted, now);
@@ -119,12 +131,12 @@ pub(crate) fn fetch(
         && before.readiness.as_ref() == Some(&asked)
         && look.duration_since(failure.at) >= SignedDuration::from_secs(SOURCE_RETRY_SECONDS)
     {
-        return (asked, look <= now, Some(if look > now { look } else { after(now, SOURCE_RETRY_SECONDS) }));
+        let next_look = Some(if look > now { look } else { after(now, SOURCE_RETRY_SECONDS) });
+        return Fetch { readiness: asked, ask: look <= now, next_look, is_asked: true };
     }
-    match due {
-        Some(due) if due <= now => (readiness, true, Some(after(now, SOURCE_RETRY_SECONDS))),
-        due => (readiness, false, due),
-    }
+    let ask = due.is_some_and(|due| due <= now);
+    let next_look = if ask { Some(after(now, SOURCE_RETRY_SECONDS)) } else { due };
+    Fetch { readiness, ask, next_look, is_asked: ask }
 }
 
 /// When a fetch that failed is tried again, `None` if not before the source changes, and why it failed, with that, in words. Who insists

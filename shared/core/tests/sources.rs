@@ -3,7 +3,7 @@
 mod support;
 
 use driftless_core::*;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
@@ -36,6 +36,7 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
         (condition(&first).as_str(), first.effects.as_slice()),
         ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
     );
+    assert_eq!((first.status.next_look, first.look_at), (Some(now() + SignedDuration::from_secs(30)), None));
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
@@ -52,15 +53,17 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
         failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
     };
     let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
-    for (tree, next, effects, look) in [
-        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25)),
-        (failure(false, 31), "trying again", 1, Some(30)),
-        (failure(true, 99), "not tried again until the source changes", 0, None),
+    for (tree, next, effects, next_look, look) in [
+        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25), Some(25)),
+        // The fetcher answers, or the sweep finds the answer overdue.
+        (failure(false, 31), "trying again", 1, Some(30), None),
+        (failure(true, 99), "not tried again until the source changes", 0, None, None),
     ] {
         snapshot.tree = tree;
         let plan = plan(&snapshot);
         assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
-        assert_eq!(plan.look_at.map(|at| at.duration_since(now()).as_secs()), look);
+        let seconds = |at: Option<Timestamp>| at.map(|at| at.duration_since(now()).as_secs());
+        assert_eq!((seconds(plan.status.next_look), seconds(plan.look_at)), (next_look, look));
     }
     snapshot.stack.reconcile_request = "now".into();
     for terminal in [false, true] {
