@@ -71,10 +71,14 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     is_check: bool,
     now: Timestamp,
 ) -> Result<bool, Stop> {
-    let Some(lease) = ports.cluster.get::<Lease>(namespace, &run.claim).await? else { return Ok(false) };
-    let uid = lease.spec.and_then(|spec| spec.holder_identity);
+    let Some(mut lease) = ports.cluster.get::<Lease>(namespace, &run.claim).await? else { return Ok(false) };
+    let uid = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
     if uid.as_ref() == Some(&run.uid) {
         return Ok(true);
+    }
+    if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
+        // The recorder looks for those that wait only then. After a conflict, another holder may have it.
+        ports.cluster.replace(&lease).await?;
     }
     let annotations = lease.metadata.annotations.unwrap_or_default();
     let gives_way = !is_check && annotations.contains_key(names::DRIFT_CHECK);

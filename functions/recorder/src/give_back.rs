@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, iter};
 
-use driftless_api::Update;
+use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues};
 use driftless_contract::{LaunchHint, ObjectKey, Outcome, Resources, RunHint, RunId, VERSION, Verdict, keys};
 use driftless_core::{Operation, run::WaitReason};
@@ -23,7 +23,7 @@ const CALLED: usize = 2;
 /// What pulumi did to resources that are there afterwards.
 const LEFT: [&str; 7] = ["same", "create", "update", "replace", "import", "read", "refresh"];
 
-/// Others change the admissions at the same time.
+/// Others change the Leases at the same time.
 const TRIES: u32 = 4;
 
 /// Gives the claim and the place among the runs back. May be done again.
@@ -53,7 +53,7 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
 }
 
 /// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find. One that changed nothing may not
-/// have looked for a lock, and does not count what it left. `false` if the claim is not held.
+/// have looked for a lock, and does not count what it left. Returns whether another run waits for the claim.
 async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -70,11 +70,19 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
         let left = Resources { version: VERSION, count: u32::try_from(count).unwrap_or(u32::MAX) };
         ports.objects.write(&keys::resources(&update.cluster, claim), &left).await?;
     }
-    let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
     let held = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref()) == Some(uid);
-    let Some(lease) = lease.filter(held) else { return Ok(false) };
-    ports.cluster.delete(&lease).await?;
-    Ok(true)
+    let mut tries = TRIES;
+    loop {
+        let lease = ports.cluster.get::<Lease>(&settings.system_namespace, claim).await?;
+        let Some(lease) = lease.filter(held) else { return Ok(false) };
+        tries -= 1;
+        match ports.cluster.delete(&lease).await {
+            Ok(()) => return Ok(lease.annotations().contains_key(names::WAITED)),
+            // Another run begins to wait for it.
+            Err(KubernetesError::Conflict { .. }) if tries > 0 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Those that wait for a claim of the namespace that a run counts for: destroys first, then the oldest. Whether it is this very claim

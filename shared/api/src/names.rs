@@ -64,6 +64,9 @@ pub const NOT_SECRET: &str = "driftless.dev/not-secret";
 /// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
 pub const UPDATE: &str = "driftless.dev/update";
 
+/// Annotation of a claim's Lease, with the value `true`: another run waits for the claim.
+pub const WAITED: &str = "driftless.dev/waited";
+
 /// Annotation of an outputs Secret: the names of the outputs that are secret, as a sorted JSON array.
 pub const SECRET_OUTPUTS: &str = "pulumi.com/secrets";
 

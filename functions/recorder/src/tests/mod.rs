@@ -472,10 +472,13 @@ fn a_status_that_lies_is_put_right() {
 #[test]
 fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
     let world = world(&of_stack(), &json!({}));
-    let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "namespace": SYSTEM, "name": CLAIM },
-        "spec": { "holderIdentity": "uid" },
-    });
+    let lease = |annotations: Value| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "namespace": SYSTEM, "name": CLAIM, "annotations": annotations },
+            "spec": { "holderIdentity": "uid" },
+        })
+    };
     let waits = |namespace: &str, name: &str, operation: &str, reason: &str, created: u32| {
         world.insert(json!({
             "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "spec": { "type": operation },
@@ -492,7 +495,10 @@ fn who_waits_for_a_claim_is_told_when_one_is_given_back() {
     report(&world, &succeeded(&world));
     look(&world);
     assert_eq!(launches(&world), Vec::<String>::new(), "it held no claim");
-    world.insert(lease);
+    world.insert(lease(json!({})));
+    look(&world);
+    assert_eq!(launches(&world), Vec::<String>::new(), "no launch has asked for it");
+    world.insert(lease(json!({ names::WAITED: "true" })));
     look(&world);
     let told = ["driftless/terminating", "n/destroy", "n/older", "n/younger"];
     assert_eq!(launches(&world), told);
