@@ -22,15 +22,17 @@ const RELEASE_SECONDS: u16 = 15;
 /// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
 const CHAIN_SECONDS: u16 = 5;
 
-/// Carries a plan out, unless it breaks a rule of core. What another look changed meanwhile ends this one: another is booked.
+/// Carries a plan out, unless it breaks a rule of core. What another look changed meanwhile ends this one: another is booked. `loaded` is
+/// what the plan was decided from, with the Updates of the Stack.
 pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
     stack: Stack,
-    snapshot: &Snapshot,
+    loaded: (&Snapshot, Vec<Update>),
     plan: Plan,
     now: Timestamp,
 ) -> Result<(), Error> {
+    let (snapshot, updates) = loaded;
     let rules = violations(snapshot, &plan);
     let plan = if rules.is_empty() {
         plan
@@ -49,7 +51,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
             book(ports, hint, delay).await?;
         }
     }
-    match effects(ports, hint, stack, snapshot, &plan, now).await {
+    match effects(ports, hint, stack, (snapshot, updates), &plan, now).await {
         Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
             tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");
             book(ports, hint, LOOK_AGAIN_SECONDS).await
@@ -70,7 +72,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
     mut stack: Stack,
-    snapshot: &Snapshot,
+    (snapshot, mut updates): (&Snapshot, Vec<Update>),
     plan: &Plan,
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -105,7 +107,10 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
             Effect::CompareInputs => launch(ports, hint, hint.object.clone()).await?,
             Effect::WakeDependents => wake_dependents(ports, hint).await?,
             Effect::ReclaimWorkspace => reclaim(ports, &stack, now).await?,
-            Effect::ReleaseUpdate { namespace, update } => release(ports, hint, namespace, update).await?,
+            Effect::ReleaseUpdate { namespace, update } => {
+                let read = updates.extract_if(.., |read| read.name_any() == *update).next();
+                release(ports, hint, namespace, update, read).await?;
+            }
             Effect::RequestReconcile { stack: name, request } => request_reconcile(ports, hint, &stack, name, request).await?,
             Effect::Event { event_type, reason, note, revision } => {
                 ports.cluster.event(&stack, *event_type, *reason, note, revision.as_deref(), now).await;
@@ -227,18 +232,27 @@ pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
+/// Takes our finalizer off an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
 async fn release<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
     namespace: &str,
     name: &str,
+    read: Option<Update>,
 ) -> Result<(), Error> {
+    let is_conflict = |done: &Result<(), Error>| matches!(done, Err(Error::Kubernetes(KubernetesError::Conflict { .. })));
+    if let Some(update) = read.filter(Update::is_complete) {
+        let done = take_finalizer(ports, update).await;
+        if !is_conflict(&done) {
+            return done;
+        }
+    }
     match ports.cluster.get::<Update>(namespace, name).await? {
-        Some(update) if update.is_complete() => match take_finalizer(ports, update).await {
-            // It changed, or another reconciliation was faster. Otherwise the sweep finds its finalizer.
-            Err(Error::Kubernetes(KubernetesError::Conflict { .. })) => Ok(()),
-            done => done,
-        },
+        Some(update) if update.is_complete() => {
+            let done = take_finalizer(ports, update).await;
+            // Another reconciliation was faster. Otherwise the sweep finds its finalizer.
+            if is_conflict(&done) { Ok(()) } else { done }
+        }
         // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases it.
         Some(_) => match hint.next(update_key(&hint.object, namespace, name)) {
             Some(next) => Ok(ports.queues.hint(&next, RELEASE_SECONDS).await?),

@@ -159,7 +159,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     // Kubernetes keeps times in whole seconds: what is written has to be what is read back.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let snapshot = load::snapshot(ports, &hint.object.cluster, &stack, now).await?;
+    let (snapshot, updates) = load::load(ports, &hint.object.cluster, &stack, now).await?;
     let plan = decide(&snapshot, now);
     debug_assert_eq!(violations(&snapshot, &plan), Vec::<String>::new(), "{}", hint.object);
     tracing::info!(
@@ -169,7 +169,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
         look_at = ?plan.look_at.map(|at| at.to_string()),
         "looked"
     );
-    carry_out::carry_out(ports, hint, stack, &snapshot, plan, now).await
+    carry_out::carry_out(ports, hint, stack, (&snapshot, updates), plan, now).await
 }
 
 /// Reconciles the Stack that a field selector chooses for a source. Several Stacks get a hint each, so that none waits for another.

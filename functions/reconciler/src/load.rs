@@ -32,6 +32,16 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     stack: &Stack,
     now: Timestamp,
 ) -> Result<Snapshot, Error> {
+    Ok(load(ports, cluster, stack, now).await?.0)
+}
+
+/// The same with the Updates of the Stack that were read for it.
+pub(crate) async fn load<C: Cluster, O: Objects, Q: Queues>(
+    ports: &Ports<'_, C, O, Q>,
+    cluster: &str,
+    stack: &Stack,
+    now: Timestamp,
+) -> Result<(Snapshot, Vec<Update>), Error> {
     let mut core = CoreStack::from(stack);
     core.spec.default_resync_seconds = ports.settings.resync_seconds;
     core.spec.min_resync_seconds = ports.settings.min_resync_seconds;
@@ -44,8 +54,9 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         name: String::new(),
     };
     let current = core.status.current_update.as_ref().map(|current| current.name.as_str());
-    let run = run(ports, cluster, &core, current, now).await?;
-    let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref(), now).await?;
+    let mut updates = Vec::new();
+    let run = run(ports, cluster, &core, current, &mut updates, now).await?;
+    let check = self::run(ports, cluster, &core, core.status.drift.current.as_deref(), &mut updates, now).await?;
     let (source, tree, inputs) = match core.spec.sources.as_slice() {
         // A run that is under way needs nothing of its source.
         [one] if !matches!(run, RunState::Live(..)) => {
@@ -61,7 +72,7 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
         count if idle || count > MAX_PREREQUISITES => Default::default(),
         _ => prerequisites(ports, &core, now).await?,
     };
-    Ok(Snapshot { stack: core, source, tree, run, check, prerequisites, requires, inputs })
+    Ok((Snapshot { stack: core, source, tree, run, check, prerequisites, requires, inputs }, updates))
 }
 
 /// The Stacks that a Stack requires, and if it waits for one of them, which Stacks those require, and so on.
@@ -139,6 +150,7 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     cluster: &str,
     stack: &CoreStack,
     name: Option<&str>,
+    updates: &mut Vec<Update>,
     now: Timestamp,
 ) -> Result<RunState, Error> {
     let Some(name) = name else { return Ok(RunState::None) };
@@ -158,10 +170,11 @@ async fn run<C: Cluster, O: Objects, Q: Queues>(
     };
     // What the Update's status says of it is for people. What happened is in the bucket.
     let key = keys::run(cluster, &update.uid().unwrap_or_default()).outcome();
-    let Some(outcome) = ports.objects.read(&key).await? else {
-        let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
-        return Ok(RunState::Live(run, update.facts(system_namespace, now), waiting));
-    };
+    let outcome = ports.objects.read(&key).await?;
+    let facts = update.facts(system_namespace, now);
+    let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
+    updates.push(update);
+    let Some(outcome) = outcome else { return Ok(RunState::Live(run, facts, waiting)) };
     let (succeeded, reason, message) = match outcome.verdict {
         Verdict::Succeeded {} => (true, String::new(), String::new()),
         Verdict::Failed { reason, message, .. } => (false, reason, message),

@@ -21,7 +21,7 @@ fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
 
     let hint = Hint::new(key.clone());
     let (done, metrics) =
-        written(|| world.drive(carry_out::carry_out(&ports, &hint, stack, &snapshot, plan, world.now())).unwrap());
+        written(|| world.drive(carry_out::carry_out(&ports, &hint, stack, (&snapshot, Vec::new()), plan, world.now())).unwrap());
     done.unwrap();
     assert_eq!(metrics.len(), 1);
     assert_eq!((&metrics[0]["RefusedPlans"], &metrics[0]["object"]), (&json!(1.0), &json!(key.to_string())));
