@@ -1,8 +1,8 @@
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -77,11 +77,13 @@ struct Seen {
     /// Requests without an answer since the last answer. An API server that has never answered this client is one request from
     /// [`UNANSWERED`]; a connection that timed out before it was there is as many.
     unanswered: AtomicU32,
+    /// The answers of [`Cluster::watch_label`], by namespace.
+    labels: Mutex<HashMap<String, Option<Option<String>>>>,
 }
 
 impl Default for Seen {
     fn default() -> Self {
-        Self { refused: AtomicBool::new(false), unanswered: AtomicU32::new(UNANSWERED - 1) }
+        Self { refused: AtomicBool::new(false), unanswered: AtomicU32::new(UNANSWERED - 1), labels: Mutex::default() }
     }
 }
 
@@ -127,6 +129,11 @@ impl Client {
     /// Whether the API server accepts no connection, or answers no request.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.seen.unanswered.load(Ordering::Relaxed) >= UNANSWERED
+    }
+
+    /// Forgets the labels of namespaces, so that each is read again.
+    pub(crate) fn forget_labels(&self) {
+        self.seen.labels.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The client below, for what the port does not have.
@@ -295,13 +302,22 @@ impl Cluster for Client {
         if !is_name(namespace) {
             return Ok(None);
         }
+        let labels = || self.seen.labels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(label) = labels().get(namespace) {
+            return Ok(label.clone());
+        }
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
-        self.again(async || {
+        let found = self.again(async || {
             let got = namespaces.get_metadata_opt(namespace).await;
             got.map_err(|error| failure(format!("get Namespace {namespace}"), error))
-        })
-        .await
-        .map(|found| found.map(|found| found.labels().get(WATCH).cloned()))
+        });
+        let label = found.await?.map(|found| found.labels().get(WATCH).cloned());
+        labels().insert(namespace.to_owned(), label.clone());
+        Ok(label)
+    }
+
+    fn forget_label(&self, namespace: &str) {
+        self.seen.labels.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
     }
 
     async fn watch_labels(&self) -> Result<BTreeMap<String, String>> {

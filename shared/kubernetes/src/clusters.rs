@@ -12,6 +12,9 @@ use crate::{Client, Error, Result, kubeconfig::Entry};
 /// is counted on for 14 of its 15. It is also how long a kubeconfig that was replaced goes on to be used.
 const KEPT: SignedDuration = SignedDuration::from_mins(9);
 
+/// How long an instance keeps the labels of namespaces. A reconciliation that began before a label changed may act for longer than that.
+pub const LABELS_KEPT: SignedDuration = SignedDuration::from_secs(15);
+
 /// How long an instance asks nothing of a cluster that does not answer. Shorter than the time between two sweeps, so that each sweep
 /// tries.
 const AWAY: SignedDuration = SignedDuration::from_secs(45);
@@ -31,6 +34,8 @@ struct Kept {
     made: Timestamp,
     /// When it was last handed out.
     used: Timestamp,
+    /// Since when it keeps the labels of namespaces.
+    labels: Timestamp,
 }
 
 /// Whether a kept client can be used.
@@ -68,10 +73,14 @@ impl<K: Keyring> Clusters<K> {
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
         // Held while connecting, so that messages that are handled concurrently share one client and one read of the secret.
         let mut clients = self.clients.lock().await;
-        if let Some(Kept { client, made, used }) = clients.get_mut(cluster) {
+        if let Some(Kept { client, made, used, labels }) = clients.get_mut(cluster) {
             match Standing::of(*made, *used, client.is_refused(), client.is_unreachable(), now) {
                 Standing::Usable => {
                     *used = now;
+                    if now >= *labels + LABELS_KEPT {
+                        client.forget_labels();
+                        *labels = now;
+                    }
                     return Ok(client.clone());
                 }
                 Standing::AwayUntil(time) => {
@@ -82,7 +91,7 @@ impl<K: Keyring> Clusters<K> {
             }
         }
         let client = self.connect(cluster, now).await?;
-        clients.insert(cluster.into(), Kept { client: client.clone(), made: now, used: now });
+        clients.insert(cluster.into(), Kept { client: client.clone(), made: now, used: now, labels: now });
         Ok(client)
     }
 
@@ -219,6 +228,28 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let error = clusters(&asked).get("plain", at(0)).await.err().unwrap();
         assert!(error.is_transient());
         assert_eq!(error.to_string(), "connect to cluster \"plain\": read: throttled");
+    }
+
+    #[tokio::test]
+    async fn label_of_a_namespace_is_read_once_in_15_seconds() {
+        let api_server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let asked = Asked { server: api_server.local_addr().unwrap().to_string(), ..Asked::default() };
+        let answering = tokio::spawn(async move {
+            for watch in ["true", "false"] {
+                let (mut stream, _) = api_server.accept().await.unwrap();
+                let _request = stream.read(&mut [0; 4096]).await.unwrap();
+                let body = format!(r#"{{"metadata":{{"name":"n","labels":{{"driftless.dev/watch":"{watch}"}}}}}}"#);
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                let text = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(text.as_bytes()).await.unwrap();
+            }
+        });
+        let clusters = clusters(&asked);
+        for (seconds, label) in [(0, "true"), (14, "true"), (15, "false"), (29, "false")] {
+            let client = clusters.get("plain", at(0) + SignedDuration::from_secs(seconds)).await.unwrap();
+            assert_eq!(client.watch_label("n").await.unwrap(), Some(Some(label.to_owned())), "after {seconds} s");
+        }
+        answering.await.unwrap();
     }
 
     #[test]

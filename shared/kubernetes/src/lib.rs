@@ -11,7 +11,7 @@ mod watch;
 use std::{collections::BTreeMap, fmt, future::Future};
 
 pub use client::Client;
-pub use clusters::Clusters;
+pub use clusters::{Clusters, LABELS_KEPT};
 use driftless_contract::ObjectKey;
 pub use driftless_core::{EventReason, EventType};
 use jiff::Timestamp;
@@ -159,6 +159,8 @@ pub trait Cluster {
     ) -> impl Future<Output = Result<Page<K>>>;
     /// What the label [`WATCH`] of a Namespace says, if it has one; `None` if there is no such Namespace.
     fn watch_label(&self, namespace: &str) -> impl Future<Output = Result<Option<Option<String>>>>;
+    /// Has the next [`Cluster::watch_label`] of a namespace read the label, if an implementation keeps it.
+    fn forget_label(&self, _namespace: &str) {}
     /// What it says on all Namespaces that have it, by their names.
     fn watch_labels(&self) -> impl Future<Output = Result<BTreeMap<String, String>>>;
     /// Creates an object; [`Error::Conflict`] if it is there.

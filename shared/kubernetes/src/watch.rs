@@ -17,7 +17,8 @@ pub struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Whether a namespace is ours, as it is labelled now. In one that is gone there is nothing that could be another's.
+    /// Whether a namespace is ours, as it is labelled now or was [`crate::LABELS_KEPT`] ago. One that was not is asked for again: nothing
+    /// else repeats a hint that is dropped. In one that is gone there is nothing that could be another's.
     ///
     /// # Errors
     /// Those of the call.
@@ -26,7 +27,11 @@ impl Watch<'_> {
             return Ok(true);
         }
         let label = cluster.watch_label(namespace).await?;
-        Ok(label.is_none_or(|label| self.namespaces.is_ours(label.as_deref())))
+        let is_ours = label.is_none_or(|label| self.namespaces.is_ours(label.as_deref()));
+        if !is_ours {
+            cluster.forget_label(namespace);
+        }
+        Ok(is_ours)
     }
 
     /// The same for a namespace that is there, by the labels of all: for who looks through a whole cluster.

@@ -100,6 +100,8 @@ pub(super) struct Ledger {
     pub(super) tokens_live: Option<SignedDuration>,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
+    /// What functions keep of the labels of namespaces, and since when.
+    pub(super) labels: HashMap<(&'static str, String), (Timestamp, Option<Option<String>>)>,
     /// The one thing that goes wrong, and whether it is a crash that is due now.
     fault: Option<Fault>,
     crashes: bool,

@@ -11,7 +11,7 @@ use std::{
 use driftless_aws::{Objects, Queues, Started, TaskPage, TaskState, Tasks};
 use driftless_contract::{FetchRequest, Hint, Launch, LaunchHint, ObjectKey, RunHint, TaskHint, keys, to_json};
 use driftless_core::{Admissions, MAX_FAILURES, TaskShape};
-use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, Object, Page};
+use driftless_kubernetes::{Cluster, Endpoint, Error as KubernetesError, EventReason, EventType, LABELS_KEPT, Object, Page};
 use driftless_testkit::{CLUSTER, Faults, World};
 use fetcher::{Artifacts, Download, Place, Refusal};
 use jiff::{SignedDuration, Timestamp};
@@ -177,7 +177,20 @@ impl Cluster for Wire {
     }
 
     async fn watch_label(&self, namespace: &str) -> driftless_kubernetes::Result<Option<Option<String>>> {
-        self.call(|| format!("label of {namespace}"), self.world.watch_label(namespace)).await
+        // As the client of an instance does it.
+        let key = (self.function, namespace.to_owned());
+        let now = self.world.now();
+        let kept = self.ledger.borrow().labels.get(&key).filter(|(read, _)| now < *read + LABELS_KEPT).cloned();
+        if let Some((_, label)) = kept {
+            return Ok(label);
+        }
+        let label = self.call(|| format!("label of {namespace}"), self.world.watch_label(namespace)).await?;
+        self.ledger.borrow_mut().labels.insert(key, (self.world.now(), label.clone()));
+        Ok(label)
+    }
+
+    fn forget_label(&self, namespace: &str) {
+        self.ledger.borrow_mut().labels.remove(&(self.function, namespace.to_owned()));
     }
 
     async fn watch_labels(&self) -> driftless_kubernetes::Result<BTreeMap<String, String>> {
