@@ -10,6 +10,7 @@
 mod backend;
 mod convert;
 pub mod crds;
+pub mod facts;
 pub mod finalizer;
 mod flux;
 mod json;

@@ -1,0 +1,274 @@
+//! Assembles the facts that a decision about a Stack is made from. The reconciler reads them with its own rights; the CLI reads what its
+//! user may, and takes the rest from the status.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    future::Future,
+};
+
+use driftless_core::{
+    FetchFailure, GitSource, Inputs, MAX_PREREQUISITES, Prerequisite, Readiness, RunOutcome, RunState, Snapshot, SourceRef,
+    SourceState, Stack as CoreStack, Sync, TreeState, has_unmet, invalid_digest, is_synced, observe, paths,
+};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use crate::{Program, Source, Stack, Update};
+
+/// A tree of which nothing is known.
+const ABSENT: TreeState = TreeState::Absent { failure: None };
+/// The number of Stacks that are read to find a cycle of prerequisites. A larger cycle waits without being named.
+const MAX_READ: usize = 200;
+
+/// An object that was asked for.
+#[derive(Clone, Debug)]
+pub enum Found<T> {
+    /// The object.
+    Object(Box<T>),
+    /// It does not exist.
+    Missing,
+    /// It exists and cannot be read, or its kind is not served. The message says why.
+    Unreadable(String),
+}
+
+/// The result of the last fetch of a source, if it was about the state that was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Fetch {
+    /// Revision and digest of what the source offers, where no object says it.
+    pub artifact: Option<(String, String)>,
+    /// When the fetch began; for a source that rests after a slow fetch, the end of its rest.
+    pub at: Timestamp,
+    /// How the fetch failed: whether the same content fails again, and the message.
+    pub failure: Option<(bool, String)>,
+    /// The number of fetches that failed in a row.
+    pub failures: u32,
+}
+
+/// Reads the facts about the Stacks of one cluster.
+pub trait Facts {
+    /// Why a fact cannot be read.
+    type Error;
+    /// The namespace of Updates whose own is terminating.
+    fn system_namespace(&self) -> &str;
+    /// A Stack.
+    fn stack(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Found<Stack>, Self::Error>>;
+    /// An Update.
+    fn update(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Found<Update>, Self::Error>>;
+    /// A Program.
+    fn program(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Found<Program>, Self::Error>>;
+    /// A Flux source of this API version and kind.
+    fn flux(
+        &self,
+        api_version: &str,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+    ) -> impl Future<Output = Result<Found<Source>, Self::Error>>;
+    /// How the run of an Update ended, if its outcome is recorded.
+    fn outcome(&self, update: &Update) -> impl Future<Output = Result<Option<RunOutcome>, Self::Error>>;
+    /// The result of the last fetch of this state of a Stack's source.
+    fn fetch(
+        &self,
+        stack: &CoreStack,
+        source: &SourceRef,
+        subject: &str,
+    ) -> impl Future<Output = Result<Option<Fetch>, Self::Error>>;
+    /// The tree of a Stack's source, if it is stored.
+    fn tree(
+        &self,
+        stack: &CoreStack,
+        source: &SourceRef,
+        digest: &str,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Option<TreeState>, Self::Error>>;
+    /// The digest of what a run of the Stack would have read from Secrets and ConfigMaps, and when.
+    fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<(String, Timestamp)>, Self::Error>>;
+}
+
+/// Reads all that a decision about a Stack depends on.
+pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> Result<Snapshot, F::Error> {
+    let current = stack.status.current_update.as_ref().map(|current| current.name.as_str());
+    let run = run(facts, &stack, current, now).await?;
+    let check = self::run(facts, &stack, stack.status.drift.current.as_deref(), now).await?;
+    let (source, tree, inputs) = match stack.spec.sources.as_slice() {
+        // A run that is under way needs nothing of its source.
+        [one] if !matches!(run, RunState::Live(..)) => {
+            let (state, tree, inputs) = source(facts, &stack, one, &run, now).await?;
+            (Some(state), tree, inputs)
+        }
+        _ => (None, ABSENT, None),
+    };
+    let idle = stack.deleting || stack.suspended || matches!(run, RunState::Live(..));
+    let (prerequisites, requires) = match stack.spec.prerequisites.len() {
+        // Nothing begins that would wait for them, or the spec is refused.
+        count if idle || count > MAX_PREREQUISITES => Default::default(),
+        _ => prerequisites(facts, &stack, now).await?,
+    };
+    Ok(Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs })
+}
+
+/// The Stacks that a Stack requires, and if it waits for one of them, which Stacks those require, and so on.
+async fn prerequisites<F: Facts>(
+    facts: &F,
+    stack: &CoreStack,
+    now: Timestamp,
+) -> Result<(Vec<Option<Prerequisite>>, BTreeMap<String, Vec<String>>), F::Error> {
+    let names = |stack: &CoreStack| -> Vec<_> {
+        stack.spec.prerequisites.iter().take(MAX_PREREQUISITES).map(|reference| reference.name.clone()).collect()
+    };
+    let mut requires: BTreeMap<_, _> = [(stack.name.clone(), names(stack))].into();
+    let mut found = Vec::new();
+    for name in names(stack) {
+        let prerequisite = required(facts, stack, &name).await?;
+        if let Some(prerequisite) = &prerequisite {
+            requires.entry(name).or_insert_with(|| names(prerequisite));
+        }
+        found.push(prerequisite.map(|CoreStack { generation, reconcile_request, status, .. }| Prerequisite {
+            generation,
+            reconcile_request,
+            last_update: status.last_update,
+        }));
+    }
+    if !has_unmet(&stack.spec.prerequisites, &found, now) {
+        return Ok((found, BTreeMap::new()));
+    }
+    let mut ahead: VecDeque<_> = requires.values().flatten().cloned().collect();
+    while let Some(name) = ahead.pop_front().filter(|_| requires.len() < MAX_READ) {
+        if requires.contains_key(&name) {
+            continue;
+        }
+        let further = required(facts, stack, &name).await?.map_or_else(Vec::new, |further| names(&further));
+        ahead.extend(further.iter().cloned());
+        requires.insert(name, further);
+    }
+    Ok((found, requires))
+}
+
+/// A Stack that another one requires. A Stack that cannot be read counts as missing, so that the other one says what it waits for.
+async fn required<F: Facts>(facts: &F, stack: &CoreStack, name: &str) -> Result<Option<CoreStack>, F::Error> {
+    Ok(match facts.stack(&stack.namespace, name).await? {
+        Found::Object(found) => Some(CoreStack::from(&*found)),
+        Found::Missing | Found::Unreadable(_) => None,
+    })
+}
+
+/// What is known of the Secrets and ConfigMaps that the last run read.
+async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Timestamp) -> Result<Option<Inputs>, F::Error> {
+    if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
+        return Ok(None);
+    }
+    if let RunState::Ended(_, RunOutcome { inputs: Some(_), .. }) = run {
+        return Ok(Some(Inputs { changed: false, read: now }));
+    }
+    let (Some(digest), Some(last)) = (&stack.status.inputs, &stack.status.last_update) else { return Ok(None) };
+    let Some(ran) = last.last_resync_time else { return Ok(None) };
+    let seen = facts.inputs(stack).await?.filter(|(_, at)| *at > ran);
+    Ok(Some(match seen {
+        Some((seen, at)) => Inputs { changed: seen != *digest, read: at },
+        None => Inputs { changed: false, read: ran },
+    }))
+}
+
+/// The state of the run of that Update.
+async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Timestamp) -> Result<RunState, F::Error> {
+    let Some(name) = name else { return Ok(RunState::None) };
+    let mut found = facts.update(&stack.namespace, name).await?;
+    if matches!(found, Found::Missing) && stack.deleting {
+        found = facts.update(facts.system_namespace(), name).await?;
+    }
+    let update = match found {
+        Found::Object(update) => update,
+        Found::Missing => return Ok(RunState::Missing),
+        Found::Unreadable(_) => return Ok(RunState::Foreign),
+    };
+    let Some(run) = update.run_of(&stack.uid, facts.system_namespace()) else {
+        // Another operator made it for this Stack: what it says of itself is no fact, and it is never run.
+        let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| owner.uid == stack.uid);
+        return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
+    };
+    Ok(match facts.outcome(&update).await? {
+        Some(outcome) => RunState::Ended(run, outcome),
+        None => {
+            let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
+            RunState::Live(run, update.facts(facts.system_namespace(), now), waiting)
+        }
+    })
+}
+
+async fn source<F: Facts>(
+    facts: &F,
+    stack: &CoreStack,
+    reference: &SourceRef,
+    run: &RunState,
+    now: Timestamp,
+) -> Result<(SourceState, TreeState, Option<Inputs>), F::Error> {
+    let (api_version, kind, name) = reference.object();
+    let state = match reference {
+        SourceRef::Program { .. } => state(facts.program(&stack.namespace, name).await?),
+        SourceRef::Flux { .. } => state(facts.flux(api_version, kind, &stack.namespace, name).await?),
+        SourceRef::Git(git) => git_state(git, facts.fetch(stack, reference, &git.fingerprint).await?),
+    };
+    let state = match state {
+        // The status of a source may be anybody's word, and a digest becomes part of a key.
+        SourceState::Artifact { digest, .. } if let Some(why) = invalid_digest("status.artifact.digest", &digest) => {
+            SourceState::Unfit { why }
+        }
+        state => state,
+    };
+    let mut known = None;
+    let subject = match (&state, reference) {
+        (SourceState::Artifact { revision, digest, .. }, _) => {
+            let after = match run {
+                RunState::Ended(run, outcome) => {
+                    let (status, _) = observe(&stack.status, run, outcome, now);
+                    CoreStack { status, ..stack.clone() }
+                }
+                RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
+            };
+            // A run that is wanted anyway reads its inputs itself.
+            let is_due = |inputs| is_synced(&after, revision, inputs, now) != Sync::Synced;
+            let is_wanted = is_due(None) && paths(stack).is_empty();
+            let inputs = if is_wanted { None } else { inputs(facts, stack, run, now).await? };
+            if !is_due(inputs) {
+                return Ok((state, ABSENT, inputs));
+            }
+            if let Some(stored) = facts.tree(stack, reference, digest, now).await? {
+                return Ok((state, stored, inputs));
+            }
+            known = inputs;
+            digest
+        }
+        (SourceState::Unknown { .. }, SourceRef::Git(git)) => &git.fingerprint,
+        (SourceState::Unknown { subject }, _) => subject,
+        (SourceState::NotFound | SourceState::NoArtifact { .. } | SourceState::Unfit { .. }, _) => {
+            return Ok((state, ABSENT, None));
+        }
+    };
+    let failure = facts.fetch(stack, reference, subject).await?.and_then(|fetch| {
+        let (terminal, message) = fetch.failure?;
+        // A commit, which no event reports, may mend what is wrong with a branch.
+        let terminal = terminal && !matches!(reference, SourceRef::Git(git) if !git.branch.is_empty());
+        Some(FetchFailure { at: fetch.at, message, terminal, failures: fetch.failures })
+    });
+    Ok((state, TreeState::Absent { failure }, known))
+}
+
+fn state<T>(found: Found<T>) -> SourceState
+where
+    for<'a> SourceState: From<&'a T>,
+{
+    match found {
+        Found::Object(object) => SourceState::from(&object),
+        Found::Missing => SourceState::NotFound,
+        Found::Unreadable(why) => SourceState::Unfit { why },
+    }
+}
+
+/// What is known of a git repository is what the fetcher recorded when it asked for it as the spec says now.
+fn git_state(git: &GitSource, fetch: Option<Fetch>) -> SourceState {
+    let polled = fetch.as_ref().filter(|_| !git.branch.is_empty()).map(|fetch| fetch.at);
+    match fetch.and_then(|fetch| fetch.artifact) {
+        Some((revision, digest)) => SourceState::Artifact { revision, digest, polled },
+        None => SourceState::Unknown { subject: if git.branch.is_empty() { &git.commit } else { &git.branch }.clone() },
+    }
+}
