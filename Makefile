@@ -73,7 +73,7 @@ lint-docs: ## The language of the docs, by the rules in .vale.
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
 	$(CRATES)
-	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
+	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
 	cargo test --package driftless-tests --locked --lib --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
 
 # Only the command line sets TEST: a variable of that name in the environment would leave tests out.
@@ -137,7 +137,7 @@ bench: tools ## The figures of the README, of the release build.
 build: tools ## The binaries that are deployed, and those that test them.
 	@echo 'build: what is deployed (cargo lambda build), then the world' >&2
 	@cargo lambda build --compiler cargo --quiet --locked $(DEPLOYED:%=--package %)
-	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor
+	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
 
 .PHONY: deploy
 deploy: ## Installs on AWS, or upgrades: docs/aws.md says with which variables.

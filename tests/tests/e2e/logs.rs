@@ -44,7 +44,7 @@ async fn read(world: &Handle, reader: &str, namespace: &str, update: &str) -> Re
 }
 
 /// What the task of an Update has printed.
-fn printed(team: &Namespace<'_>, update: &Update) -> Result<String> {
+pub fn printed(team: &Namespace<'_>, update: &Update) -> Result<String> {
     let arn = ours(update).task.context("a task")?;
     let id = arn.rsplit('/').next().unwrap_or_default();
     Ok(fs::read_to_string(Path::new(team.world.get("WORLD_LOGS")?).join(format!("{id}.log")))?)

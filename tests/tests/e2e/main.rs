@@ -7,6 +7,7 @@ mod attacks;
 mod bootstrap;
 mod canary;
 mod capacity;
+mod cli;
 mod clusters;
 mod compat;
 mod dead_cluster;

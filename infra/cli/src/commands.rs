@@ -1,0 +1,233 @@
+//! Carries a command out: reads objects, has a pure module render them, and prints the text.
+
+use std::fmt::Write as _;
+
+use clap::CommandFactory as _;
+use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
+use driftless_core::{Operation, RunState, SourceRef, SourceState, Stack as CoreStack, run::Standing};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::{
+    Error, Result,
+    arguments::{Arguments, Command, Output, RunOperation},
+    cluster::{Cluster, Target},
+    explain,
+    facts::Reader,
+    get::{self, Row},
+    log,
+    render::{Style, formatted},
+    request::{self, Request},
+    tree, view, wait,
+};
+
+/// Where a command prints, and what time it is.
+pub struct Terminal<'a> {
+    /// The name that the command was started by.
+    pub program: &'a str,
+    /// The style of the output.
+    pub style: Style,
+    /// The clock.
+    pub now: fn() -> Timestamp,
+    /// Prints output.
+    pub out: &'a mut dyn FnMut(&str),
+    /// Prints a note for a person, beside the output.
+    pub note: &'a mut dyn FnMut(&str),
+}
+
+impl Terminal<'_> {
+    fn show<T: Serialize>(&mut self, value: &T, output: Output, text: impl FnOnce(&T, Style, Timestamp) -> String) -> Result<()> {
+        let text = match output.output {
+            Some(format) => formatted(value, format)?,
+            None => text(value, self.style, (self.now)()),
+        };
+        (self.out)(&text);
+        Ok(())
+    }
+}
+
+/// Carries a command out.
+pub async fn run(arguments: Arguments, terminal: &mut Terminal<'_>) -> Result<()> {
+    if let Command::Completion { shell } = arguments.command {
+        (terminal.out)(&completion(shell, terminal.program));
+        return Ok(());
+    }
+    let connection = arguments.connection;
+    let cluster =
+        Cluster::open(connection.kubeconfig.as_deref(), connection.context.as_deref(), connection.namespace.as_deref()).await?;
+    match arguments.command {
+        Command::Get { stacks, all_namespaces, output } => get(&cluster, &stacks, all_namespaces, output, terminal).await,
+        Command::Tree { stack, last, output } => tree(&cluster, &stack, last, output, terminal).await,
+        Command::Explain { target, system_namespace, output } => {
+            let target = cluster.target(&target).await?;
+            explain(&cluster, target, &system_namespace, output, terminal).await
+        }
+        Command::Logs { target, follow } => logs(&cluster, &target, follow, terminal).await,
+        Command::Reconcile { stack, with_source, dry_run } => {
+            let request = request::reconcile(&cluster.get(&stack).await?, with_source, (terminal.now)())?;
+            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Suspend { stack, dry_run } => {
+            let request = request::suspend(&cluster.get(&stack).await?);
+            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Resume { stack, dry_run } => {
+            let request = request::resume(&cluster.get(&stack).await?)?;
+            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Cancel { target, dry_run } => {
+            let request = request::cancel(&cluster.target(&target).await?)?;
+            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Remediate { stack, always, dry_run } => {
+            let request = request::remediate(&cluster.get(&stack).await?, always)?;
+            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+        }
+        Command::Run { operation, stack, settings, wait, timeout, yes, dry_run } => {
+            if operation == RunOperation::Destroy && !yes && !dry_run.dry_run {
+                return Err(Error::failed("a destroy deletes the resources of the Stack; repeat the command with --yes"));
+            }
+            let stack: Stack = cluster.get(&stack).await?;
+            let request = request::run(&stack, Operation::from(operation), &settings)?;
+            if cluster.find::<Workspace>(&cluster.namespace, &stack.name_any()).await?.is_none() {
+                let name = stack.name_any();
+                return Err(Error::failed(format!("Stack {name:?} has no Workspace to run in; reconcile the Stack first")));
+            }
+            let created = carry_out(&cluster, &request, dry_run.dry_run, terminal).await?;
+            match created.filter(|_| wait) {
+                Some(update) => {
+                    wait::until_complete(&cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await
+                }
+                None => Ok(()),
+            }
+        }
+        Command::Wait { stack, commit, timeout, applied: _ } => {
+            let deadline = wait::Deadline::after(timeout);
+            wait::until_applied(&cluster, &stack, commit.as_deref(), deadline, &mut *terminal.note).await?;
+            let what = commit.map_or_else(|| "its spec".to_owned(), |commit| format!("commit {commit}"));
+            (terminal.out)(&format!("Stack {}/{stack} has applied {what}\n", cluster.namespace));
+            Ok(())
+        }
+        Command::Completion { .. } => Ok(()),
+    }
+}
+
+/// The completion script of a shell for a program of this name.
+#[must_use]
+pub fn completion(shell: clap_complete::Shell, program: &str) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), program, &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+async fn get(cluster: &Cluster, names: &[String], all: bool, output: Output, terminal: &mut Terminal<'_>) -> Result<()> {
+    let mut stacks: Vec<Stack> = Vec::new();
+    if names.is_empty() {
+        stacks = cluster.list(Some(&*cluster.namespace).filter(|_| !all), None).await?;
+    }
+    for name in names {
+        stacks.push(cluster.get(name).await?);
+    }
+    let rows: Vec<_> = stacks.iter().map(Row::of).collect();
+    if rows.is_empty() && output.output.is_none() {
+        let place = if all { "any namespace".to_owned() } else { format!("namespace {:?}", cluster.namespace) };
+        (terminal.note)(&format!("no Stacks in {place}"));
+        return Ok(());
+    }
+    terminal.show(&rows, output, |rows, style, now| get::render(rows, all, style, now))
+}
+
+async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, terminal: &mut Terminal<'_>) -> Result<()> {
+    let stack: Stack = cluster.get(name).await?;
+    let core = CoreStack::from(&stack);
+    let namespace = &cluster.namespace;
+    let source = match core.spec.sources.as_slice() {
+        [SourceRef::Program { name }] => {
+            let found = cluster.find::<driftless_api::Program>(namespace, name).await?;
+            Some(found.as_ref().map_or(SourceState::NotFound, SourceState::from))
+        }
+        // The user may read Stacks and not Flux's objects: the rest of the tree is shown.
+        [SourceRef::Flux { api_version, kind, name, .. }] => {
+            let found = cluster.find_dynamic(api_version, kind, namespace, name).await;
+            let state = |object: &_| SourceState::from(&Source::from_object(object));
+            found.ok().map(|found| found.as_ref().map_or(SourceState::NotFound, state))
+        }
+        _ => None,
+    };
+    let all = cluster.list::<Update>(Some(namespace), Some(&format!("spec.workspaceName={name}"))).await?;
+    let updates = view::updates_of(&stack, all);
+    let shown = &updates[..updates.len().min(last)];
+    let root = tree::of(&stack, source.as_ref(), shown, (terminal.now)());
+    terminal.show(&root, output, |root, style, _| {
+        let mut text = tree::render(root, style);
+        if updates.len() > shown.len() {
+            let _ = writeln!(text, "{} earlier Updates are not shown; see --last", updates.len() - shown.len());
+        }
+        text
+    })
+}
+
+async fn explain(
+    cluster: &Cluster,
+    target: Target,
+    system_namespace: &str,
+    output: Output,
+    terminal: &mut Terminal<'_>,
+) -> Result<()> {
+    // Kubernetes keeps times in whole seconds.
+    let now = Timestamp::from_second((terminal.now)().as_second()).unwrap_or_default();
+    let explanation = match target {
+        Target::Stack(stack) => {
+            let reader = Reader::new(cluster, system_namespace);
+            let snapshot = snapshot(&reader, CoreStack::from(&*stack), now).await?;
+            let update = match &snapshot.run {
+                RunState::Live(run, _) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
+                RunState::None | RunState::Missing | RunState::Foreign => None,
+            };
+            explain::stack(&snapshot, reader.unknown(), update.as_ref(), now)
+        }
+        Target::Update(update) => {
+            let standing = standing(cluster, &update, system_namespace).await?;
+            explain::update(&update, standing, system_namespace, now)
+        }
+    };
+    terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, now))
+}
+
+/// How an Update and its Stack stand to each other.
+async fn standing(cluster: &Cluster, update: &Update, system_namespace: &str) -> Result<Standing> {
+    let Some(reference) = update.stack(system_namespace) else { return Ok(Standing::Current) };
+    let stack: Option<Stack> = cluster.find(&reference.namespace, &reference.name).await?;
+    let Some(stack) = stack.filter(|stack| stack.uid().as_ref() == Some(&reference.uid)) else {
+        return Ok(Standing::Foreign);
+    };
+    let generation = update.spec.driftless.as_ref().and_then(|ours| ours.stack_generation);
+    let is_generation = generation == stack.metadata.generation;
+    Ok(Standing::of_stack(stack.names(&update.name_any()), stack.is_suspended(), is_generation))
+}
+
+async fn logs(cluster: &Cluster, target: &str, follow: bool, terminal: &mut Terminal<'_>) -> Result<()> {
+    let update = match cluster.target(target).await? {
+        Target::Update(update) => *update,
+        Target::Stack(stack) => {
+            let place = format!("Stack {}/{}", cluster.namespace, stack.name_any());
+            let name = log::of_stack(&stack).ok_or_else(|| Error::failed(format!("{place} has no run yet")))?;
+            let gone = format!("{place} last ran as Update {name}, which is deleted, and its log with it");
+            let found: Option<Update> = cluster.find(&cluster.namespace, &name).await?;
+            found.ok_or_else(|| Error::failed(gone))?
+        }
+    };
+    log::print(cluster, update, follow, &mut *terminal.out, &mut *terminal.note).await
+}
+
+async fn carry_out(cluster: &Cluster, request: &Request, dry_run: bool, terminal: &mut Terminal<'_>) -> Result<Option<Update>> {
+    if dry_run {
+        (terminal.out)(&request.dry_run(&cluster.namespace)?);
+        return Ok(None);
+    }
+    let created = request.carry_out(cluster).await?;
+    let name = created.as_ref().map(|update| format!(": Update {}", update.name_any())).unwrap_or_default();
+    (terminal.out)(&format!("{}{name}\n", request.done));
+    Ok(created)
+}

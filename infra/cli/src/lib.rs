@@ -1,0 +1,20 @@
+//! `kubectl driftless`: shows Stacks, explains them by the code that decides, reads logs, and requests runs. It uses the kubeconfig of its
+//! user and nothing else.
+//!
+//! [`commands`] reads and writes; [`get`], [`tree`], [`explain`] and [`request`] are pure.
+
+pub mod arguments;
+pub mod cluster;
+pub mod commands;
+mod error;
+pub mod explain;
+pub mod facts;
+pub mod get;
+pub mod log;
+pub mod render;
+pub mod request;
+pub mod tree;
+pub mod view;
+pub mod wait;
+
+pub use error::{Error, Result};

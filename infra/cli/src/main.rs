@@ -1,0 +1,46 @@
+//! The kubectl plugin `kubectl driftless`. See the library.
+
+use std::{
+    env,
+    io::{self, IsTerminal as _, Write as _},
+    path::Path,
+    process::{self, ExitCode},
+};
+
+use clap::Parser as _;
+use driftless_cli::{
+    arguments::Arguments,
+    commands::{Terminal, run},
+    render::{Style, clean},
+};
+use jiff::Timestamp;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let is_plain =
+        env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) || env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let style = Style { colour: !is_plain && io::stdout().is_terminal() };
+    let mut out = |text: &str| {
+        // The reader of a pipe, such as `head`, has enough.
+        if io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()).is_err() {
+            process::exit(0);
+        }
+    };
+    let mut note = |text: &str| eprintln!("{}", clean(text));
+    let program = env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_string_lossy().into_owned()));
+    let program = program.as_deref().unwrap_or("kubectl-driftless");
+    let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };
+    match run(arguments, &mut terminal).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", clean(&error.to_string()));
+            error.exit_code()
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]
+fn now() -> Timestamp {
+    Timestamp::now()
+}

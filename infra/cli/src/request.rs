@@ -1,0 +1,214 @@
+//! What a user asks of a Stack: the annotations and Updates that they would otherwise write by hand.
+
+use driftless_api::{Stack, Update, UpdateSpec, names};
+use driftless_core::{DriftVerdict, Operation, SourceRef, Stack as CoreStack};
+use jiff::Timestamp;
+use kube::{ResourceExt as _, core::ObjectMeta};
+use serde_json::{Value, json};
+
+use crate::{
+    Error, Result,
+    cluster::{Cluster, Target},
+    render::{Format, formatted},
+};
+
+/// The request annotation of Flux.
+const FLUX_REQUEST: &str = "reconcile.fluxcd.io/requestedAt";
+/// How long an Update by hand is kept after it completed.
+const TTL: &str = "24h";
+/// The API server appends five characters to a generated name of at most 63.
+const MAX_GENERATED: usize = 57;
+
+/// A change of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// A merge patch of an object of this API version, kind and name.
+    Patch {
+        /// API version, kind and name.
+        object: (String, String, String),
+        /// The patch.
+        patch: Value,
+    },
+    /// A new Update.
+    Create(Box<Update>),
+    /// The end of an Update.
+    Delete(String),
+}
+
+/// What is changed, and what it leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// The changes, in order.
+    pub changes: Vec<Change>,
+    /// What is said when they are made.
+    pub done: String,
+}
+
+impl Request {
+    fn of(change: Change, done: impl Into<String>) -> Self {
+        Self { changes: vec![change], done: done.into() }
+    }
+
+    /// The objects and patches that would be written, as `--dry-run` shows them.
+    pub fn dry_run(&self, namespace: &str) -> Result<String> {
+        let mut documents = Vec::new();
+        for change in &self.changes {
+            documents.push(match change {
+                Change::Patch { object: (_, kind, name), patch } => {
+                    format!("# merge patch of {kind} {namespace}/{name}\n{}", formatted(patch, Format::Yaml)?)
+                }
+                Change::Create(update) => {
+                    let mut update = (**update).clone();
+                    update.metadata.namespace = Some(namespace.to_owned());
+                    format!("# create\n{}", formatted(&update, Format::Yaml)?)
+                }
+                Change::Delete(name) => format!("# delete Update {namespace}/{name}\n"),
+            });
+        }
+        Ok(documents.join("---\n"))
+    }
+
+    /// Makes the changes. Returns the Update that was created, if one was.
+    pub async fn carry_out(&self, cluster: &Cluster) -> Result<Option<Update>> {
+        let mut created = None;
+        for change in &self.changes {
+            match change {
+                Change::Patch { object: (api_version, kind, name), patch } => {
+                    cluster.patch_dynamic(api_version, kind, name, patch).await?;
+                }
+                Change::Create(update) => created = Some(cluster.create(&**update).await?),
+                Change::Delete(name) => cluster.delete::<Update>(name).await?,
+            }
+        }
+        Ok(created)
+    }
+}
+
+fn annotate(stack: &Stack, annotation: &str, value: Option<&str>) -> Change {
+    let patch = json!({ "metadata": { "annotations": { annotation: value } } });
+    Change::Patch { object: ("pulumi.com/v1".into(), "Stack".into(), stack.name_any()), patch }
+}
+
+fn place(stack: &Stack) -> String {
+    format!("Stack {}/{}", stack.namespace().unwrap_or_default(), stack.name_any())
+}
+
+/// Asks for another run of a Stack; `with_source` asks Flux for its source first.
+pub fn reconcile(stack: &Stack, with_source: bool, now: Timestamp) -> Result<Request> {
+    let value = now.to_string();
+    let mut changes = Vec::new();
+    if with_source {
+        let core = CoreStack::from(stack);
+        let [SourceRef::Flux { api_version, kind, name, .. }] = core.spec.sources.as_slice() else {
+            return Err(Error::failed(format!("{} has no Flux source; omit --with-source", place(stack))));
+        };
+        let patch = json!({ "metadata": { "annotations": { FLUX_REQUEST: value } } });
+        changes.push(Change::Patch { object: (api_version.clone(), kind.clone(), name.clone()), patch });
+    }
+    changes.push(annotate(stack, names::RECONCILIATION_REQUEST, Some(&value)));
+    let done = if stack.is_suspended() {
+        format!("{} is requested to run again, and is suspended: no run starts before it is resumed", place(stack))
+    } else {
+        format!("{} is requested to run again", place(stack))
+    };
+    Ok(Request { changes, done })
+}
+
+/// Suspends a Stack.
+#[must_use]
+pub fn suspend(stack: &Stack) -> Request {
+    let done = format!("{} is suspended: no run starts, and a live run continues", place(stack));
+    Request::of(annotate(stack, names::SUSPEND, Some("true")), done)
+}
+
+/// Resumes a Stack.
+pub fn resume(stack: &Stack) -> Result<Request> {
+    if stack.spec.driftless.as_ref().and_then(|ours| ours.suspend) == Some(true) {
+        let place = place(stack);
+        return Err(Error::failed(format!(
+            "{place} is suspended by its spec; set spec.driftless.suspend to false in its source"
+        )));
+    }
+    Ok(Request::of(annotate(stack, names::SUSPEND, None), format!("{} is resumed", place(stack))))
+}
+
+/// Puts back the drift that the last check found, or with `always` all drift from now on.
+pub fn remediate(stack: &Stack, always: bool) -> Result<Request> {
+    let core = CoreStack::from(stack);
+    if core.drift.is_none() {
+        let remedy = format!("set the annotation {}", names::DRIFT_SCHEDULE);
+        return Err(Error::failed(format!("{} has no drift schedule, so no drift is put back; {remedy}", place(stack))));
+    }
+    if always {
+        let done = format!("{} puts back all drift that a check finds", place(stack));
+        return Ok(Request::of(annotate(stack, names::REMEDIATE, Some(names::ALWAYS)), done));
+    }
+    match (&core.status.drift.verdict, &core.status.drift.last) {
+        (Some(DriftVerdict::Found(drift)), Some(check)) => {
+            let done = format!("{} puts back what the check {check} found: {drift}", place(stack));
+            Ok(Request::of(annotate(stack, names::REMEDIATE, Some(check)), done))
+        }
+        _ => Err(Error::failed(format!("{} has no drift to put back; its condition Drifted is not True", place(stack)))),
+    }
+}
+
+/// Cancels a run: its Update is deleted, and its task is stopped.
+pub fn cancel(target: &Target) -> Result<Request> {
+    let (name, note) = match target {
+        Target::Update(update) if update.is_complete() => {
+            return Err(Error::failed(format!("Update {} has ended; nothing is canceled", update.name_any())));
+        }
+        Target::Update(update) => (update.name_any(), String::new()),
+        Target::Stack(stack) => {
+            let status = stack.status.as_ref();
+            let current = status.and_then(|status| status.current_update.as_ref()?.name.clone());
+            let name =
+                current.ok_or_else(|| Error::failed(format!("{} has no current Update; nothing is canceled", place(stack))))?;
+            let note = if stack.is_suspended() { "" } else { "; the Stack retries it unless it is suspended" };
+            (name, note.to_owned())
+        }
+    };
+    let done = format!("Update {name} is canceled: its task is told to stop{note}");
+    Ok(Request::of(Change::Delete(name), done))
+}
+
+/// The settings of a run by hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+pub struct RunSettings {
+    /// URNs of the only resources to act on.
+    #[arg(long = "target", value_name = "URN")]
+    pub targets: Vec<String>,
+    /// Include the resources that depend on --target.
+    #[arg(long)]
+    pub target_dependents: bool,
+    /// Refresh the state first.
+    #[arg(long)]
+    pub refresh: bool,
+    /// The message of the Update.
+    #[arg(long)]
+    pub message: Option<String>,
+}
+
+/// Runs an operation once in the Workspace of a Stack, with the source that the Stack ran last.
+pub fn run(stack: &Stack, operation: Operation, settings: &RunSettings) -> Result<Request> {
+    if stack.is_suspended() {
+        return Err(Error::failed(format!("{} is suspended; resume it before a run", place(stack))));
+    }
+    let spec = UpdateSpec {
+        message: Some(settings.message.clone().unwrap_or_else(|| format!("{} by kubectl driftless", operation.as_str()))),
+        operation: Some(operation.as_str().into()),
+        refresh: settings.refresh.then_some(true),
+        stack_name: Some(stack.spec.stack.clone()),
+        target: settings.targets.clone(),
+        target_dependents: settings.target_dependents.then_some(true),
+        ttl_after_completed: Some(TTL.into()),
+        workspace_name: Some(stack.name_any()),
+        ..UpdateSpec::default()
+    };
+    let mut prefix = stack.name_any();
+    prefix.truncate(MAX_GENERATED - operation.as_str().len() - 2);
+    let prefix = format!("{}-{}-", prefix.trim_end_matches(['.', '-']), operation.as_str());
+    let metadata = ObjectMeta { generate_name: Some(prefix), ..ObjectMeta::default() };
+    let update = Update { metadata, spec, status: None };
+    Ok(Request::of(Change::Create(Box::new(update)), format!("{} of {} is requested", operation.as_str(), place(stack))))
+}

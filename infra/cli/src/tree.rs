@@ -1,0 +1,132 @@
+//! `tree`: a Stack with its source, its Updates and their tasks.
+
+use driftless_api::{Stack, Update};
+use driftless_core::{SourceState, Stack as CoreStack};
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use crate::{
+    render::{Style, Tone, age, clean, short, span, time},
+    view::{self, Phase},
+};
+
+/// A line of the tree, with the lines below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Node {
+    /// The object.
+    pub object: String,
+    /// What there is to say about it.
+    pub detail: String,
+    /// What follows from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<Self>,
+    #[serde(skip)]
+    tone: Tone,
+}
+
+impl Node {
+    fn new(object: impl Into<String>, tone: Tone, detail: impl Into<String>) -> Self {
+        Self { object: object.into(), detail: detail.into(), children: Vec::new(), tone }
+    }
+}
+
+/// The tree of a Stack. `source` is `None` where the Stack names no object as its source, or the user may not read it.
+#[must_use]
+pub fn of(stack: &Stack, source: Option<&SourceState>, updates: &[Update], now: Timestamp) -> Node {
+    let core = CoreStack::from(stack);
+    let (tone, state, message) = view::state(&core);
+    let detail = if message.is_empty() { state } else { format!("{state}: {message}") };
+    let mut root = Node::new(format!("Stack {}/{}", core.namespace, core.name), tone, detail);
+    root.children.extend(core.spec.sources.iter().map(|reference| {
+        let (_, kind, name) = reference.object();
+        let object = match reference {
+            driftless_core::SourceRef::Git(git) => format!("git {}", git.repo),
+            _ => format!("{kind} {name}"),
+        };
+        let (tone, detail) = match source {
+            Some(SourceState::Artifact { revision, .. }) => (Tone::Plain, format!("offers {}", short(revision))),
+            Some(SourceState::NotFound) => (Tone::Bad, "not found".into()),
+            Some(SourceState::NoArtifact { why }) if why.is_empty() => (Tone::Bad, "has no artifact".into()),
+            Some(SourceState::NoArtifact { why }) => (Tone::Bad, format!("has no artifact: {why}")),
+            Some(SourceState::Unfit { why }) => (Tone::Bad, why.clone()),
+            Some(SourceState::Unknown { subject }) => (Tone::Busy, format!("{subject} is not fetched yet")),
+            None => (Tone::Faint, "its state cannot be read here".into()),
+        };
+        let mut node = Node::new(object, tone, detail);
+        node.children = revisions(&core, updates, now);
+        node
+    }));
+    if root.children.is_empty() {
+        root.children = revisions(&core, updates, now);
+    }
+    root
+}
+
+/// The revisions that Updates run, the newest first, each with its Updates.
+fn revisions(stack: &CoreStack, updates: &[Update], now: Timestamp) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    for update in updates {
+        let object = match view::revision(update) {
+            Some(revision) => format!("revision {}", short(revision)),
+            None => "the revision that ran last".to_owned(),
+        };
+        let node = self::update(stack, update, now);
+        match nodes.iter_mut().find(|node| node.object == object) {
+            Some(revision) => revision.children.push(node),
+            None => nodes.push(Node { children: vec![node], ..Node::new(object, Tone::Plain, "") }),
+        }
+    }
+    nodes
+}
+
+fn update(stack: &CoreStack, update: &Update, now: Timestamp) -> Node {
+    let name = update.name_any();
+    let is_current = stack.status.current_update.as_ref().is_some_and(|current| current.name == name);
+    let operation = view::operation(update);
+    let (started, ended) = view::times(update);
+    let ours = view::ours(update);
+    let since = |at: Option<Timestamp>| at.map_or_else(|| "?".into(), |at| age(at, now));
+    let took = ours.duration.clone().or_else(|| Some(span(ended?.duration_since(started?)))).unwrap_or_else(|| "0s".into());
+    let summary = ours.summary.clone().map(|summary| format!(", {summary}")).unwrap_or_default();
+    let (tone, outcome) = match view::phase(update) {
+        Phase::Waiting(reason, _) if reason.is_empty() => (Tone::Busy, "is to start".to_owned()),
+        Phase::Waiting(reason, message) => (Tone::Busy, format!("waits: {reason}: {message}")),
+        Phase::Running => (Tone::Busy, format!("runs since {}{summary}", since(started))),
+        Phase::Succeeded => (Tone::Good, format!("succeeded in {took}, {} ago{summary}", since(ended))),
+        Phase::Failed(reason) => (Tone::Bad, format!("failed ({reason}) after {took}, {} ago{summary}", since(ended))),
+    };
+    let current = if is_current { ", current" } else { "" };
+    let mut node = Node::new(format!("Update {name}"), tone, format!("{operation}{current}, {outcome}"));
+    if let Some(task) = &ours.task {
+        let id = task.rsplit('/').next().unwrap_or(task);
+        let started = started.map(|at| format!("started {}", time(at))).unwrap_or_default();
+        let ended = ended.map(|at| format!(", ended {}", time(at))).unwrap_or_default();
+        node.children.push(Node::new(format!("task {id}"), Tone::Plain, format!("{started}{ended}")));
+    }
+    node
+}
+
+/// The tree as text.
+#[must_use]
+pub fn render(root: &Node, style: Style) -> String {
+    let mut text = line(root, style);
+    branches(root, "", style, &mut text);
+    text
+}
+
+fn branches(node: &Node, indent: &str, style: Style, text: &mut String) {
+    let last = node.children.len().saturating_sub(1);
+    for (index, child) in node.children.iter().enumerate() {
+        let (branch, below) = if index == last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        *text += indent;
+        *text += branch;
+        *text += &line(child, style);
+        branches(child, &format!("{indent}{below}"), style, text);
+    }
+}
+
+fn line(node: &Node, style: Style) -> String {
+    let detail = if node.detail.is_empty() { String::new() } else { format!("  {}", style.paint(node.tone, &node.detail)) };
+    format!("{}{detail}\n", clean(&node.object))
+}

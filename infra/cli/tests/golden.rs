@@ -1,0 +1,261 @@
+//! The text of each command, equal to the files in `golden` and to the blocks of `docs/cli.md`.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::{fs, path::Path};
+
+use clap::CommandFactory as _;
+use driftless_api::facts::Facts as _;
+use driftless_cli::{
+    Error,
+    arguments::Arguments,
+    cluster::Target,
+    commands::completion,
+    explain,
+    facts::Unknown,
+    get::{self, Row},
+    log,
+    render::{Format, Style, age, formatted, short, span},
+    request::{self, RunSettings},
+    tree, view, wait,
+};
+use driftless_core::{Operation, SourceState, Stack as CoreStack, run::Standing};
+use support::{facts_of, now, stack, stacks, update, updates};
+
+const PLAIN: Style = Style { colour: false };
+
+/// Compares a text with its golden file and with the page. `BLESS=1` writes the file.
+fn golden(name: &str, text: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = root.join("tests/golden").join(format!("{name}.txt"));
+    let mut expected = fs::read_to_string(&file).unwrap_or_default();
+    // Not written if it is the same: the test of the page reads it at the same time.
+    if expected != text && std::env::var_os("BLESS").is_some() {
+        fs::write(&file, text).unwrap();
+        text.clone_into(&mut expected);
+    }
+    assert_eq!(text, expected, "BLESS=1 writes {}", file.display());
+    for line in text.lines() {
+        assert_eq!(line.trim_end(), line, "{name} has a line that ends in a space");
+    }
+}
+
+fn explained(name: &str, is_stored: bool, unknown: Vec<Unknown>) -> String {
+    let snapshot = facts_of(CoreStack::from(&stack(name)), is_stored);
+    let current = snapshot.stack.status.current_update.as_ref().map(|current| update(&current.name));
+    explain::render(&explain::stack(&snapshot, unknown, current.as_ref(), now()), PLAIN, now())
+}
+
+#[test]
+fn stacks_are_shown_at_a_glance() {
+    let rows: Vec<_> = stacks().iter().map(Row::of).collect();
+    let text = get::render(&rows, false, PLAIN, now());
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    golden("get", &text);
+    golden("get-all", &get::render(&rows[..1], true, PLAIN, now()));
+    golden("get-json", &formatted(&[&rows[0]], Format::Json).unwrap());
+    golden("get-yaml", &formatted(&[&rows[0]], Format::Yaml).unwrap());
+}
+
+#[test]
+fn colour_changes_no_character_of_the_text() {
+    let rows: Vec<_> = stacks().iter().map(Row::of).collect();
+    let coloured = get::render(&rows, false, Style { colour: true }, now());
+    assert!(coloured.contains("\u{1b}[31mUpdateFailed\u{1b}[0m"), "{coloured}");
+    let stripped = ["31", "32", "33", "2", "0"].iter().fold(coloured, |text, code| text.replace(&format!("\u{1b}[{code}m"), ""));
+    assert_eq!(stripped, get::render(&rows, false, PLAIN, now()));
+}
+
+#[test]
+fn tree_shows_the_source_its_revisions_updates_and_tasks() {
+    let web = stack("web");
+    let source = support::block_on(support::Team { is_stored: true }.flux("", "", "", "shop"));
+    let driftless_api::facts::Found::Object(source) = source else { unreachable!("the source exists") };
+    let root = tree::of(&web, Some(&SourceState::from(&*source)), &view::updates_of(&web, updates()), now());
+    golden("tree", &tree::render(&root, PLAIN));
+    let shop = stack("shop");
+    let root = tree::of(&shop, None, &view::updates_of(&shop, updates()), now());
+    golden("tree-unreadable-source", &tree::render(&root, PLAIN));
+}
+
+#[test]
+fn explanation_names_reason_next_time_and_facts() {
+    golden("explain-ready", &explained("shop", true, Vec::new()));
+    golden("explain-prerequisite", &explained("api", true, Vec::new()));
+    golden("explain-failed", &explained("network", true, Vec::new()));
+    golden("explain-running", &explained("web", true, Vec::new()));
+    golden("explain-suspended", &explained("old", true, Vec::new()));
+}
+
+#[test]
+fn unknown_facts_are_said_to_be_unknown() {
+    let text = explained("shop", false, vec![Unknown::Git, Unknown::Tree, Unknown::Inputs]);
+    for unknown in [Unknown::Git, Unknown::Tree, Unknown::Inputs] {
+        assert!(text.contains(unknown.sentence()), "{text}");
+    }
+}
+
+#[test]
+fn update_is_explained_by_the_planner_of_runs() {
+    let explained = |name: &str, standing| {
+        let explanation = explain::update(&update(name), standing, "driftless-system", now());
+        explain::render(&explanation, PLAIN, now())
+    };
+    golden("explain-update-waiting", &explained("shop-refresh-x7k2p", Standing::Current));
+    golden("explain-update-running", &explained("web-5a6b7c8d9e0f", Standing::Current));
+    golden("explain-update-ended", &explained("web-3", Standing::Foreign));
+}
+
+#[test]
+fn requests_are_what_a_person_would_write() {
+    let dry_run = |request: driftless_cli::Result<request::Request>| request.unwrap().dry_run("team").unwrap();
+    golden("reconcile", &dry_run(request::reconcile(&stack("shop"), true, now())));
+    golden("suspend", &dry_run(Ok(request::suspend(&stack("shop")))));
+    golden("resume", &dry_run(request::resume(&stack("old"))));
+    golden("cancel", &dry_run(request::cancel(&Target::Stack(Box::new(stack("web"))))));
+    let drifted = stack("old");
+    golden("remediate", &dry_run(request::remediate(&drifted, false)));
+    golden("remediate-always", &dry_run(request::remediate(&drifted, true)));
+    let settings =
+        RunSettings { targets: vec!["urn:pulumi:prod::shop::aws:s3/bucket:Bucket::logs".into()], ..RunSettings::default() };
+    golden("run", &dry_run(request::run(&stack("shop"), Operation::Preview, &settings)));
+}
+
+#[test]
+fn impossible_request_names_its_remedy() {
+    let words = |request: driftless_cli::Result<request::Request>| request.unwrap_err().to_string();
+    let by_spec = serde_json::from_value(serde_json::json!({ "suspend": true })).unwrap();
+    let mut suspended = stack("old");
+    suspended.spec.driftless = Some(by_spec);
+    let messages = [
+        words(request::reconcile(&stack("network"), true, now())),
+        words(request::resume(&suspended)),
+        words(request::cancel(&Target::Stack(Box::new(stack("shop"))))),
+        words(request::cancel(&Target::Update(Box::new(update("web-3"))))),
+        words(request::remediate(&stack("network"), false)),
+        words(request::remediate(&stack("shop"), false)),
+        words(request::run(&stack("old"), Operation::Up, &RunSettings::default())),
+    ];
+    golden("refused", &(messages.join("\n") + "\n"));
+}
+
+#[test]
+fn long_stack_name_leaves_room_for_a_generated_suffix() {
+    let mut long = stack("shop");
+    long.metadata.name = Some("a".repeat(253));
+    let request = request::run(&long, Operation::Destroy, &RunSettings::default()).unwrap();
+    let request::Change::Create(update) = &request.changes[0] else { unreachable!("an Update is created") };
+    let prefix = update.metadata.generate_name.clone().unwrap();
+    assert!(prefix.len() <= 58 && prefix.ends_with("-destroy-"), "{prefix}");
+}
+
+#[test]
+fn commit_is_applied_once_its_update_succeeded() {
+    let full = "7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918";
+    let shop = stack("shop");
+    for commit in [None, Some(full), Some(&full[..7]), Some("main@sha1:7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918")] {
+        assert_eq!(wait::applied(&shop, commit), Ok(true), "{commit:?}");
+    }
+    for commit in ["7d1f0c", "0000000", &"0".repeat(40)] {
+        assert_eq!(wait::applied(&shop, Some(commit)), Ok(false), "{commit}");
+    }
+    let mut edited = stack("shop");
+    edited.metadata.generation = Some(4);
+    assert_eq!(wait::applied(&edited, Some(full)), Ok(false), "the edit is not applied");
+    assert_eq!(wait::applied(&stack("api"), None), Ok(false), "it never ran");
+    assert_eq!(wait::applied(&stack("web"), None), Ok(false), "a run is in progress");
+    let failed = wait::applied(&stack("network"), Some("2")).unwrap_err();
+    assert_eq!(failed, Error::failed("Update network-4 failed: creating Vpc: limit exceeded"));
+    assert_eq!(wait::applied(&stack("network"), Some("3")), Ok(false), "another commit failed");
+    let mut by_platform = stack("network");
+    let status = by_platform.status.as_mut().unwrap().driftless.as_mut().unwrap();
+    status.platform_failures = Some(driftless_api::PlatformFailures { count: 1, fresh: false });
+    assert_eq!(wait::applied(&by_platform, Some("2")), Ok(false), "the platform's failure is retried");
+}
+
+#[test]
+fn followed_log_prints_each_part_once() {
+    let data = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), format!("{key}\n"))).collect();
+    let (text, last) = log::parts_after(&data(&["0001", "0002"]), None);
+    assert_eq!((text.as_str(), last.as_deref()), ("0001\n0002\n", Some("0002")));
+    let (text, last) = log::parts_after(&data(&["0000", "0002", "0003"]), last.as_deref());
+    assert_eq!((text.as_str(), last.as_deref()), ("0003\n", Some("0003")));
+    let (text, last) = log::parts_after(&data(&[]), last.as_deref());
+    assert_eq!((text.as_str(), last.as_deref()), ("", Some("0003")));
+    assert_eq!(log::of_stack(&stack("web")).as_deref(), Some("web-5a6b7c8d9e0f"));
+    assert_eq!(log::of_stack(&stack("shop")).as_deref(), Some("shop-0c1d2e3f4a5b"));
+    assert_eq!(log::of_stack(&stack("api")), None);
+    golden("logs-absent", &(updates().iter().map(log::absent).collect::<Vec<_>>().join("\n") + "\n"));
+}
+
+#[test]
+fn times_and_revisions_are_short() {
+    let seconds = |seconds| span(jiff::SignedDuration::from_secs(seconds));
+    let spans = [0, 59, 60, 90, 3600, 5400, 86_400, 100_000].map(seconds);
+    assert_eq!(spans, ["0s", "59s", "1m", "1m30s", "1h", "1h30m", "1d", "1d3h"]);
+    assert_eq!(age("2026-11-26T12:00:05Z".parse().unwrap(), now()), "0s", "the clocks differ");
+    let hash = "7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918";
+    for (revision, expected) in [
+        (format!("main@sha1:{hash}"), "main@7d1f0c2b"),
+        (format!("refs/heads/main@sha1:{hash}"), "refs/heads/main@7d1f0c2b"),
+        (hash.to_owned(), "7d1f0c2b"),
+        (format!("sha256:{}", "a1".repeat(32)), "a1a1a1a1"),
+        ("2".into(), "generation 2"),
+        ("6.5.0".into(), "6.5.0"),
+        (String::new(), ""),
+    ] {
+        assert_eq!(short(&revision), expected, "{revision}");
+    }
+}
+
+#[test]
+fn status_of_a_tenant_does_nothing_to_the_terminal() {
+    let mut hostile = stack("network");
+    let condition = &mut hostile.status.as_mut().unwrap().conditions[1];
+    condition.message = "\u{1b}]0;title\u{7}\u{1b}[2Jgone".into();
+    let snapshot = facts_of(CoreStack::from(&hostile), false);
+    let explanation = explain::stack(&snapshot, vec![Unknown::Tree], None, now());
+    let shown = explain::render(&explanation, PLAIN, now()) + &tree::render(&tree::of(&hostile, None, &[], now()), PLAIN);
+    assert!(shown.contains("gone") && !shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+}
+
+#[test]
+fn timeout_has_an_exit_code_of_its_own() {
+    assert_eq!(format!("{:?}", Error::failed("").exit_code()), format!("{:?}", std::process::ExitCode::from(1)));
+    assert_eq!(format!("{:?}", Error::TimedOut(String::new()).exit_code()), format!("{:?}", std::process::ExitCode::from(124)));
+}
+
+#[test]
+fn command_line_is_consistent_and_completed() {
+    Arguments::command().debug_assert();
+    let shells = [clap_complete::Shell::Bash, clap_complete::Shell::Zsh, clap_complete::Shell::Fish];
+    for shell in shells {
+        let script = completion(shell, "kubectl-driftless");
+        assert!(script.contains("explain") && script.contains("all-namespaces"), "{shell}");
+    }
+}
+
+#[test]
+fn page_shows_what_the_commands_print() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let file = root.join("../../docs/cli.md");
+    let page = fs::read_to_string(&file).unwrap();
+    let mut parts = page.split("<!-- output: ");
+    let mut expected = parts.next().unwrap().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once(" -->\n\n```text\n").unwrap();
+        let (_, rest) = rest.split_once("```").unwrap();
+        let output = fs::read_to_string(root.join("tests/golden").join(format!("{name}.txt"))).unwrap();
+        expected.extend(["<!-- output: ", name, " -->\n\n```text\n", &output, "```", rest]);
+    }
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&file, &expected).unwrap();
+    }
+    assert!(page == expected, "the page shows another output; BLESS=1 writes {}", file.display());
+    assert!(page.matches("<!-- output: ").count() >= 10);
+    for command in Arguments::command().get_subcommands() {
+        assert!(page.contains(&format!("`{}", command.get_name())), "{} is not on the page", command.get_name());
+    }
+}

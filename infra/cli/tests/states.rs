@@ -1,0 +1,132 @@
+//! Every state that a Stack can be in is explained with its reason and a time, as the reconciler writes them.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use driftless_api::Stack;
+use driftless_cli::{explain, facts::Unknown};
+use driftless_core::{Readiness, Stack as CoreStack, decide, reason, refused};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use support::{facts_of, now, stack};
+
+/// The Stack `network` after an edit of its object.
+fn network(edit: impl FnOnce(&mut Value)) -> CoreStack {
+    let mut object = serde_json::to_value(stack("network")).unwrap();
+    edit(&mut object);
+    CoreStack::from(&serde_json::from_value::<Stack>(object).unwrap())
+}
+
+/// The same after an update that failed `failures` counted times, `seconds` ago.
+fn failed(failures: i64, seconds: i64, edit: impl FnOnce(&mut Value)) -> CoreStack {
+    network(|object| {
+        let at = now() - SignedDuration::from_secs(seconds);
+        object["status"]["lastUpdate"]["failures"] = json!(failures);
+        object["status"]["lastUpdate"]["lastResyncTime"] = json!(at);
+        edit(object);
+    })
+}
+
+/// A Stack in each state, by the reason of its condition.
+fn states() -> Vec<(&'static str, CoreStack)> {
+    let old = |mut core: CoreStack| {
+        core.spec.old_pulumi = Some("pulumi 3.0.0 of the image is too old; use 3.100 or newer".into());
+        core
+    };
+    let source = |name: &str| {
+        let name = name.to_owned();
+        move |object: &mut Value| object["spec"]["programRef"] = json!({ "name": name })
+    };
+    vec![
+        ("Ready", CoreStack::from(&stack("shop"))),
+        (reason::STACK_PROCESSING, CoreStack::from(&stack("web"))),
+        (reason::STACK_PROCESSING, failed(0, 3600, |_| ())),
+        (reason::RETRYING_AFTER_FAILURE, failed(1, 5, |_| ())),
+        (reason::PREVIEW_FAILED, failed(1, 5, |object| object["status"]["lastUpdate"]["type"] = json!("preview"))),
+        (
+            reason::PLATFORM_FAILURE,
+            failed(0, 5, |object| object["status"]["driftless"]["platformFailures"] = json!({ "count": 2, "fresh": false })),
+        ),
+        (reason::PREREQUISITE_NOT_SATISFIED, CoreStack::from(&stack("api"))),
+        (reason::SPEC_INVALID, network(|object| object["spec"]["projectRepo"] = json!("https://git.example/a.git"))),
+        (reason::PULUMI_VERSION_TOO_LOW, old(network(|_| ()))),
+        (reason::SOURCE_UNAVAILABLE, network(source("missing"))),
+        (reason::UPDATE_FAILED, CoreStack::from(&stack("network"))),
+        (reason::UPDATE_CONFLICT, failed(0, 5, |object| object["status"]["driftless"]["conflict"] = json!(true))),
+        (reason::UPDATE_CONFLICT, network(|object| object["status"]["currentUpdate"] = json!({ "name": "web-3" }))),
+        (reason::SUSPENDED, network(|object| object["metadata"]["annotations"] = json!({ "driftless.dev/suspend": "true" }))),
+    ]
+}
+
+fn shown(readiness: Option<&Readiness>) -> (&str, &str) {
+    match readiness {
+        Some(Readiness::Reconciling { reason, message } | Readiness::Stalled { reason, message }) => (reason, message),
+        Some(Readiness::Ready) | None => ("Ready", ""),
+    }
+}
+
+#[test]
+fn every_state_has_its_reason_and_a_next_time() {
+    for (reason, stack) in states() {
+        let snapshot = facts_of(stack, true);
+        let explanation = explain::stack(&snapshot, Vec::new(), None, now());
+        assert_eq!(explanation.reason, reason, "{explanation:#?}");
+        assert!(!explanation.message.is_empty() && !explanation.now.is_empty(), "{explanation:#?}");
+        assert!(explanation.next.at.is_some_and(|at| at > now()), "{explanation:#?}");
+    }
+}
+
+#[test]
+fn explanation_agrees_with_the_next_plan() {
+    for (reason, stack) in states() {
+        let snapshot = facts_of(stack, true);
+        let plan = decide(&snapshot, now());
+        let explanation = explain::stack(&snapshot, Vec::new(), None, now());
+        let (planned, message) = shown(plan.status.readiness.as_ref());
+        assert_eq!((explanation.reason.as_str(), planned), (reason, planned));
+        assert!(message.is_empty() || explanation.message == message, "{explanation:#?}");
+        assert!(!explanation.from_status);
+
+        // As the reconciler leaves it: the time that it requeued is the next.
+        let mut after = snapshot.stack.clone();
+        after.status = plan.status.clone();
+        let explanation = explain::stack(&facts_of(after, true), Vec::new(), None, now());
+        if let Some(requeued) = plan.status.next_look {
+            assert_eq!(explanation.next.at, Some(requeued), "{reason}: {explanation:#?}");
+        }
+    }
+}
+
+#[test]
+fn status_stands_where_the_decision_rests_on_an_unknown_fact() {
+    let message = "Program \"network\" at generation 2: it is too large; not tried again until the source changes";
+    let mut stack = failed(0, 3600, |_| ());
+    stack.status.readiness = Some(Readiness::stalled(reason::SOURCE_UNAVAILABLE, message));
+    let explain = |unknown| explain::stack(&facts_of(stack.clone(), false), unknown, None, now());
+    let explanation = explain(vec![Unknown::Fetch, Unknown::Tree]);
+    assert_eq!((explanation.reason.as_str(), explanation.message.as_str()), (reason::SOURCE_UNAVAILABLE, message));
+    assert!(explanation.from_status);
+    let all_known = explain(Vec::new());
+    assert_eq!(all_known.reason, reason::STACK_PROCESSING);
+}
+
+#[test]
+fn refused_plan_is_shown_as_the_reconciler_shows_it() {
+    let snapshot = facts_of(CoreStack::from(&stack("shop")), true);
+    let plan = refused(&snapshot, &["a rule".into()]);
+    let mut stack = snapshot.stack.clone();
+    stack.status = plan.status;
+    let explanation = explain::stack(&facts_of(stack, true), vec![Unknown::Inputs], None, now());
+    assert_eq!(explanation.reason, reason::PLAN_REFUSED);
+}
+
+#[test]
+fn edit_that_is_not_reconciled_yet_is_due_within_a_minute() {
+    let mut stack = CoreStack::from(&stack("network"));
+    stack.generation += 1;
+    let explanation = explain::stack(&facts_of(stack, true), Vec::new(), None, now());
+    let minute: Timestamp = "2026-11-26T12:01:00Z".parse().unwrap();
+    assert_eq!(explanation.next.at, Some(minute));
+    assert!(explanation.now.iter().any(|sentence| sentence.contains("New stack generation: 3")), "{explanation:#?}");
+}

@@ -1,0 +1,121 @@
+//! The objects of a namespace, as the API server returns them.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{convert::Infallible, fmt::Debug};
+
+use driftless_api::{
+    Artifact, Program, ProgramStatus, Source, Stack, Update,
+    facts::{Facts, Fetch, Found, snapshot},
+};
+use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
+use jiff::Timestamp;
+use kube::core::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// The clock of the tests.
+pub fn now() -> Timestamp {
+    "2026-11-26T12:00:00Z".parse().unwrap()
+}
+
+fn documents<T: DeserializeOwned>(text: &str) -> Vec<T> {
+    text.split("\n---\n").map(|document| serde_saphyr::from_str(document).unwrap()).collect()
+}
+
+/// The Stacks.
+pub fn stacks() -> Vec<Stack> {
+    documents(include_str!("../objects/stacks.yaml"))
+}
+
+/// The Updates.
+pub fn updates() -> Vec<Update> {
+    documents(include_str!("../objects/updates.yaml"))
+}
+
+fn named<K: kube::Resource>(objects: Vec<K>, name: &str) -> Option<K> {
+    objects.into_iter().find(|object| object.meta().name.as_deref() == Some(name))
+}
+
+/// The Stack of that name.
+pub fn stack(name: &str) -> Stack {
+    named(stacks(), name).unwrap()
+}
+
+/// The Update of that name.
+pub fn update(name: &str) -> Update {
+    named(updates(), name).unwrap()
+}
+
+/// The facts of the namespace. Every source exists but the one with the name `missing`.
+pub struct Team {
+    /// The trees of all sources are stored.
+    pub is_stored: bool,
+}
+
+fn found<T>(object: Option<T>) -> Found<T> {
+    object.map_or(Found::Missing, |object| Found::Object(Box::new(object)))
+}
+
+impl Facts for Team {
+    type Error = Infallible;
+
+    fn system_namespace(&self) -> &'static str {
+        "driftless-system"
+    }
+
+    async fn stack(&self, _: &str, name: &str) -> Result<Found<Stack>, Infallible> {
+        Ok(found(named(stacks(), name)))
+    }
+
+    async fn update(&self, _: &str, name: &str) -> Result<Found<Update>, Infallible> {
+        Ok(found(named(updates(), name)))
+    }
+
+    async fn program(&self, _: &str, name: &str) -> Result<Found<Program>, Infallible> {
+        let object = json!({
+            "apiVersion": "pulumi.com/v1", "kind": "Program", "metadata": { "name": name, "generation": 2 }, "program": {},
+        });
+        let mut program: Program = serde_json::from_value(object).unwrap();
+        let artifact = Artifact { revision: "2".into(), digest: Some(digest()), ..Artifact::default() };
+        program.status = Some(ProgramStatus { artifact: Some(artifact), observed_generation: Some(2) });
+        Ok(found((name != "missing").then_some(program)))
+    }
+
+    async fn flux(&self, _: &str, _: &str, _: &str, name: &str) -> Result<Found<Source>, Infallible> {
+        let revision = "main@sha1:7d1f0c2b9a8e6d5c4b3a29180f7e6d5c4b3a2918".to_owned();
+        let artifact = Artifact { revision, digest: Some(digest()), ..Artifact::default() };
+        let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+        Ok(found(Some(Source { metadata, artifact: Some(artifact), ..Source::default() })))
+    }
+
+    async fn outcome(&self, _: &Update) -> Result<Option<RunOutcome>, Infallible> {
+        Ok(None)
+    }
+
+    async fn fetch(&self, _: &CoreStack, _: &SourceRef, _: &str) -> Result<Option<Fetch>, Infallible> {
+        Ok(None)
+    }
+
+    async fn tree(&self, _: &CoreStack, _: &SourceRef, _: &str, _: Timestamp) -> Result<Option<TreeState>, Infallible> {
+        Ok(self.is_stored.then_some(TreeState::Stored { project: Project::There, scope: None }))
+    }
+
+    async fn inputs(&self, _: &CoreStack) -> Result<Option<(String, Timestamp)>, Infallible> {
+        Ok(None)
+    }
+}
+
+fn digest() -> String {
+    format!("sha256:{}", "7d".repeat(32))
+}
+
+/// What is true of a Stack.
+pub fn facts_of(stack: CoreStack, is_stored: bool) -> Snapshot {
+    block_on(snapshot(&Team { is_stored }, stack, now()))
+}
+
+/// The result of a future that waits for nothing.
+pub fn block_on<T, E: Debug>(future: impl Future<Output = Result<T, E>>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future).unwrap()
+}

@@ -1,0 +1,158 @@
+//! `kubectl driftless`, as a user runs it: the binary with a kubeconfig, and nothing of AWS.
+
+use std::{path::Path, process::Output};
+
+use anyhow::{Context as _, Result, ensure};
+use driftless_api::{Stack, Update};
+use driftless_tests::{
+    scenario::{Handle, Namespace, RUN, Source},
+    world::ready,
+};
+use kube::ResourceExt as _;
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::{logs::printed, updates::wait, world::shared};
+
+fn command(world: &Handle, namespace: &str, arguments: &[&str]) -> Result<Command> {
+    let binary = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("kubectl-driftless");
+    ensure!(binary.exists(), "{}: run `make build`", binary.display());
+    let mut command = Command::new(binary);
+    command.env_clear().env("KUBECONFIG", world.get("KUBECONFIG")?).args(["--namespace", namespace]).args(arguments);
+    Ok(command)
+}
+
+/// What the CLI prints and its exit code.
+async fn run(team: &Namespace<'_>, arguments: &[&str]) -> Result<(String, i32)> {
+    let Output { stdout, stderr, status } = command(team.world, &team.name, arguments)?.output().await?;
+    let text = format!("{}{}", String::from_utf8(stdout)?, String::from_utf8(stderr)?);
+    Ok((text, status.code().context("an exit code")?))
+}
+
+/// What the CLI prints when it succeeds.
+async fn done(team: &Namespace<'_>, arguments: &[&str]) -> Result<String> {
+    let (text, code) = run(team, arguments).await?;
+    ensure!(code == 0, "{arguments:?} ended with {code}: {text}");
+    Ok(text)
+}
+
+async fn explained(team: &Namespace<'_>, target: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&done(team, &["explain", target, "--output", "json"]).await?)?)
+}
+
+/// The reason and the message of the condition that says why a Stack is not Ready, and when it is reconciled next.
+fn shown(stack: &Stack) -> Option<(String, String, Option<Value>)> {
+    let (_, reason, message) = driftless_tests::scenario::condition(stack)?;
+    let next = stack.status.as_ref()?.driftless.as_ref()?.next_look.as_ref();
+    Some((reason, message, next.and_then(|next| serde_json::to_value(next).ok())))
+}
+
+#[tokio::test]
+async fn cli_shows_a_stack_while_it_waits_runs_and_rests() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("cli").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "  prerequisites: [{ name: base }]\n").await?;
+    let waits = |stack: &Stack| shown(stack).is_some_and(|(reason, ..)| reason == "PrerequisiteNotSatisfied");
+    team.wait("app", "to wait for its prerequisite", waits).await?;
+
+    // The CLI decides from the objects alone what the reconciler decided.
+    ready::until("the explanation agrees with the status", RUN, async || {
+        let explanation = explained(&team, "app").await?;
+        let (reason, message, next) = shown(&team.stack("app").await?).context("a condition")?;
+        let said = [&explanation["reason"], &explanation["message"]];
+        ensure!(said == [&Value::from(reason), &Value::from(message)] && explanation["fromStatus"] == false, "{explanation}");
+        ensure!(Some(&explanation["next"]["at"]) == next.as_ref(), "{explanation}: {next:?}");
+        Ok(())
+    })
+    .await?;
+    let all = done(&team, &["get", "--all-namespaces"]).await?;
+    ensure!(
+        all.lines().any(|line| line.starts_with("cli ") && line.contains(" app ") && line.contains("PrerequisiteNot")),
+        "{all}"
+    );
+
+    let hold = team.hold()?;
+    team.apply_program("base", &team.program("base.txt", "one", &hold.property())?).await?;
+    team.apply_stack_as("base", "base", "{}", Source::Program("base"), "").await?;
+    let update = team.running("base").await?;
+    let name = update.name_any();
+    let explanation = explained(&team, "base").await?;
+    ensure!(explanation["doing"] == "runs" && explanation["reason"] == "StackProcessing", "{explanation}");
+    let explanation = explained(&team, &format!("update/{name}")).await?;
+    ensure!(explanation["doing"] == "runs", "{explanation}");
+    let tree = done(&team, &["tree", "base"]).await?;
+    ensure!(tree.contains("Program base") && tree.contains(&format!("Update {name}  up, current, runs")), "{tree}");
+    ensure!(tree.contains("└─ task "), "{tree}");
+    let (text, code) = run(&team, &["wait", "base", "--applied", "--timeout", "1s"]).await?;
+    ensure!(code == 124 && text.contains("timed out after 1s: Stack \"base\" is StackProcessing"), "{code}: {text}");
+
+    let mut follow = command(&world, &team.name, &["logs", "--follow", "base"])?;
+    let (log, ()) = tokio::try_join!(async { anyhow::Ok(follow.kill_on_drop(true).output().await?) }, async {
+        wait(&team, &name, "to name its log", |update| crate::updates::ours(update).log_config_map.is_some()).await?;
+        drop(hold);
+        anyhow::Ok(())
+    })?;
+    ensure!(log.status.success(), "{log:?}");
+    let update = wait(&team, &name, "to be complete", Update::is_complete).await?;
+    assert_eq!(String::from_utf8(log.stdout)?, printed(&team, &update)?, "all that the task printed");
+
+    done(&team, &["wait", "app", "--applied", "--timeout", "5m"]).await?;
+    let applied = team.ready_after("app", 1).await?;
+    let commit = applied.status.and_then(|status| status.last_update?.last_successful_commit).context("a commit")?;
+    done(&team, &["wait", "app", "--applied", "--commit", &commit, "--timeout", "10s"]).await?;
+    let (text, code) = run(&team, &["wait", "app", "--applied", "--commit", &"0".repeat(40), "--timeout", "1s"]).await?;
+    ensure!(code == 124, "{code}: {text}");
+    let explanation = explained(&team, "app").await?;
+    ensure!(explanation["doing"] == "rests" && explanation["reason"] == "Ready", "{explanation}");
+    let (text, code) = run(&team, &["explain", "absent"]).await?;
+    ensure!(code == 1 && text == "error: no Stack and no Update \"absent\" in namespace \"cli\"; set --namespace\n", "{text}");
+    team.clear().await
+}
+
+#[tokio::test]
+async fn cli_requests_suspends_cancels_and_runs() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("cli-requests").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    let before = team.ready_after("app", 1).await?;
+    let printed = done(&team, &["suspend", "app", "--dry-run"]).await?;
+    ensure!(printed.contains("driftless.dev/suspend: \"true\""), "{printed}");
+    ensure!(!team.stack("app").await?.is_suspended(), "--dry-run changed {:?}", before.metadata);
+
+    done(&team, &["suspend", "app"]).await?;
+    let suspended = |stack: &Stack| {
+        stack.status.as_ref().is_some_and(|status| status.driftless.as_ref().is_some_and(|ours| ours.suspended == Some(true)))
+    };
+    team.wait("app", "to be suspended", suspended).await?;
+    let explanation = explained(&team, "app").await?;
+    ensure!(explanation["reason"] == "Suspended", "{explanation}");
+    let (text, code) = run(&team, &["run", "up", "app"]).await?;
+    ensure!(code == 1 && text == "error: Stack cli-requests/app is suspended; resume it before a run\n", "{text}");
+    done(&team, &["resume", "app"]).await?;
+    team.wait("app", "to be resumed", |stack| !suspended(stack)).await?;
+
+    done(&team, &["reconcile", "app"]).await?;
+    team.ready_after("app", 2).await?;
+    let (text, code) = run(&team, &["run", "destroy", "app"]).await?;
+    ensure!(code == 1 && text.contains("repeat the command with --yes"), "{text}");
+    let text = done(&team, &["run", "refresh", "app", "--wait", "--timeout", "5m"]).await?;
+    ensure!(text.starts_with("refresh of Stack cli-requests/app is requested: Update app-refresh-"), "{text}");
+
+    let hold = team.hold()?;
+    team.apply_program("app", &team.program("app.txt", "two", &hold.property())?).await?;
+    let name = team.running("app").await?.name_any();
+    done(&team, &["suspend", "app"]).await?;
+    let text = done(&team, &["cancel", "app"]).await?;
+    ensure!(text.contains(&format!("Update {name} is canceled")), "{text}");
+    let failed = |stack: &Stack| {
+        let last = stack.status.as_ref().and_then(|status| status.last_update.clone()).unwrap_or_default();
+        last.name.as_deref() == Some(name.as_str()) && last.state.as_deref() == Some("failed")
+    };
+    team.wait("app", "to have recorded the canceled run", failed).await?;
+    drop(hold);
+    done(&team, &["resume", "app"]).await?;
+    team.wait("app", "to be Ready", driftless_tests::scenario::is_ready).await?;
+    team.clear().await
+}
