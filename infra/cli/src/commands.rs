@@ -182,7 +182,7 @@ async fn explain(
             let reader = Reader::new(cluster, system_namespace);
             let snapshot = snapshot(&reader, CoreStack::from(&*stack), now).await?;
             let update = match &snapshot.run {
-                RunState::Live(run, _) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
+                RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
                 RunState::None | RunState::Missing | RunState::Foreign => None,
             };
             explain::stack(&snapshot, reader.unknown(), update.as_ref(), now)

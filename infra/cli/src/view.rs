@@ -25,8 +25,8 @@ pub fn readiness(readiness: Option<&Readiness>, suspended: bool) -> (Tone, Strin
         None => (Tone::Busy, "NotReconciled".into(), "no reconciliation has written its status yet".into()),
         Some(Readiness::Ready) if suspended => (Tone::Faint, "Suspended".into(), String::new()),
         Some(Readiness::Ready) => (Tone::Good, "Ready".into(), String::new()),
-        Some(Readiness::Reconciling { reason, message }) => (Tone::Busy, (*reason).into(), message.clone()),
-        Some(Readiness::Stalled { reason, message }) => (Tone::Bad, (*reason).into(), message.clone()),
+        Some(Readiness::Reconciling { reason, message }) => (Tone::Busy, reason.to_string(), message.clone()),
+        Some(Readiness::Stalled { reason, message }) => (Tone::Bad, reason.to_string(), message.clone()),
     }
 }
 

@@ -6,7 +6,7 @@ mod support;
 
 use driftless_api::Stack;
 use driftless_cli::{explain, facts::Unknown};
-use driftless_core::{Readiness, Stack as CoreStack, decide, reason, refused};
+use driftless_core::{Readiness, Stack as CoreStack, StackReason, decide, refused};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use support::{facts_of, now, stack};
@@ -40,34 +40,42 @@ fn states() -> Vec<(&'static str, CoreStack)> {
     };
     vec![
         ("Ready", CoreStack::from(&stack("shop"))),
-        (reason::STACK_PROCESSING, CoreStack::from(&stack("web"))),
-        (reason::STACK_PROCESSING, failed(0, 3600, |_| ())),
-        (reason::RETRYING_AFTER_FAILURE, failed(1, 5, |_| ())),
-        (reason::PREVIEW_FAILED, failed(1, 5, |object| object["status"]["lastUpdate"]["type"] = json!("preview"))),
+        (StackReason::StackProcessing.as_str(), CoreStack::from(&stack("web"))),
+        (StackReason::StackProcessing.as_str(), failed(0, 3600, |_| ())),
+        (StackReason::RetryingAfterFailure.as_str(), failed(1, 5, |_| ())),
+        (StackReason::PreviewFailed.as_str(), failed(1, 5, |object| object["status"]["lastUpdate"]["type"] = json!("preview"))),
         (
-            reason::PLATFORM_FAILURE,
+            StackReason::PlatformFailure.as_str(),
             failed(0, 5, |object| object["status"]["driftless"]["platformFailures"] = json!({ "count": 2, "fresh": false })),
         ),
-        (reason::PREREQUISITE_NOT_SATISFIED, CoreStack::from(&stack("api"))),
-        (reason::SPEC_INVALID, network(|object| object["spec"]["projectRepo"] = json!("https://git.example/a.git"))),
-        (reason::PULUMI_VERSION_TOO_LOW, old(network(|_| ()))),
-        (reason::SOURCE_UNAVAILABLE, network(source("missing"))),
-        (reason::UPDATE_FAILED, CoreStack::from(&stack("network"))),
-        (reason::UPDATE_CONFLICT, failed(0, 5, |object| object["status"]["driftless"]["conflict"] = json!(true))),
-        (reason::UPDATE_CONFLICT, network(|object| object["status"]["currentUpdate"] = json!({ "name": "web-3" }))),
-        (reason::SUSPENDED, network(|object| object["metadata"]["annotations"] = json!({ "driftless.dev/suspend": "true" }))),
+        (StackReason::PrerequisiteNotSatisfied.as_str(), CoreStack::from(&stack("api"))),
+        (StackReason::SpecInvalid.as_str(), network(|object| object["spec"]["projectRepo"] = json!("https://git.example/a.git"))),
+        (StackReason::PulumiVersionTooLow.as_str(), old(network(|_| ()))),
+        (StackReason::SourceUnavailable.as_str(), network(source("missing"))),
+        (StackReason::UpdateFailed.as_str(), CoreStack::from(&stack("network"))),
+        (StackReason::UpdateConflict.as_str(), failed(0, 5, |object| object["status"]["driftless"]["conflict"] = json!(true))),
+        (StackReason::UpdateConflict.as_str(), network(|object| object["status"]["currentUpdate"] = json!({ "name": "web-3" }))),
+        (
+            StackReason::Suspended.as_str(),
+            network(|object| object["metadata"]["annotations"] = json!({ "driftless.dev/suspend": "true" })),
+        ),
     ]
 }
 
 fn shown(readiness: Option<&Readiness>) -> (&str, &str) {
     match readiness {
-        Some(Readiness::Reconciling { reason, message } | Readiness::Stalled { reason, message }) => (reason, message),
+        Some(Readiness::Reconciling { reason, message } | Readiness::Stalled { reason, message }) => (reason.as_str(), message),
         Some(Readiness::Ready) | None => ("Ready", ""),
     }
 }
 
 #[test]
 fn every_state_has_its_reason_and_a_next_time() {
+    let shown: Vec<_> = states().into_iter().map(|(reason, _)| reason).collect();
+    // No state leads to the refused plan, which has a test of its own.
+    let missing =
+        StackReason::ALL.iter().find(|reason| **reason != StackReason::PlanRefused && !shown.contains(&reason.as_str()));
+    assert_eq!(missing, None);
     for (reason, stack) in states() {
         let snapshot = facts_of(stack, true);
         let explanation = explain::stack(&snapshot, Vec::new(), None, now());
@@ -102,13 +110,13 @@ fn explanation_agrees_with_the_next_plan() {
 fn status_stands_where_the_decision_rests_on_an_unknown_fact() {
     let message = "Program \"network\" at generation 2: it is too large; not tried again until the source changes";
     let mut stack = failed(0, 3600, |_| ());
-    stack.status.readiness = Some(Readiness::stalled(reason::SOURCE_UNAVAILABLE, message));
+    stack.status.readiness = Some(Readiness::stalled(StackReason::SourceUnavailable, message));
     let explain = |unknown| explain::stack(&facts_of(stack.clone(), false), unknown, None, now());
     let explanation = explain(vec![Unknown::Fetch, Unknown::Tree]);
-    assert_eq!((explanation.reason.as_str(), explanation.message.as_str()), (reason::SOURCE_UNAVAILABLE, message));
+    assert_eq!((explanation.reason.as_str(), explanation.message.as_str()), (StackReason::SourceUnavailable.as_str(), message));
     assert!(explanation.from_status);
     let all_known = explain(Vec::new());
-    assert_eq!(all_known.reason, reason::STACK_PROCESSING);
+    assert_eq!(all_known.reason, StackReason::StackProcessing.as_str());
 }
 
 #[test]
@@ -118,7 +126,7 @@ fn refused_plan_is_shown_as_the_reconciler_shows_it() {
     let mut stack = snapshot.stack.clone();
     stack.status = plan.status;
     let explanation = explain::stack(&facts_of(stack, true), vec![Unknown::Inputs], None, now());
-    assert_eq!(explanation.reason, reason::PLAN_REFUSED);
+    assert_eq!(explanation.reason, StackReason::PlanRefused.as_str());
 }
 
 #[test]
