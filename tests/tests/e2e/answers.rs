@@ -16,7 +16,7 @@ use crate::{
     capacity::{apply, no_message_failed, ran_once},
     identity::{MAY_MAKE, ROLE, apply_account, apply_program},
     metrics,
-    world::{alone, nothing_was_given_up, shared},
+    world::{alone, nothing_was_given_up, quiet, shared},
 };
 
 /// The functions that read a kubeconfig.
@@ -67,7 +67,9 @@ async fn program_that_sts_gives_no_role_is_retried() -> Result<()> {
 
 #[tokio::test]
 async fn functions_wait_for_secrets_manager_and_lose_nothing() -> Result<()> {
-    let (world, _alone) = alone().await?;
+    let (world, alone) = alone().await?;
+    // An instance that is at work cannot be ended, and keeps its client.
+    quiet(&world, &alone).await?;
     let team = world.namespace("no-secrets").await?;
     let outage = away("secretsmanager", "", 500, "InternalServiceError");
     world.control.outage(&outage).await?;

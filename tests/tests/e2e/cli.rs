@@ -134,6 +134,12 @@ async fn cli_requests_suspends_cancels_and_runs() -> Result<()> {
     team.wait("app", "to be resumed", |stack| !suspended(stack)).await?;
 
     done(&team, &["reconcile", "app"]).await?;
+    ready::until("app has a second Update", RUN, async || {
+        let updates = team.updates("app").await?.len();
+        ensure!(updates == 2, "{updates} Updates");
+        Ok(())
+    })
+    .await?;
     team.ready_after("app", 2).await?;
     let (text, code) = run(&team, &["run", "destroy", "app"]).await?;
     ensure!(code == 1 && text.contains("repeat the command with --yes"), "{text}");
