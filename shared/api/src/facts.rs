@@ -186,13 +186,11 @@ async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Ti
         let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| owner.uid == stack.uid);
         return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };
-    Ok(match facts.outcome(&update).await? {
-        Some(outcome) => RunState::Ended(run, outcome),
-        None => {
-            let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
-            RunState::Live(run, update.facts(facts.system_namespace(), now), waiting)
-        }
-    })
+    if let Some(outcome) = facts.outcome(&update).await? {
+        return Ok(RunState::Ended(run, outcome));
+    }
+    let waiting = update.waits_for().map(|(reason, message)| Readiness::waiting(reason, message));
+    Ok(RunState::Live(run, update.facts(facts.system_namespace(), now), waiting))
 }
 
 async fn source<F: Facts>(

@@ -320,7 +320,7 @@ fn the_checker_sees_each_rule_broken() {
             update.tree = None;
         }),
         ("1: a run is created while another is under way", |snapshot, _| {
-            snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None)
+            snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None);
         }),
         ("1: two runs are created at once", |_, plan| plan.effects.extend(plan.effects.clone())),
         ("1: a run is created that status.currentUpdate does not name", |_, plan| plan.status.current_update = None),

@@ -77,8 +77,8 @@ struct Seen {
     /// Requests without an answer since the last answer. An API server that has never answered this client is one request from
     /// [`UNANSWERED`]; a connection that timed out before it was there is as many.
     unanswered: AtomicU32,
-    /// The answers of [`Cluster::watch_label`], by namespace.
-    labels: Mutex<HashMap<String, Option<Option<String>>>>,
+    /// The answers of [`Cluster::watch_label`], by namespace. One that does not exist is not kept.
+    labels: Mutex<HashMap<String, Option<String>>>,
 }
 
 impl Default for Seen {
@@ -304,7 +304,7 @@ impl Cluster for Client {
         }
         let labels = || self.seen.labels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(label) = labels().get(namespace) {
-            return Ok(label.clone());
+            return Ok(Some(label.clone()));
         }
         let namespaces: Api<Namespace> = Api::all(self.kube.clone());
         let found = self.again(async || {
@@ -312,7 +312,9 @@ impl Cluster for Client {
             got.map_err(|error| failure(format!("get Namespace {namespace}"), error))
         });
         let label = found.await?.map(|found| found.labels().get(WATCH).cloned());
-        labels().insert(namespace.to_owned(), label.clone());
+        if let Some(label) = &label {
+            labels().insert(namespace.to_owned(), label.clone());
+        }
         Ok(label)
     }
 

@@ -101,7 +101,7 @@ pub(super) struct Ledger {
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
     /// What functions keep of the labels of namespaces, and since when.
-    pub(super) labels: HashMap<(&'static str, String), (Timestamp, Option<Option<String>>)>,
+    pub(super) labels: HashMap<(&'static str, String), (Timestamp, Option<String>)>,
     /// The one thing that goes wrong, and whether it is a crash that is due now.
     fault: Option<Fault>,
     crashes: bool,

@@ -182,10 +182,12 @@ impl Cluster for Wire {
         let now = self.world.now();
         let kept = self.ledger.borrow().labels.get(&key).filter(|(read, _)| now < *read + LABELS_KEPT).cloned();
         if let Some((_, label)) = kept {
-            return Ok(label);
+            return Ok(Some(label));
         }
         let label = self.call(|| format!("label of {namespace}"), self.world.watch_label(namespace)).await?;
-        self.ledger.borrow_mut().labels.insert(key, (self.world.now(), label.clone()));
+        if let Some(label) = &label {
+            self.ledger.borrow_mut().labels.insert(key, (self.world.now(), label.clone()));
+        }
         Ok(label)
     }
 

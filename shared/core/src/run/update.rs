@@ -114,25 +114,25 @@ mod tests {
         let [goes_on, waits] = [UpdateFacts { task: true, ..UpdateFacts::default() }, UpdateFacts::default()];
         let held = UpdateFacts { waiting: Some(WaitReason::StackSuspended), ..waits };
         let forged = UpdateFacts { complete_since: Some(Timestamp::UNIX_EPOCH), ..goes_on };
-        let edited = || Stack { generation: 3, ..stack.clone() };
-        let asked = || Stack { reconcile_request: "now".into(), ..stack.clone() };
-        let deleting = || Stack { deleting: true, ..stack.clone() };
-        let suspended = || Stack { suspended: true, ..stack.clone() };
+        let edited = Stack { generation: 3, ..stack.clone() };
+        let asked = Stack { reconcile_request: "now".into(), ..stack.clone() };
+        let deleting = Stack { deleting: true, ..stack.clone() };
+        let suspended = Stack { suspended: true, ..stack.clone() };
         for (update, stack, expected) in [
-            (waits, stack.clone(), false),
-            (waits, edited(), true),
-            (waits, asked(), true),
-            (waits, deleting(), true),
-            (waits, suspended(), true),
-            (held, suspended(), false),
-            (held, stack.clone(), true),
-            (UpdateFacts { waiting: Some(WaitReason::TreeNotFound), ..waits }, stack.clone(), true),
-            (goes_on, edited(), false),
-            (goes_on, suspended(), false),
-            (forged, stack.clone(), true),
-            (UpdateFacts { finalizer: true, ..forged }, stack.clone(), false),
+            (waits, &stack, false),
+            (waits, &edited, true),
+            (waits, &asked, true),
+            (waits, &deleting, true),
+            (waits, &suspended, true),
+            (held, &suspended, false),
+            (held, &stack, true),
+            (UpdateFacts { waiting: Some(WaitReason::TreeNotFound), ..waits }, &stack, true),
+            (goes_on, &edited, false),
+            (goes_on, &suspended, false),
+            (forged, &stack, true),
+            (UpdateFacts { finalizer: true, ..forged }, &stack, false),
         ] {
-            assert_eq!(update.wants_launch(&run, &stack), expected, "{update:?} {stack:?}");
+            assert_eq!(update.wants_launch(&run, stack), expected, "{update:?} {stack:?}");
         }
     }
 }
