@@ -315,9 +315,11 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
             let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
             last.is_some_and(|last| last.message.as_deref().is_some_and(|message| message.contains(words)))
         };
-        team.wait(name, "to have been interrupted", told).await?;
-        let update = &team.updates(name).await?[0];
-        let (failed, reason, _) = is(update, "Failed").context("Failed")?;
+        let stack = team.wait(name, "to have been interrupted", told).await?;
+        let interrupted = stack.status.and_then(|status| status.last_update?.name).context("an Update")?;
+        // The Stack may learn of the outcome before the Update shows it.
+        let update = wait(&team, &interrupted, "to be complete", Update::is_complete).await?;
+        let (failed, reason, _) = is(&update, "Failed").context("Failed")?;
         assert_eq!((failed.as_str(), reason.as_str()), ("True", if name == "silent" { "Silent" } else { "TimedOut" }));
         // It goes on as if nothing had happened. 8 s are little on a busy machine also for a program that does not hang.
         team.apply_program(name, &team.program(&format!("{name}.txt"), "one", "")?).await?;
