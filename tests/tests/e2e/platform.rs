@@ -52,8 +52,9 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
     for name in &names {
         team.apply_stack_as(name, name, "{}", Source::Program("app"), REFUSED).await?;
     }
-    let has_failed_twice = |stack: &Stack| failures(stack).1 >= Some(2);
-    try_join_all(names.iter().map(|name| team.wait(name, "to fail to start twice", has_failed_twice))).await?;
+    // The first of them may have failed more often by then, and each back-off is three times as long as the one before.
+    try_join_all(names.iter().map(|name| team.wait(name, "to fail to start", |stack| failures(stack).1 >= Some(1)))).await?;
+    team.wait(&names[0], "to fail to start twice", |stack| failures(stack).1 >= Some(2)).await?;
     let refused = |stack: &Stack| {
         condition(stack).is_some_and(|(type_, reason, message)| {
             let remedy = "check the Workspace's image and the pull limits of its registry, and name a private registry in PrivateRegistries; not counted as a failed update";
