@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
         }
         // Before the stack is created, which adds to the file.
         let mut configuration = Configuration::new(self)?;
-        // A run of this stack has succeeded: the stack is there, unless somebody has removed it.
+        // A run of this stack has succeeded: the stack exists, unless a user has removed it.
         if self.spec.resources.is_some() {
             let name = told.project.as_ref().map_or("", |project| &project.name);
             let selected = selection::select(&self.pulumi.dir, name, &self.spec.stack, &self.pulumi.environment);

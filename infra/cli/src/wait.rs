@@ -77,7 +77,7 @@ impl Deadline {
     }
 }
 
-/// Waits until a Stack has applied a commit. `note` is told of each new state.
+/// Waits until a Stack has applied a commit. Calls `note` with each new state.
 pub async fn until_applied(
     cluster: &Cluster,
     name: &str,

@@ -363,7 +363,7 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
 }
 
-/// A default image stays the same until somebody changes it. `what` it is the default of begins the finding.
+/// Whether a default image is pinned to a digest. The finding begins with `what`, such as `default image of yaml`.
 #[must_use]
 pub fn default_image(what: &str, image: &str) -> Finding {
     if image.contains("@sha256:") {

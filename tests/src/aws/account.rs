@@ -33,7 +33,7 @@ use crate::world::{
 const FORM_BYTES: usize = 2 << 20;
 const FUNCTION: &str = "AWS::Lambda::Function";
 const ACCESS_ENTRY: &str = "AWS::EKS::AccessEntry";
-/// For moto alone: nobody calls the webhook by the output of its stack.
+/// The webhook's URL in the outputs that moto has. No test calls it.
 const FUNCTION_URL: &str = "https://function-url.invalid/";
 
 /// What an account and its machine have before anything is deployed.

@@ -40,7 +40,7 @@ pub struct Caller {
 pub struct Identities(RwLock<HashMap<String, (Arc<Caller>, Credentials)>>);
 
 impl Credentials {
-    /// Long-lived keys, which nobody holds yet.
+    /// New long-lived keys. No call with them is allowed yet.
     pub fn random() -> Result<Self> {
         Ok(Self { access_key_id: access_key_id("AKIA")?, secret_access_key: random_hex(20)?, session_token: None })
     }
@@ -51,7 +51,7 @@ fn access_key_id(prefix: &str) -> Result<String> {
 }
 
 impl Identities {
-    /// Has the keys be those of somebody who may do everything.
+    /// Makes the keys those of the administrator, who may do everything.
     pub fn administrator(&self, account: &str, keys: Credentials) -> Result<()> {
         let caller = Caller {
             arn: format!("arn:aws:iam::{account}:user/administrator"),

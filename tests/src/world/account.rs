@@ -69,7 +69,7 @@ async fn parts(
     };
     let (cluster, moto, image) = tokio::try_join!(Box::pin(cluster), Moto::start(dirs, supervisor), image(dirs))?;
     let region = REGION.to_owned();
-    let [subnets, groups] = network(dirs, &moto).await?;
+    let [subnets, groups] = network(dirs, &moto.endpoint).await?;
     let ground = Ground { region, moto: moto.endpoint, runner: binary(project, "runner")?, image, instances: INSTANCES, outages };
     let eks = Eks { cluster: cluster::NAME.into(), listener: authenticator };
     let account = Account::start(Arc::clone(dirs), tasks, eks, ground).await?;
@@ -97,10 +97,10 @@ async fn parts(
 }
 
 /// Two public subnets of the VPC that moto has from its start, and a security group without inbound rules.
-async fn network(dirs: &Dirs, moto: &Moto) -> Result<[String; 2]> {
+pub async fn network(dirs: &Dirs, endpoint: &str) -> Result<[String; 2]> {
     let ask = async |words: &str| -> Result<String> {
         let mut aws = command(dirs, dirs.tool("aws")?);
-        aws.arg("ec2").args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", &moto.endpoint]);
+        aws.arg("ec2").args(words.split(' ')).args(["--output", "text", "--region", REGION, "--endpoint-url", endpoint]);
         aws.env("AWS_ACCESS_KEY_ID", "k").env("AWS_SECRET_ACCESS_KEY", "s");
         Ok(output(aws).await?.trim().to_owned())
     };

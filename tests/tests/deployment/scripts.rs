@@ -16,6 +16,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use driftless_tests::{
     scenario::definition,
     world::{
+        account::{REGION, network},
         cluster::{self, Cluster},
         moto::Moto,
         process::{Supervisor, command, output},
@@ -35,8 +36,6 @@ use tree::Tree;
 
 use super::{ACCOUNT, Aws, STACK, list, project, stage};
 
-/// The AWS CLI 1 calls SQS of older Regions by a name of its own, whatever endpoint is set.
-const REGION: &str = "eu-central-2";
 /// Of the EKS cluster.
 const EKS_REGION: &str = "eu-west-1";
 const RUNNER: &str = "driftless/runner";
@@ -95,7 +94,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
     assert_eq!(inventory(aws).await?, json!([[], [artifacts], []]), "nothing is made before everything is known");
 
-    let [subnets, groups] = network(aws).await?;
+    let [subnets, groups] = network(aws.dirs, &aws.endpoint).await?;
     variables.extend([("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("RUNNER_IMAGE", &*image)]);
     let mut parameters = tree.spelled_out()?;
     // Images by tag are a warning of the doctor.
@@ -256,7 +255,7 @@ async fn verified_release_is_deployed_without_a_build() -> Result<()> {
     tree.release(&folder).await?;
     let url = files(folder.clone()).await?;
 
-    let [subnets, groups] = network(&tree.aws).await?;
+    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let asked = tree.root.join("asked").to_string_lossy().into_owned();
     let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -327,7 +326,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     }
     let pinned = format!("{}/runner:1@{}", registry.host, digests["runner"]);
     let forwarder = format!("{}/forwarder:1", registry.host);
-    let [subnets, groups] = network(&tree.aws).await?;
+    let [subnets, groups] = network(tree.aws.dirs, &tree.aws.endpoint).await?;
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let asked = tree.root.join("asked").to_string_lossy().into_owned();
     let words: Vec<_> = tree.spelled_out()?.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -438,25 +437,6 @@ async fn secret(aws: &Aws<'_>, name: &str) -> Result<String> {
     let name = format!("{STACK}/{name}");
     let words = ["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"];
     Ok(serde_json::from_str(&aws.run(&words).await?)?)
-}
-
-/// Two public subnets of the VPC that moto has from its start, and a security group without inbound rules.
-async fn network(aws: &Aws<'_>) -> Result<[String; 2]> {
-    let ask = async |words: &str| -> Result<Value> {
-        let words: Vec<_> = ["ec2"].into_iter().chain(words.split(' ')).collect();
-        let answer = aws.run(&words).await?;
-        Ok(serde_json::from_str(&answer).unwrap_or_default())
-    };
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let subnets = ask("describe-subnets --query Subnets[:2].SubnetId").await?;
-    let vpc = text(&ask("describe-vpcs --query Vpcs[0].VpcId").await?);
-    let group = ask(&format!("create-security-group --group-name tasks --description tasks --vpc-id {vpc}")).await?;
-    let gateway = text(&ask("create-internet-gateway --query InternetGateway.InternetGatewayId").await?);
-    ask(&format!("attach-internet-gateway --internet-gateway-id {gateway} --vpc-id {vpc}")).await?;
-    let table = text(&ask("describe-route-tables --query RouteTables[0].RouteTableId").await?);
-    ask(&format!("create-route --route-table-id {table} --destination-cidr-block 0.0.0.0/0 --gateway-id {gateway}")).await?;
-    let subnets: Vec<_> = list(&subnets).iter().filter_map(Value::as_str).collect();
-    Ok([subnets.join(","), text(&group["GroupId"])])
 }
 
 async fn start_task(aws: &Aws<'_>) -> Result<String> {
