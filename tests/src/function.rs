@@ -134,7 +134,7 @@ fn router(api: Api) -> Router {
 }
 
 /// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
-const ENV: [(&str, &str); 59] = [
+const ENV: [(&str, &str); 61] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -181,6 +181,8 @@ const ENV: [(&str, &str); 59] = [
     ("TASK_CPU", "1024"),
     ("TASK_MEMORY_MIB", "4096"),
     ("SPOT", "previews"),
+    ("CACHE_ENTRY_MIB", "2048"),
+    ("CACHE_NAMESPACE_MIB", "20480"),
     ("MAX_RUNS", "0"),
     ("MAX_RUNS_PER_NAMESPACE", "0"),
     ("SILENCE_SECONDS", "7200"),

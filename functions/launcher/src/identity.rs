@@ -29,6 +29,12 @@ pub(crate) struct Account {
     projected: BTreeMap<Option<String>, Vec<(String, u32)>>,
 }
 
+impl Account {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// The `ServiceAccount` of a workspace, or what is waited for.
 pub(crate) async fn account<C: Cluster>(
     cluster: &C,

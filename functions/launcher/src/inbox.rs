@@ -3,7 +3,7 @@
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Config, ConfigValue, Identity, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
+    Config, ConfigValue, Identity, LaunchCache, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
     keys::{self, TaskFolder},
     to_json,
 };
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::{
-    Error, Ports, Settings, Stop,
+    Error, Ports, Settings, Stop, cache,
     facts::Run,
     identity,
     request::Request,
@@ -27,6 +27,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     settings: &Settings,
     update: &Update,
     prepared: &spec::Prepared,
+    cache: Option<&LaunchCache>,
     task: &str,
     now: Timestamp,
 ) -> Result<bool, Stop> {
@@ -46,6 +47,13 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.objects.put(&folder.manifest(), tree.manifest.clone()).await?;
         ports.objects.copy(&tree.folder.pack(), &folder.pack()).await?;
     }
+    let cache = match cache.zip(settings.cache_entry_bytes) {
+        Some((cache, max_bytes)) => {
+            let stores = prepared.stores && !prepared.spec.is_preview();
+            Some(cache::give(ports.objects, cache, stores, max_bytes, &folder, now).await)
+        }
+        None => None,
+    };
     match &prepared.seal {
         Seal::Write(stack) => {
             let RunSpec { env, config, files, .. } = &prepared.spec;
@@ -59,7 +67,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     if let Ok(identity) = &identity {
         ports.objects.write(&folder.identity(), identity).await?;
     }
-    let mut spec = RunSpec { identity: identity.is_ok(), ..prepared.spec.clone() };
+    let mut spec = RunSpec { identity: identity.is_ok(), cache, ..prepared.spec.clone() };
     let left_out = put_tokens(&mut spec.config, identity.as_ref().ok());
     ports.objects.write(&folder.spec(), &spec).await?;
     if let Err(words) = identity {
@@ -137,7 +145,7 @@ pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         if prepared.run != launch.run {
             return Err(Stop::wait(WaitReason::InputsChanged, "inputs name another backend or project than the launch record"));
         }
-        fill(ports, settings, update, &prepared, task, now).await.map(drop)
+        fill(ports, settings, update, &prepared, launch.cache.as_ref(), task, now).await.map(drop)
     };
     match done.await {
         Ok(()) => show_running(ports, settings, hint, update, task, now).await,

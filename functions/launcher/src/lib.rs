@@ -5,6 +5,7 @@
 //! Whether a run starts, waits or is abandoned is decided by `driftless_core::run`; [`facts`] reads what that depends on.
 
 mod admission;
+mod cache;
 mod claim;
 mod compare;
 mod facts;
@@ -85,6 +86,8 @@ pub struct Settings {
     pub run_limits: RunLimits,
     /// For how long a run's tokens are asked for; they are replaced at half their life.
     pub token_seconds: u32,
+    /// The maximum size of an entry of the cache of dependencies, in bytes. `None` if there is no cache.
+    pub cache_entry_bytes: Option<u64>,
     /// 32 random bytes: the key of all digests of inputs, if there is none yet.
     pub fresh_key: SecretSlice<u8>,
 }
@@ -375,7 +378,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         ports.tasks.stop(&task, "another task owns this run").await?;
         return Ok(Launched::Elsewhere);
     }
-    if !fill(ports, settings, update, &prepared, &task, now).await? {
+    if !fill(ports, settings, update, &prepared, record.cache.as_ref(), &task, now).await? {
         return Ok(Launched::Elsewhere);
     }
     show_running(ports, settings, hint, update, &task, now).await?;
@@ -468,6 +471,10 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     let image = settings.images.of(prepared.project.as_ref());
     let tried = tried(ports, settings, prepared, image).await?;
     let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
+    let cache = settings.cache_entry_bytes.and_then(|_| {
+        let image = prepared.shape.image.as_deref().unwrap_or(image);
+        cache::entries(prepared, request.cache, image, architecture.unwrap_or(settings.default_architecture), now)
+    });
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),
@@ -478,6 +485,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
         inputs: prepared.spec.inputs.clone(),
         preview: prepared.spec.is_preview(),
         spot: request.spot,
+        cache,
         request: Some(request.to_record()),
         refused: None,
         size: Some(TaskSize { cpu: prepared.shape.cpu, memory_mib: prepared.shape.memory_mib }),

@@ -31,6 +31,7 @@ async fn main() -> Result<(), Error> {
         limits: Limits { runs: limit("MAX_RUNS")?, runs_per_namespace: limit("MAX_RUNS_PER_NAMESPACE")? },
         run_limits: RunLimits { silence_seconds: limit("SILENCE_SECONDS")?, max_seconds: limit("MAX_RUN_SECONDS")? },
         token_seconds: env::parsed("TOKEN_SECONDS")?,
+        cache_entry_bytes: limit("CACHE_ENTRY_MIB")?.map(|mib: u32| u64::from(mib) << 20),
         fresh_key: fresh_key.into(),
     };
     let bucket = env::required("BUCKET")?;

@@ -1,5 +1,7 @@
 //! What an Update asks for, fixed when its launch is recorded.
 
+use std::collections::BTreeMap;
+
 use driftless_api::{Stack, Update, UpdateSpec, duration, names};
 use driftless_contract::{Launch, Operation, RunLimits, RunRequest, StackId};
 use kube::ResourceExt as _;
@@ -18,6 +20,20 @@ pub(crate) struct Request {
     pub(crate) not_secret: Vec<String>,
     /// See [`Launch::spot`].
     pub(crate) spot: bool,
+    /// What the launch record is to say of the cache. A request that comes from the record has no say.
+    pub(crate) cache: CacheMode,
+}
+
+/// How a run uses the cache of dependencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CacheMode {
+    /// It restores what is there, and stores the rest.
+    #[default]
+    On,
+    /// It neither restores nor stores anything.
+    Off,
+    /// It installs everything and replaces what is there.
+    Refresh,
 }
 
 impl Request {
@@ -50,6 +66,7 @@ impl Request {
             limits: limits(settings, update)?,
             not_secret: not_secret.split(',').map(str::trim).filter(|key| !key.is_empty()).map(str::to_owned).collect(),
             spot: false,
+            cache: cache(annotations)?,
         };
         let changes_nothing = request.is_check() || operation == Operation::Preview;
         request.spot = spot(settings, update, changes_nothing)?;
@@ -61,7 +78,7 @@ impl Request {
         let RunRequest { spec, stack, limits, not_secret } = launch.request.clone()?;
         let spec: UpdateSpec = serde_json::from_value(spec).ok()?;
         let operation = operation(&spec).ok()?;
-        Some(Self { spec, operation, stack, limits, not_secret, spot: launch.spot })
+        Some(Self { spec, operation, stack, limits, not_secret, spot: launch.spot, cache: CacheMode::default() })
     }
 
     /// The part of the request that the launch record keeps.
@@ -94,6 +111,20 @@ fn limits(settings: &Settings, update: &Update) -> Result<RunLimits, String> {
     };
     let max_seconds = Some(max_seconds.map_or(seconds, |max| max.min(seconds)));
     Ok(RunLimits { silence_seconds, max_seconds })
+}
+
+/// How the run uses the cache, by the annotation of its Stack, or of an Update without one.
+fn cache(annotations: &BTreeMap<String, String>) -> Result<CacheMode, String> {
+    let (field, words) = (names::CACHE, [names::OFF, names::REFRESH]);
+    match annotations.get(field).map(String::as_str) {
+        None => Ok(CacheMode::On),
+        Some(names::OFF) => Ok(CacheMode::Off),
+        Some(names::REFRESH) => Ok(CacheMode::Refresh),
+        Some(other) => {
+            let [off, refresh] = words;
+            Err(format!("the annotation {field} is {other:?}; write {off:?} or {refresh:?}, or remove it"))
+        }
+    }
 }
 
 /// Whether the run asks for Fargate Spot: its annotation decides, otherwise only runs that change nothing.

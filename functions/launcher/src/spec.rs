@@ -38,6 +38,8 @@ pub(crate) struct Prepared {
     pub(crate) project: Option<ProjectInfo>,
     /// `None` for a project without a source.
     pub(crate) tree: Option<StoredTree>,
+    /// What the run installs may be kept for later runs of its source: its revision is one that its Stack follows.
+    pub(crate) stores: bool,
     /// What becomes of the sealed copy.
     pub(crate) seal: Seal,
     /// Who the program is; or why it is nobody, of a destroy that does not wait for that.
@@ -70,6 +72,7 @@ pub(crate) struct Snapshot {
 
 /// A tree in the bucket.
 pub(crate) struct StoredTree {
+    pub(crate) source: ObjectKey,
     pub(crate) folder: TreeFolder,
     pub(crate) manifest: Vec<u8>,
 }
@@ -260,6 +263,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         inputs: digest,
         stale_lock: lock,
         resources: left.map(|left| left.count),
+        cache: None,
         not_secret: request.not_secret.clone(),
     };
     // Nothing is kept for an Update without a Stack: no destroy of a Stack would look for it.
@@ -268,7 +272,8 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
         _ => Seal::Leave,
     };
-    Ok(Prepared { run, spec, shape, project, tree, seal, account, is_last, kept })
+    let stores = request.stack.is_some();
+    Ok(Prepared { run, spec, shape, project, tree, stores, seal, account, is_last, kept })
 }
 
 /// What tells the program of its commit.
@@ -328,7 +333,7 @@ async fn source<C, O: Objects, Q: Queues, T>(
     let project = project_of(ports, &folder, &manifest, &dir).await?;
     let manifest_sha256 = base16ct::lower::encode_string(&Sha256::digest(&manifest));
     let source = RunSource::Tree { dir, paths: tree.paths.clone(), manifest_sha256 };
-    Ok((source, project, Some(StoredTree { folder, manifest })))
+    Ok((source, project, Some(StoredTree { source: object, folder, manifest })))
 }
 
 /// The project of a workspace without a source.

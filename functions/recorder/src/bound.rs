@@ -1,7 +1,7 @@
 //! What a task reported, within bounds: what ran in the task may have written it, and it becomes part of objects. A Stack that etcd refuses,
 //! which takes 1.5 MiB, could not even be deleted.
 
-use driftless_contract::{Drift, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason};
+use driftless_contract::{Drift, Installed, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason};
 use jiff::Timestamp;
 
 /// A text is not longer than this, in bytes.
@@ -23,7 +23,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, drift, inputs, .. } = result;
+    let RunResult { pending_operations, failures, drift, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => {
@@ -47,6 +47,8 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
         drift: drift.map(Drift::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
+        installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),
+        pull_millis,
         started_at: result.started_at.clamp(owned, ended_at),
         ended_at,
     }

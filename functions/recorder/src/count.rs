@@ -31,6 +31,16 @@ pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Laun
             values.push((Metric::GbSeconds, billed * f64::from(size.memory_mib) / 1024.0));
         }
     }
+    if let Some(millis) = outcome.pull_millis {
+        values.push((Metric::ImagePullDuration, seconds(millis)));
+    }
+    if let Some(installed) = &outcome.installed {
+        let hit = !installed.restored.is_empty();
+        values.extend(hit.then_some((Metric::CacheHits, 1.0)));
+        values.extend(installed.missed.then_some((Metric::CacheMisses, 1.0)));
+        values.extend(hit.then(|| (Metric::CacheRestoredBytes, number(installed.restored_bytes))));
+        values.push((Metric::InstallDuration, seconds(installed.millis)));
+    }
     let key = &outcome.run.update;
     let fields = [
         ("cluster", key.cluster.as_str()),
@@ -39,4 +49,13 @@ pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Laun
         ("update", &key.to_string()),
     ];
     metrics::emit(&values, &fields, now);
+}
+
+/// A number of a task's report, within what a metric can have.
+fn number(reported: u64) -> f64 {
+    u32::try_from(reported).unwrap_or(u32::MAX).into()
+}
+
+fn seconds(millis: u64) -> f64 {
+    number(millis) / 1000.0
 }

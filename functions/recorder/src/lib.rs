@@ -3,6 +3,7 @@
 //! only says where to look; what happened is read from the task's folder and from ECS.
 
 mod bound;
+mod cache;
 mod count;
 mod facts;
 mod give_back;
@@ -51,6 +52,10 @@ pub struct Settings {
     pub task_role_id: String,
     /// A task without progress is stopped after this time, in seconds.
     pub start_seconds: u32,
+    /// The maximum size of an entry of the cache of dependencies, in bytes.
+    pub cache_entry_bytes: u64,
+    /// The maximum size of all cache entries of a namespace, in bytes.
+    pub cache_namespace_bytes: u64,
 }
 
 /// Why recording failed.
@@ -233,7 +238,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             RunPlan::Conclude(ending) => {
                 run.read_launch(ports).await?;
-                let outcome = outcome::conclude(ports, &run, ending, now).await?;
+                let outcome = outcome::conclude(ports, settings, &run, ending, now).await?;
                 let folder = &run.folder;
                 if !ports.objects.write_once(&folder.outcome(), &outcome).await?
                     && ports.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)

@@ -18,6 +18,8 @@ async fn main() -> Result<(), Error> {
         system_namespace: env::required("SYSTEM_NAMESPACE")?,
         task_role_id: env::required("TASK_ROLE_ID")?,
         start_seconds: env::parsed("START_SECONDS")?,
+        cache_entry_bytes: mebibytes("CACHE_ENTRY_MIB")?,
+        cache_namespace_bytes: mebibytes("CACHE_NAMESPACE_MIB")?,
     };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
     let queues = Sqs::new(
@@ -47,6 +49,11 @@ async fn main() -> Result<(), Error> {
         Ok(batch(event.payload, event.context.deadline(), parse_run_message, absorb, &record).await)
     }))
     .await
+}
+
+/// A size in bytes, of a variable in MiB.
+fn mebibytes(variable: &'static str) -> Result<u64, env::Error> {
+    env::parsed::<u32>(variable).map(|mib| u64::from(mib) << 20)
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock is read here and handed down")]

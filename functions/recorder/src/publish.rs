@@ -2,7 +2,7 @@
 
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Hint, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
+use driftless_contract::{Hint, Layer, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -122,7 +122,9 @@ async fn hand_over<C: Cluster, O, Q: Queues, T>(
 /// Deletes what the task was given and what it left. The log stays in the folder until that expires: a copy of it may still be
 /// under way. `in/run` stays until all is told.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
+    let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
     let keys: [&str; 7] =
         [&task.spec(), &task.identity(), &task.result(), &task.pack(), &task.manifest(), &task.lock(), &task.progress()];
+    let keys: Vec<_> = keys.into_iter().chain(archives.iter().map(String::as_str)).collect();
     Ok(ports.objects.delete_all(&keys).await?)
 }

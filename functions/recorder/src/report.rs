@@ -51,6 +51,8 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
         preview,
         platform_failure: false,
         inputs: result.inputs,
+        installed: result.installed,
+        pull_millis: result.pull_millis,
         operated: Some(operated),
         started_at: Some(result.started_at),
         ended_at: result.ended_at,

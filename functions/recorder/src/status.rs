@@ -36,6 +36,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     let current = progress.current.map(|step| step[..step.floor_char_boundary(MAX_STEP)].to_owned());
     let shown = UpdateProgress {
         current,
+        dependencies: progress.dependencies.map(|summary| summary[..summary.floor_char_boundary(MAX_STEP)].to_owned()),
         done: progress.done.into(),
         failed: progress.failed.into(),
         phase: Some(format!("{:?}", progress.phase).to_lowercase()),
@@ -81,6 +82,10 @@ pub(crate) fn fill(
     let ours = status.driftless.get_or_insert_default();
     ours.changes = changes.collect();
     ours.duration = outcome.started_at.map(|started| words(outcome.ended_at.duration_since(started)));
+    ours.image_pull = outcome.pull_millis.map(|millis| words(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0))));
+    if let Some(installed) = &outcome.installed {
+        ours.progress.get_or_insert_default().dependencies = Some(installed.summary.clone());
+    }
     ours.log_config_map = log;
     ours.summary = summary(outcome);
 }

@@ -255,6 +255,7 @@ mod tests {
             stale_lock: None,
             resources: None,
             files: vec![],
+            cache: None,
             not_secret: vec![],
         }
     }

@@ -37,7 +37,7 @@ pub(crate) fn has_all(dir: &Path, environment: &BTreeMap<OsString, OsString>) ->
 }
 
 /// Reads the project's file if pulumi reads no other one.
-fn read(dir: &Path) -> Option<Value> {
+pub(crate) fn read(dir: &Path) -> Option<Value> {
     let [file, others @ ..] = PROJECT_FILES;
     let is_only = others.iter().all(|other| fs::symlink_metadata(dir.join(other)).is_err());
     let text = is_only.then(|| fs::read_to_string(dir.join(file)))?.ok()?;
@@ -151,7 +151,7 @@ pub(crate) fn leave_out(dir: &Path) -> bool {
 }
 
 /// Returns the name of a project's runtime.
-fn runtime(project: &Value) -> Option<&Value> {
+pub(crate) fn runtime(project: &Value) -> Option<&Value> {
     project.get("runtime").map(|runtime| runtime.get("name").unwrap_or(runtime))
 }
 

@@ -5,7 +5,9 @@
 //! does not own its run never gets a spec, and ends. What pulumi says goes to standard output, line by line, with every secret of the
 //! run masked; the task's own credentials do not reach pulumi.
 
+mod archive;
 mod arguments;
+mod cache;
 mod credentials;
 mod dotenv;
 mod environment;
@@ -19,6 +21,7 @@ mod lock;
 mod log;
 mod mask;
 mod passphrase;
+mod places;
 mod pulumi;
 mod s3;
 mod selection;
@@ -148,7 +151,7 @@ impl Error {
 /// interrupted and the result is stored then; without a run there is nothing to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
     let (since, is_absent) = (Instant::now(), Cell::new(false));
-    let (folder, spec) = tokio::select! {
+    let (task, folder, spec) = tokio::select! {
         biased;
         begun = begin(settings, &is_absent) => begun?,
         () = asked(&mut stop) => return Err(stopped(since.elapsed(), is_absent.get())),
@@ -157,6 +160,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     let gauge = Gauge {
         phase: Cell::new(Phase::Fetch),
         steps: RefCell::default(),
+        dependencies: RefCell::default(),
         operating: Notify::new(),
         began: Cell::new((settings.now)()),
     };
@@ -174,7 +178,8 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         } else {
             None
         };
-        let session = Session::new(settings, &scratch, &spec, identity, &folder, &gauge, &log).map_err(Failure::unknown)?;
+        let session =
+            Session::new(settings, &scratch, &spec, identity, &task.image, &folder, &gauge, &log).map_err(Failure::unknown)?;
         Box::pin(session.run(&mut told, &mut stop)).await
     };
     let ended = tokio::select! {
@@ -182,7 +187,8 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         never = report(&folder, &gauge, &log, settings.now) => match never {},
         never = log.keep(&put_log) => match never {},
     };
-    let result = to_json(&result(ended, told, &gauge, &log, (settings.now)()));
+    let result = RunResult { pull_millis: task.pull_millis, ..result(ended, told, &gauge, &log, (settings.now)()) };
+    let result = to_json(&result.fitting());
     // Before the result, which has the recorder copy the log for the last time.
     log.finish(&put_log).await;
     // A stop does not keep the result from being stored.
@@ -198,14 +204,17 @@ fn stopped(waited: Duration, is_absent: bool) -> Error {
 }
 
 /// Waits for a run: the task's folder and the spec.
-async fn begin(settings: &Settings, is_absent: &Cell<bool>) -> Result<(s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
+async fn begin(
+    settings: &Settings,
+    is_absent: &Cell<bool>,
+) -> Result<(Task, s3::Folder, Result<RunSpec, InvalidMessage>), Error> {
     let client = s3::client(settings.certificates.as_deref())?;
-    let task = task_arn(&client, &settings.metadata).await.map_err(Error::Metadata)?;
+    let task = Task::read(&client, &settings.metadata).await.map_err(Error::Metadata)?;
     let provider = credentials::Provider::new(client.clone(), settings.credentials.clone());
-    let keys = keys::task(&settings.role_id, &task);
+    let keys = keys::task(&settings.role_id, &task.arn);
     let folder = s3::Folder::new(client, provider, settings.bucket.clone(), keys, settings.now);
     match given(&folder, &folder.keys.spec(), is_absent).await {
-        Ok(spec) => Ok((folder, spec)),
+        Ok(spec) => Ok((task, folder, spec)),
         Err(error) if error.is_absent() => Err(Error::NoRun(error)),
         Err(error) => {
             let Failure { reason, message } = Failure::platform(&error);
@@ -229,15 +238,41 @@ fn scratch(settings: &Settings) -> Result<PathBuf, Error> {
     }
 }
 
-async fn task_arn(client: &reqwest::Client, metadata: &str) -> Result<String, reqwest::Error> {
-    #[derive(Deserialize)]
-    struct Task {
-        #[serde(rename = "TaskARN")]
-        arn: String,
+/// What ECS says of this task.
+struct Task {
+    arn: String,
+    /// The digest of this container's image; empty if ECS does not say.
+    image: String,
+    /// See [`RunResult::pull_millis`].
+    pull_millis: Option<u64>,
+}
+
+impl Task {
+    async fn read(client: &reqwest::Client, metadata: &str) -> Result<Self, reqwest::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Document {
+            #[serde(rename = "TaskARN")]
+            arn: String,
+            pull_started_at: Option<Timestamp>,
+            pull_stopped_at: Option<Timestamp>,
+        }
+        #[derive(Deserialize)]
+        struct Container {
+            #[serde(rename = "ImageID", default)]
+            image: String,
+        }
+        let get = async |url: &str| client.get(url).send().await?.error_for_status();
+        let once = || async {
+            let task: Document = get(&format!("{metadata}/task")).await?.json().await?;
+            let container: Container = get(metadata).await?.json().await?;
+            Ok((task, container))
+        };
+        let (task, container) = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
+        let pulled = task.pull_started_at.zip(task.pull_stopped_at).map(|(started, stopped)| stopped.duration_since(started));
+        let pull_millis = pulled.and_then(|pulled| u64::try_from(pulled.as_millis()).ok());
+        Ok(Self { arn: task.arn, image: container.image, pull_millis })
     }
-    let once = || async { client.get(format!("{metadata}/task")).send().await?.error_for_status()?.json::<Task>().await };
-    let task = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
-    Ok(task.arn)
 }
 
 /// Waits for a document that the launcher writes, and shows meanwhile whether S3 answers that it is not there.
@@ -278,7 +313,9 @@ async fn report(folder: &s3::Folder, gauge: &Gauge, log: &Log, now: fn() -> Time
         }
         let Steps { planned, started, done, failed, current } = gauge.steps.borrow().clone();
         let (at, phase, log_chunks) = (now(), gauge.phase.get(), Some(log.stored()));
-        let progress = Progress { version: VERSION, at, phase, planned, started, done, failed, current, log_chunks };
+        let dependencies = gauge.dependencies.borrow().clone();
+        let progress =
+            Progress { version: VERSION, at, phase, planned, started, done, failed, current, log_chunks, dependencies };
         if let Err(error) = folder.put(&folder.keys.progress(), to_json(&progress), false).await {
             log.say(&format!("driftless: cannot write the progress: {error}"));
         }
@@ -293,7 +330,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };
-    let Told { outputs, project, permalink, changes, pending_operations, failures, drift, inputs } = told;
+    let Told { outputs, project, permalink, changes, pending_operations, failures, drift, inputs, installed } = told;
     RunResult {
         version: VERSION,
         verdict,
@@ -306,10 +343,11 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
         failures,
         drift,
         inputs,
+        installed,
+        pull_millis: None,
         started_at: gauge.began.get(),
         ended_at: now,
     }
-    .fitting()
 }
 
 #[cfg(test)]

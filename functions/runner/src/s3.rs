@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write,
+    io,
     path::Path,
     sync::Arc,
     time::{Duration, SystemTime},
@@ -14,16 +15,21 @@ use aws_sigv4::{
     sign::v4,
 };
 use backon::ExponentialBuilder;
+use bytes::{Bytes, BytesMut};
 use driftless_contract::keys::TaskFolder;
 use http::{
     HeaderName, Method, StatusCode,
-    header::{IF_NONE_MATCH, RANGE},
+    header::{CONTENT_LENGTH, CONTENT_RANGE, IF_NONE_MATCH, RANGE},
 };
 use jiff::Timestamp;
-use reqwest::{Client, Response};
+use reqwest::{Body, Client, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
+use tokio::{fs::File, io::AsyncReadExt};
 
 use crate::credentials::Provider;
+
+/// Bytes of a file that are read and sent at once.
+const PIECE: usize = 128 << 10;
 
 /// S3's errors are shorter.
 const MAX_ERROR_BYTES: usize = 8 << 10;
@@ -121,6 +127,32 @@ impl Folder {
         self.send(Method::GET, key, Some((RANGE, &range)), Vec::new()).await
     }
 
+    /// Up to `size` bytes of the end of an object that must be there, and the size of the object.
+    pub(crate) async fn get_tail(&self, key: &str, size: usize) -> Result<(Bytes, u64), StoreError> {
+        let response = self.send(Method::GET, key, Some((RANGE, &format!("bytes=-{size}"))), Vec::new()).await?;
+        let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok()?.rsplit_once('/'));
+        let whole = range.and_then(|(_, whole)| whole.parse().ok());
+        let whole = whole.ok_or_else(|| StoreError::Request("S3 does not say how large the object is".into()))?;
+        Ok((response.bytes().await?, whole))
+    }
+
+    /// Writes a file, of which the size and the SHA-256 in hex are known, as an object that is written once.
+    pub(crate) async fn put_file(&self, key: &str, path: &Path, size: u64, sha256: &str) -> Result<(), StoreError> {
+        let file = File::open(path).await.map_err(|error| StoreError::Request(error.to_string()))?;
+        let pieces = futures::stream::try_unfold(file, async |mut file| {
+            let mut piece = BytesMut::with_capacity(PIECE);
+            let read = file.read_buf(&mut piece).await?;
+            io::Result::Ok((read > 0).then(|| (piece.freeze(), file)))
+        });
+        let request = http::Request::builder().method(Method::PUT).uri(self.url(key));
+        let request = request.header(IF_NONE_MATCH, "*").header(CONTENT_LENGTH, size);
+        let request = request.body(Body::wrap_stream(pieces)).map_err(|error| StoreError::Request(error.to_string()))?;
+        match self.execute(key, request, SignableBody::Precomputed(sha256.to_owned())).await {
+            Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) => Ok(()),
+            sent => sent.map(drop),
+        }
+    }
+
     /// Writes an object. One that is written `once` is never overwritten: that it is there already is success, as a try whose
     /// answer was lost is the only one who can have written it.
     pub(crate) async fn put(&self, key: &str, body: String, once: bool) -> Result<(), StoreError> {
@@ -137,14 +169,22 @@ impl Folder {
         header: Option<(HeaderName, &str)>,
         body: Vec<u8>,
     ) -> Result<Response, StoreError> {
-        let now = (self.now)();
-        let url = format!("{}/{}/{}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket, encoded(key));
-        let mut request = http::Request::builder().method(&method).uri(url);
+        let mut request = http::Request::builder().method(&method).uri(self.url(key));
         if let Some((name, value)) = header {
             request = request.header(name, value);
         }
-        let mut request = request.body(body).map_err(|error| StoreError::Request(error.to_string()))?;
-        self.sign(&mut request, now).await?;
+        let body = Bytes::from(body);
+        let request = request.body(Body::from(body.clone())).map_err(|error| StoreError::Request(error.to_string()))?;
+        self.execute(key, request, SignableBody::Bytes(&body)).await
+    }
+
+    fn url(&self, key: &str) -> String {
+        format!("{}/{}/{}", self.endpoint.url.trim_end_matches('/'), self.endpoint.bucket, encoded(key))
+    }
+
+    async fn execute(&self, key: &str, mut request: http::Request<Body>, body: SignableBody<'_>) -> Result<Response, StoreError> {
+        let method = request.method().clone();
+        self.sign(&mut request, body, (self.now)()).await?;
         let response = self.client.execute(request.try_into()?).await?;
         match response.status() {
             status if status.is_success() => Ok(response),
@@ -157,7 +197,7 @@ impl Folder {
         }
     }
 
-    async fn sign(&self, request: &mut http::Request<Vec<u8>>, now: Timestamp) -> Result<(), StoreError> {
+    async fn sign(&self, request: &mut http::Request<Body>, body: SignableBody<'_>, now: Timestamp) -> Result<(), StoreError> {
         let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
         let mut settings = SigningSettings::default();
         // S3 has its own ways: keys are encoded once, and a checksum of the body is signed too.
@@ -176,7 +216,6 @@ impl Folder {
             .into();
         let headers = request.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()));
         let uri = request.uri().to_string();
-        let body = SignableBody::Bytes(request.body());
         let signable = SignableRequest::new(request.method().as_str(), &uri, headers, body).map_err(|error| wrong(&error))?;
         let (instructions, _) = sign(signable, &params).map_err(|error| wrong(&error))?.into_parts();
         instructions.apply_to_request_http1x(request);

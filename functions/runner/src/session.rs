@@ -4,7 +4,7 @@ mod outputs;
 mod stack;
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, OnceCell, RefCell},
     collections::BTreeMap,
     convert::Infallible,
     fs, io,
@@ -15,8 +15,8 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, File, Identity, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo, ResourceFailure,
-    RunSource, RunSpec, VERSION, to_json,
+    Drift, File, Identity, Installed, Layer, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo,
+    ResourceFailure, RunSource, RunSpec, VERSION, to_json,
 };
 use futures::future::pending;
 use jiff::Timestamp;
@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     Settings,
     arguments::{self, Call},
+    cache::Cache,
     environment::{Environment, environment},
     events::{Events, MAX_MESSAGE_BYTES, cut, pending_in_state},
     failure::Failure,
@@ -39,6 +40,7 @@ use crate::{
     install, lock,
     log::Log,
     mask::Mask,
+    places::Places,
     pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
     selection,
@@ -52,6 +54,8 @@ const EVENTS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Gauge {
     pub phase: Cell<Phase>,
     pub steps: RefCell<Steps>,
+    /// How the run got its dependencies; `None` until that is known.
+    pub dependencies: RefCell<Option<String>>,
     /// The operation began: that is told at once.
     pub operating: Notify,
     /// When the operation began; before that, when the run did.
@@ -80,6 +84,8 @@ pub(crate) struct Told {
     pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
     pub inputs: Option<String>,
+    /// See [`driftless_contract::RunResult::installed`].
+    pub installed: Option<Installed>,
 }
 
 /// One run of pulumi.
@@ -102,6 +108,10 @@ pub(crate) struct Session<'a> {
     oom_kills: u64,
     /// The engine has told something: pulumi has found the stack.
     engaged: Cell<bool>,
+    /// What the cache is to be made with, once the source is in its place.
+    cache: OnceCell<Cache<'a>>,
+    image: String,
+    scratch: PathBuf,
 }
 
 impl<'a> Session<'a> {
@@ -110,6 +120,7 @@ impl<'a> Session<'a> {
         scratch: &Path,
         spec: &'a RunSpec,
         identity: Option<Identity>,
+        image: &str,
         folder: &'a Folder,
         gauge: &'a Gauge,
         log: &'a Log,
@@ -117,7 +128,10 @@ impl<'a> Session<'a> {
         let (source, workspace) = (settings.share.join("source"), settings.share.join("workspace"));
         let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
         let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.stack));
-        let Environment { variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
+        let Environment { mut variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
+        for (name, value) in Cache::variables(spec.cache.as_ref(), &compiled(scratch)) {
+            variables.entry(name).or_insert(value);
+        }
         let dir = match &spec.source {
             // PKO resolves the link too: a program sees where it really is.
             RunSource::Tree { dir, .. } => source.join(dir),
@@ -157,6 +171,9 @@ impl<'a> Session<'a> {
             vmstat,
             oom_kills,
             engaged,
+            cache: OnceCell::new(),
+            image: image.to_owned(),
+            scratch: scratch.to_owned(),
         })
     }
 
@@ -211,9 +228,7 @@ impl<'a> Session<'a> {
         // Without its source a project has no dependencies to install, and its runtime's options are not known.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
-            if self.needs_install().await {
-                self.call(&Call::new(["install"], None)).await?;
-            }
+            self.install(told).await?;
         }
 
         self.gauge.phase.set(Phase::Init);
@@ -282,7 +297,50 @@ impl<'a> Session<'a> {
         if self.spec.operation == Operation::Up {
             told.outputs = Some(self.outputs(events.outputs).await?);
         }
+        self.store(told).await;
         Ok(())
+    }
+
+    /// Has the dependencies of the program in their places: from the cache, or installed.
+    async fn install(&self, told: &mut Told) -> Result<(), Failure> {
+        let cache = self.cache.get_or_init(|| {
+            let places = Places {
+                source: self.source.clone(),
+                project: self.pulumi.dir.clone(),
+                compiled: compiled(&self.scratch),
+                environment: self.pulumi.environment.clone(),
+            };
+            Cache::new(self.folder, self.spec.cache.as_ref(), places, self.image.clone(), &self.scratch)
+        });
+        let restore = |layer| self.unless_stopped(async move { Ok(cache.restore(layer).await) });
+        restore(Layer::Plugins).await?;
+        if self.needs_install().await {
+            let has_packages = restore(Layer::Dependencies).await?;
+            if has_packages {
+                restore(Layer::Build).await?;
+            }
+            if !has_packages || !cache.is_complete() {
+                let since = Instant::now();
+                self.call(&Call::new(["install"], None)).await?;
+                cache.installed(since.elapsed());
+            }
+        }
+        told.installed = cache.report();
+        if let Some(installed) = &told.installed {
+            let summary = self.pulumi.mask.apply(&installed.summary);
+            self.log.say(&format!("driftless: dependencies: {summary}"));
+            self.gauge.dependencies.replace(Some(summary));
+        }
+        Ok(())
+    }
+
+    /// Stores for later runs what this one installed.
+    async fn store(&self, told: &mut Told) {
+        let Some(cache) = self.cache.get() else { return };
+        for problem in cache.store().await {
+            self.log.say(&format!("driftless: {problem}"));
+        }
+        told.installed = cache.report();
     }
 
     async fn fetch(&self) -> Result<(), Failure> {
@@ -483,6 +541,11 @@ impl<'a> Session<'a> {
         let planned = started.max(self.spec.resources.unwrap_or(0));
         self.gauge.steps.replace(Steps { planned, started, done, failed, current });
     }
+}
+
+/// See [`Places::compiled`].
+fn compiled(scratch: &Path) -> PathBuf {
+    scratch.join("compiled")
 }
 
 /// Returns how many processes the kernel has killed for want of memory since it started; 0 if it does not say.

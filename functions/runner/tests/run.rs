@@ -17,6 +17,7 @@ use runner::Error;
 use self::aws::{Aws, REFUSED, Served, TASK, UNAVAILABLE, now, stored};
 
 mod aws;
+mod cache;
 
 #[tokio::test]
 async fn an_up_runs_all_its_steps_and_tells_its_outputs() {

@@ -57,6 +57,16 @@ pub const SPOT: &str = "spot";
 /// The value of [`CAPACITY`] for Fargate without Spot.
 pub const ON_DEMAND: &str = "on-demand";
 
+/// Annotation of a Stack, or of an Update without one: how its runs use the cache of dependencies, [`OFF`] or [`REFRESH`]. Without it, they
+/// restore what is there and store the rest.
+pub const CACHE: &str = "driftless.dev/cache";
+
+/// The value of [`CACHE`] for runs that neither restore nor store anything.
+pub const OFF: &str = "off";
+
+/// The value of [`CACHE`] for runs that install everything and replace what is stored.
+pub const REFRESH: &str = "refresh";
+
 /// Annotation of a Stack, or of an Update without one: the outputs that are shown although they have a value from a Secret in them, separated
 /// by commas. An output that Pulumi itself marks secret is not shown.
 pub const NOT_SECRET: &str = "driftless.dev/not-secret";

@@ -177,6 +177,8 @@ pub struct DriftlessUpdateStatus {
     pub changes: BTreeMap<String, i64>,
     /// How long the run took, such as `1m12s`.
     pub duration: Option<String>,
+    /// How long ECS pulled the images of the task, such as `12s`.
+    pub image_pull: Option<String>,
     /// Where its whole log is.
     pub log: Option<String>,
     /// The ConfigMap with its log: the last 512 KiB, in parts whose keys are in order.
@@ -200,6 +202,8 @@ pub struct DriftlessUpdateStatus {
 pub struct UpdateProgress {
     /// A step that is under way: `update URN`.
     pub current: Option<String>,
+    /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache entry`.
+    pub dependencies: Option<String>,
     /// Resource steps that have ended.
     pub done: i64,
     /// Resource steps that have failed.

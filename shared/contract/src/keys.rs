@@ -7,7 +7,7 @@ pub use driftless_core::hash;
 
 use std::{collections::BTreeMap, fmt, ops::Deref};
 
-use driftless_core::StoredTree;
+use driftless_core::{Layer, StoredTree};
 use jiff::Timestamp;
 
 use crate::{
@@ -140,6 +140,33 @@ pub fn sealed(cluster: &str, stack: &StackId) -> Key<SealedInputs> {
 }
 
 folder! {
+    /// The folder of the cache entries that a program may restore: those that runs of the same source stored as the same `ServiceAccount`.
+    /// Whoever can write to one of the two cannot change what another program executes.
+    CacheFolder
+}
+
+impl CacheFolder {
+    /// The key of an entry: an archive of a layer.
+    #[must_use]
+    pub fn entry(&self, layer: Layer, name: &str) -> String {
+        format!("{self}{}-{name}", layer.as_str())
+    }
+}
+
+/// The folder of the cache entries of a source and a `ServiceAccount`.
+#[must_use]
+pub fn cache(object: &ObjectKey, service_account: &str) -> CacheFolder {
+    CacheFolder(format!("caches/{}/{service_account}/", source(object)))
+}
+
+/// The folder of all cache entries of the namespace that an entry is of, with a trailing slash.
+#[must_use]
+pub fn caches_of_namespace(entry: &str) -> Option<String> {
+    let (namespace, _) = entry.rmatch_indices('/').nth(2).map(|(end, _)| entry.split_at(end + 1))?;
+    Some(namespace.to_owned())
+}
+
+folder! {
     /// The folder of a run.
     RunFolder
 }
@@ -204,6 +231,18 @@ impl TaskFolder {
     #[must_use]
     pub fn pack(&self) -> String {
         format!("{self}in/pack")
+    }
+
+    /// The archive of a layer that an earlier run installed.
+    #[must_use]
+    pub fn restored(&self, layer: Layer) -> String {
+        format!("{self}in/cache/{}", layer.as_str())
+    }
+
+    /// The archive of a layer that the run installed.
+    #[must_use]
+    pub fn installed(&self, layer: Layer) -> String {
+        format!("{self}out/cache/{}", layer.as_str())
     }
 
     /// The progress of the run.
@@ -342,6 +381,9 @@ mod tests {
 
         let (written, keys) = (Timestamp::UNIX_EPOCH, [folder.manifest(), folder.pack()]);
         let stored = stored_trees(keys.iter().map(|key| (key.as_str(), written)));
+        let entry = cache(&source, "deployer").entry(Layer::Build, "0");
+        assert_eq!(entry, format!("caches/{}/n/ocirepository.a.b/deployer/build-0", source.cluster));
+        assert_eq!(caches_of_namespace(&entry), Some(format!("caches/{}/n/", source.cluster)));
         assert_eq!(stored, [(folder, StoredTree { manifest: Some(written), pack: Some(written) })].into());
     }
 

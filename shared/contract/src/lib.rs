@@ -15,26 +15,24 @@ mod run;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{
-    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, Operation,
+    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, MORE_DISK, MORE_MEMORY, Operation, PROJECT_FILES,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};
 pub use message::{LaunchHint, RunHint, RunMessage, TaskHint, parse_run_message};
 pub use outputs::parsed;
 pub use report::{
-    Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult, Verdict, reason,
+    Installed, Lock, Outcome, OutputValue, Phase, Progress, ProjectFile, ProjectInfo, ResourceFailure, Resources, RunResult,
+    Verdict, reason,
 };
 pub use run::{
-    ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, Owner, ProjectedToken, Refused, RunId,
-    RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, TriedArchitecture, UnfitArchitecture,
-    WebIdentity,
+    ClusterAccess, Config, ConfigValue, Env, File, Identity, InputsRead, Launch, LaunchCache, Owner, ProjectedToken, Refused,
+    RunCache, RunId, RunLimits, RunRequest, RunSource, RunSpec, SealedInputs, StackId, TaskRun, TaskSize, TriedArchitecture,
+    UnfitArchitecture, WebIdentity,
 };
 
 /// The version that every message and document carries.
 pub const VERSION: u32 = 1;
-
-/// What a project's file may be called, in the order in which they are looked for.
-pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
 
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";

@@ -1,13 +1,16 @@
 //! What a run is given: the launch record, its owner, and the documents in the task folder.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use driftless_core::run::{LaunchFacts, OwnerFacts};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Architecture, Lock, ObjectKey, Operation, ProjectInfo};
+use crate::{Architecture, Layer, Lock, ObjectKey, Operation, ProjectInfo};
 
 /// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +66,9 @@ pub struct Launch {
     /// What the task definition gives a task; for what the run costs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
+    /// The entries of the cache that the run may restore and store. Absent if it has nothing to do with the cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<LaunchCache>,
     /// The request that is run. `None` in a record of an earlier release, which starts no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RunRequest>,
@@ -71,6 +77,35 @@ pub struct Launch {
     pub refused: Option<Refused>,
     /// When the launch was decided.
     pub at: Timestamp,
+}
+
+/// The cache entries of a run, as the launcher named them: a task names neither a key nor a scope.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct LaunchCache {
+    /// The key of each layer's entry.
+    pub entries: BTreeMap<Layer, String>,
+    /// Restore none of them, and replace them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refresh: bool,
+    /// See [`RunCache::uncached`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncached: Option<String>,
+}
+
+/// What a task has of the cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RunCache {
+    /// The layers whose archives are in the folder of the task: see [`crate::keys::TaskFolder::restored`].
+    pub restored: BTreeSet<Layer>,
+    /// The layers that are to be stored if the run installs them.
+    pub stored: BTreeSet<Layer>,
+    /// The maximum size of an archive, in bytes.
+    pub max_bytes: u64,
+    /// Why the packages of the program's language are installed in each run, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uncached: Option<String>,
 }
 
 /// The tries to start a task that failed, so that the next one waits.
@@ -294,6 +329,9 @@ pub struct RunSpec {
     /// The resources that the last run left; absent if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<u32>,
+    /// What the run has of the cache of dependencies; absent if that is off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<RunCache>,
     /// Outputs that are shown although they have a value from a Secret in them. One that Pulumi itself marks secret is not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_secret: Vec<String>,

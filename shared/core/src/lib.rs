@@ -9,6 +9,7 @@
 
 mod admission;
 mod backoff;
+mod cache;
 mod decide;
 mod drift;
 mod due;
@@ -38,12 +39,13 @@ mod workspace;
 
 pub use admission::{Admissions, Applicant, Limits};
 pub use backoff::start_backoff;
+pub use cache::{CacheNames, Layer, Program, Variable, cache_names};
 pub use decide::{decide, frequent_resync};
 pub use drift::{Drift, DriftSettings, DriftedResource, Remediate};
 pub use due::{due, its_turn};
 pub use invariants::{refused, violations};
 pub use model::*;
-pub use names::{check_name, hash, invalid_digest, invalid_object, update_name};
+pub use names::{PROJECT_FILES, check_name, hash, invalid_digest, invalid_object, update_name};
 pub use observe::observe;
 pub use overdue::TaskLimits;
 pub use paths::{needed, paths};

@@ -12,6 +12,9 @@ const MAX_DIGEST: usize = 160;
 /// Kinds whose trees Driftless stores under its own keys, and their groups. A foreign group would share those keys.
 const OWN_KINDS: [(&str, &str); 3] = [("stack", "pulumi.com"), ("program", "pulumi.com"), ("workspace", "auto.pulumi.com")];
 
+/// What a project's file may be called, in the order in which they are looked for.
+pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
+
 /// Stands for the predecessor of the first.
 const FIRST: &str = "first";
 

@@ -64,6 +64,16 @@ metrics! {
     GbSeconds: None by ["cluster"];
     /// From the creation of an Update until a task owned its run.
     StartDelay: Seconds by ["cluster"];
+    /// How long ECS pulled the images of a task.
+    ImagePullDuration: Seconds by ["cluster"];
+    /// How long a run restored and installed its dependencies.
+    InstallDuration: Seconds by ["cluster"];
+    /// Runs that restored dependencies from the cache.
+    CacheHits: Count by ["cluster"];
+    /// Runs that installed the packages of their language although the cache could have had them.
+    CacheMisses: Count by ["cluster"];
+    /// What runs restored from the cache: the size of the archives, up to 4 GiB.
+    CacheRestoredBytes: Bytes by ["cluster"];
     /// Looks at an Update that could not begin.
     Waits: Count by ["cluster", "reason"];
     /// Calls that failed for a cause that passes, so that it is looked again later.

@@ -52,8 +52,13 @@ pub fn check(input: &[u8]) {
             Message::Launch(hint) => launched(&world, &hint),
             Message::Run(RunMessage::Hint(hint)) => {
                 let ports = recorder::Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-                let settings =
-                    recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: "AROA".into(), start_seconds: 900 };
+                let settings = recorder::Settings {
+                    system_namespace: SYSTEM.into(),
+                    task_role_id: "AROA".into(),
+                    start_seconds: 900,
+                    cache_entry_bytes: 1 << 20,
+                    cache_namespace_bytes: 1 << 22,
+                };
                 match drive(&world, recorder::handle(&ports, &settings, &hint, Due::Outcome, world.now())) {
                     Ok(()) | Err(recorder::Error::Aws(Error::Permanent { .. })) => {}
                     Err(error) => panic!("the recorder, {}: {error}", hint.update),
@@ -131,6 +136,7 @@ fn launched(world: &World, hint: &LaunchHint) {
         limits: Limits { runs: Some(2), runs_per_namespace: Some(1) },
         run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
         token_seconds: 3600,
+        cache_entry_bytes: Some(1 << 20),
         fresh_key: vec![7; 32].into(),
     };
     let ports = launcher::Ports { cluster: world, objects: world, queues: world, tasks: world };

@@ -36,6 +36,7 @@ pub fn check(input: &[u8]) {
         size: None,
         request: None,
         refused: None,
+        cache: None,
         at,
     };
     let put = |key: String, content: &[u8]| {
@@ -50,7 +51,13 @@ pub fn check(input: &[u8]) {
         put(format!("{task}out/{name}"), input);
     }
     let hint = RunHint { version: VERSION, update: update.clone(), uid: Some("uid".into()), hops: 0 };
-    let settings = Settings { system_namespace: "driftless".into(), task_role_id: "AROA".into(), start_seconds: 900 };
+    let settings = Settings {
+        system_namespace: "driftless".into(),
+        task_role_id: "AROA".into(),
+        start_seconds: 900,
+        cache_entry_bytes: 1 << 20,
+        cache_namespace_bytes: 1 << 22,
+    };
     let handled = |due| {
         let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
         let done = world.drive(handle(&ports, &settings, &hint, due, world.now())).expect("a world without faults");

@@ -47,6 +47,7 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 limits,
                 run_limits: RunLimits::default(),
                 token_seconds: 3600,
+                cache_entry_bytes: Some(1 << 20),
                 fresh_key: vec![7; 32].into(),
             };
             let ports = launcher::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };
@@ -55,7 +56,13 @@ pub(super) fn work(probe: Probe, message: Message, now: Timestamp, limits: Limit
                 .map_err(|error| (error.is_transient(), error.to_string()))
         }),
         Message::Run(about) => Box::pin(async move {
-            let settings = recorder::Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 600 };
+            let settings = recorder::Settings {
+                system_namespace: SYSTEM.into(),
+                task_role_id: ROLE.into(),
+                start_seconds: 600,
+                cache_entry_bytes: 1 << 20,
+                cache_namespace_bytes: 1 << 22,
+            };
             let recorded = async {
                 for (hint, due) in recorder::runs(&probe, &probe, &settings, about, now).await? {
                     let ports = recorder::Ports { cluster: &probe, objects: &probe, queues: &probe, tasks: &probe };

@@ -111,6 +111,7 @@ impl Machine {
                     limits: self.limits,
                     run_limits: RunLimits { max_seconds: Some(MAX_RUN_SECONDS), ..RunLimits::default() },
                     token_seconds: self.knobs.token_seconds,
+                    cache_entry_bytes: Some(1 << 20),
                     fresh_key: vec![7; 32].into(),
                 };
                 self.begin(wire, Some(message), |wire| async move {
@@ -125,6 +126,8 @@ impl Machine {
                     system_namespace: SYSTEM.into(),
                     task_role_id: ROLE.into(),
                     start_seconds: START_SECONDS,
+                    cache_entry_bytes: 1 << 20,
+                    cache_namespace_bytes: 1 << 22,
                 };
                 self.begin(wire, Some(message), |wire| async move {
                     let recorded = async {

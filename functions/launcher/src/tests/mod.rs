@@ -3,6 +3,7 @@
 mod abandoned;
 mod attacks;
 mod by_hand;
+mod cache;
 mod capacity;
 mod namespaces;
 mod running;
@@ -35,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         limits: Limits::default(),
         run_limits: RunLimits { silence_seconds: Some(900), max_seconds: None },
         token_seconds: 3600,
+        cache_entry_bytes: Some(1 << 20),
         fresh_key: vec![7; 32].into(),
     }
 }

@@ -167,7 +167,7 @@ fn task_whose_update_is_gone_is_stopped() {
 fn live_task_that_no_run_owns_is_stopped_after_the_start_limit() {
     let world = World::new(0, Faults::NONE);
     let arn = world.start_task("uid");
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     let attended = || {
         let message = RunMessage::Live { arn: arn.clone() };
         world.drive(runs(&world, &world, &settings, message, world.now())).unwrap().unwrap()
@@ -188,7 +188,7 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     world.insert(object);
     let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
     put(&world, &format!("{folder}in/run"), &to_json(&TaskRun { version: VERSION, run }));
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     let at = world.now();
     put(&world, &format!("{folder}out/progress"), &progress_at(at, 3));
     // Every call through this handle is throttled.
@@ -221,7 +221,7 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
 
 #[test]
 fn result_and_stop_of_one_task_are_one_message() {
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     let stop = |task: &str| RunMessage::Task { arn: format!("arn:aws:ecs:r:1:task/c/{task}") };
     let wrote = |keys: &[&str]| RunMessage::Objects(keys.iter().map(|key| format!("tasks/{ROLE}:{key}")).collect());
     let live = RunMessage::Live { arn: "arn:aws:ecs:r:1:task/c/a".into() };

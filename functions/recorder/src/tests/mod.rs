@@ -1,9 +1,12 @@
 //! What the recorder makes of a run, in a world of fakes.
 
+mod cache;
 mod ends;
 mod live;
 mod log;
 mod outputs;
+
+use std::collections::BTreeMap;
 
 use driftless_api::names;
 use driftless_aws::Started;
@@ -22,6 +25,16 @@ const ROLE: &str = "AROA";
 const TASK: &str = "tasks/AROA:t/";
 const SYSTEM: &str = "driftless";
 const CLAIM: &str = "claim-1";
+
+fn settings() -> Settings {
+    Settings {
+        system_namespace: SYSTEM.into(),
+        task_role_id: ROLE.into(),
+        start_seconds: 900,
+        cache_entry_bytes: 100,
+        cache_namespace_bytes: 250,
+    }
+}
 
 /// A world with the Update `n/u`, which a task owns.
 fn world(metadata: &Value, status: &Value) -> World {
@@ -49,6 +62,7 @@ fn world(metadata: &Value, status: &Value) -> World {
         spot: false,
         tried: None,
         size,
+        cache: None,
         request: None,
         at,
     };
@@ -97,7 +111,18 @@ fn progress(world: &World, done: u32) {
 fn progress_at(at: Timestamp, done: u32) -> String {
     let current = Some("update urn:a".into());
     let (phase, log_chunks) = (Phase::Run, Some(1));
-    to_json(&Progress { version: VERSION, at, phase, planned: 20, started: 9, done, failed: 1, current, log_chunks })
+    to_json(&Progress {
+        version: VERSION,
+        at,
+        phase,
+        planned: 20,
+        started: 9,
+        done,
+        failed: 1,
+        current,
+        log_chunks,
+        dependencies: None,
+    })
 }
 
 fn look(world: &World) {
@@ -116,7 +141,7 @@ fn handled(world: &World) -> Option<Result<(), Error>> {
 
 fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
     let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     world.drive(handle(&ports, &settings, &hint, due, world.now()))
 }
@@ -187,7 +212,7 @@ fn refused_update_fails_with_the_reason_of_the_refusal() {
 fn a_failure_that_passes_and_a_message_that_went_too_far_are_counted() {
     let world = world(&of_stack(), &json!({}));
     let ports = Ports { cluster: &world, objects: &world, queues: &world.calm(), tasks: &world };
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     world.set_faults(Faults { transient: 1000, ..Faults::NONE });
     for (hops, expected) in [(3, &["TransientFailures"][..]), (MAX_HOPS, &["HopsExhausted", "TransientFailures"])] {
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops };
@@ -396,7 +421,7 @@ fn nothing_secret_is_left_and_an_update_that_no_stack_owns_is_released() {
             }
             report(&world, &succeeded(&world));
             let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-            let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+            let settings = settings();
             let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
             world.crash_before_call(calls);
             let crashed = world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none();
@@ -421,7 +446,7 @@ fn message_about_a_task_is_enough_after_a_crash_at_any_call() {
         let run = RunId { update: key("n", "u"), uid: "uid".into(), claim: CLAIM.into() };
         put(&world, &format!("{TASK}in/run"), &to_json(&TaskRun { version: VERSION, run }));
         report(&world, &succeeded(&world));
-        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+        let settings = settings();
         let recorded = || {
             world.drive(async {
                 let message = RunMessage::Task { arn: "arn:aws:ecs:r:1:task/c/t".into() };
@@ -581,7 +606,7 @@ fn update_that_changed_meanwhile_is_completed_at_once() {
     let stale: Update = serde_json::from_value(update(&world)).unwrap();
     world.insert(driftless_api::merge(running, &json!({ "metadata": { "annotations": { "a": "b" } } })));
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
-    let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+    let settings = settings();
     let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
     let published = publish::publish(&ports, &settings, &hint, Some(stale), &outcome, None, world.now());
     world.drive(published).unwrap().unwrap();

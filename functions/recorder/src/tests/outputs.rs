@@ -82,7 +82,7 @@ fn crash_before_write(world: &World) {
     let before = world.cluster();
     for calls in 0..60 {
         let ports = Ports { cluster: world, objects: world, queues: world, tasks: world };
-        let settings = Settings { system_namespace: SYSTEM.into(), task_role_id: ROLE.into(), start_seconds: 900 };
+        let settings = settings();
         let hint = RunHint { version: VERSION, update: key("n", "u"), uid: Some("uid".into()), hops: 0 };
         world.crash_before_call(calls);
         assert!(world.drive(handle(&ports, &settings, &hint, Due::Outcome, world.now())).is_none(), "it never tidied up");

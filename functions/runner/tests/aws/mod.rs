@@ -33,6 +33,7 @@ env > "$DIR/env"
 for argument; do case "$argument" in --event-log=*) log="${argument#*=}" ;; esac; done
 [ -z "$log" ] || cat "$DIR/events" > "$log"
 [ "$call" != "config set" ] || cat >> "$DIR/input"
+[ "$call" != install ] || . "$DIR/installs"
 [ "$call" != "$(cat "$DIR/dies")" ] || kill -KILL $$
 [ ! -e "$DIR/gone" ] || case "$*" in
   *--create*) rm "$DIR/gone" ;;
@@ -95,7 +96,7 @@ impl Aws {
         let script = dir.join("bin/pulumi");
         fs::write(&script, PULUMI).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        for file in ["hang", "dies", "starves", "events", "says", "state"] {
+        for file in ["hang", "dies", "installs", "starves", "events", "says", "state"] {
             fs::write(dir.join(file), "").unwrap();
         }
         fs::write(dir.join("outputs"), r#"{"n":1}"#).unwrap();
@@ -270,6 +271,7 @@ fn spec(manifest_sha256: &str) -> RunSpec {
         stale_lock: None,
         resources: None,
         files: vec![],
+        cache: None,
         not_secret: vec![],
     }
 }
@@ -290,6 +292,7 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
     let Served { objects, requests } = &mut *served.lock().unwrap();
     let (status, answer) = match (method, objects.get(key)) {
         (_, _) if key == "/metadata/task" => (200, br#"{"TaskARN":"arn:aws:ecs:eu-west-1:1:task/c/t1"}"#.to_vec()),
+        (_, _) if key == "/metadata" => (200, br#"{"ImageID":"sha256:image"}"#.to_vec()),
         (_, _) if key == "/credentials" => {
             let keys = r#"{"AccessKeyId":"a","SecretAccessKey":"s","Token":"t","Expiration":"2099-01-01T00:00:00Z"}"#;
             (200, keys.as_bytes().to_vec())
@@ -301,7 +304,8 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
         }
         // As the policy of the task's role and S3 have it.
         ("PUT", _)
-            if (key.ends_with("/out/result") || key.contains("/out/log/")) && headers.get("if-none-match") != Some(&"*") =>
+            if ["/out/result", "/out/log/", "/out/cache/"].iter().any(|once| key.contains(once))
+                && headers.get("if-none-match") != Some(&"*") =>
         {
             (403, vec![])
         }
@@ -310,11 +314,26 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
             objects.insert(key.into(), body);
             (200, vec![])
         }
+        (_, Some(content)) if key.contains("/in/cache/") => (206, ranged(content, headers["range"]).to_vec()),
         (_, Some(content)) => (200, content.clone()),
         (_, None) => (404, vec![]),
     };
     requests.push(format!("{method} {} {status}", key.trim_start_matches(TASK)));
-    let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+    let whole = objects.get(key).map_or(0, Vec::len);
+    let head = format!(
+        "HTTP/1.1 {status} X\r\ncontent-length: {}\r\ncontent-range: bytes 0-0/{whole}\r\nconnection: close\r\n\r\n",
+        answer.len()
+    );
     stream.write_all(head.as_bytes())?;
     stream.write_all(&answer)
+}
+
+/// The part of an object that a request asks for.
+fn ranged<'a>(content: &'a [u8], range: &str) -> &'a [u8] {
+    let (first, last) = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')).unwrap();
+    let last: usize = last.parse().unwrap();
+    match first.parse::<usize>() {
+        Ok(first) => &content[first.min(content.len())..content.len().min(last + 1)],
+        Err(_) => &content[content.len().saturating_sub(last)..],
+    }
 }

@@ -62,6 +62,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
         (names::SUSPEND, &["true", "false"]),
         (names::DRIFT_SUSPEND, &["true", "false"]),
         (names::CAPACITY, &[names::SPOT, names::ON_DEMAND]),
+        (names::CACHE, &[names::OFF, names::REFRESH]),
     ];
     for (annotation, words) in words {
         if let Some(other) = stack.annotations().get(annotation).filter(|value| !words.contains(&value.as_str())) {

@@ -9,7 +9,7 @@ use axum::{
     routing::get,
 };
 use driftless_contract::keys;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -57,13 +57,20 @@ async fn task(State(fargate): State<Arc<Fargate>>, Path(secret): Path<String>) -
         Ok(Json(json!({
             "Cluster": wire["clusterArn"], "TaskARN": wire["taskArn"], "Family": family, "Revision": revision, "DesiredStatus": wire["desiredStatus"],
             "KnownStatus": wire["lastStatus"], "AvailabilityZone": wire["availabilityZone"], "LaunchType": "FARGATE",
+            "PullStartedAt": time(&wire["pullStartedAt"]), "PullStoppedAt": time(&wire["pullStoppedAt"]),
             "Containers": wire["containers"].as_array().into_iter().flatten().map(container_metadata).collect::<Vec<_>>(),
         })))
     })
 }
 
+/// A time of the API as the metadata have it.
+fn time(epoch: &Value) -> Option<String> {
+    Some(Timestamp::from_nanosecond((epoch.as_f64()? * 1e9) as i128).ok()?.to_string())
+}
+
 fn container_metadata(container: &Value) -> Value {
-    json!({ "Name": container["name"], "Image": container["image"], "ContainerARN": container["containerArn"], "KnownStatus": container["lastStatus"] })
+    let digest = format!("sha256:{}", keys::hash(&[container["image"].as_str().unwrap_or_default()]));
+    json!({ "ImageID": digest, "Name": container["name"], "Image": container["image"], "ContainerARN": container["containerArn"], "KnownStatus": container["lastStatus"] })
 }
 
 async fn credentials(State(fargate): State<Arc<Fargate>>, Path(secret): Path<String>) -> Answer {

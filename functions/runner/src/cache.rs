@@ -1,0 +1,353 @@
+//! The cache of dependencies: restores what an earlier run installed, and packs what this one did.
+//!
+//! A run never fails because of it. What cannot be restored whole within a minute is removed and installed.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::{Buf as _, Bytes};
+use driftless_contract::{Installed, Layer, RunCache};
+use futures::{TryStreamExt as _, stream};
+use tokio::{
+    sync::mpsc::{self, Receiver},
+    task::{self, JoinSet},
+    time::{Instant, timeout},
+};
+
+use crate::{
+    archive::{self, Counts, Frame, Index, Limits, PackError, Packed, Root, Selection, Tail},
+    places::Places,
+    s3::Folder,
+};
+
+/// An archive that is not restored in this time is not used.
+const RESTORED_WITHIN: Duration = Duration::from_mins(1);
+
+/// An archive that is not stored in this time is not kept. The run has done its work by then.
+const STORED_WITHIN: Duration = Duration::from_mins(2);
+
+/// Frames of an archive that are restored at once.
+const FRAMES_AT_ONCE: usize = 4;
+
+/// Pieces of a frame that wait to be decompressed.
+const PIECES: usize = 4;
+
+/// Enough of an archive's end for the index of most of them, in bytes.
+const TAIL: usize = 64 << 10;
+
+/// The content of an archive is at most so many times as large as the archive.
+const MAX_RATIO: u64 = 20;
+
+/// The maximum number of files, directories and links of an archive.
+const MAX_ENTRIES: u64 = 400_000;
+
+/// The cache as a run sees it.
+pub(crate) struct Cache<'a> {
+    folder: &'a Folder,
+    spec: Option<&'a RunCache>,
+    places: Places,
+    /// The digest of the image: what is installed belongs to it.
+    image: String,
+    scratch: PathBuf,
+    /// What was there before anything was installed: the image's, or the source's.
+    before: BTreeMap<Layer, BTreeSet<PathBuf>>,
+    /// What was restored.
+    restored: RefCell<BTreeMap<Layer, BTreeSet<PathBuf>>>,
+    told: RefCell<Told>,
+}
+
+/// What is known of the run's dependencies.
+#[derive(Default)]
+struct Told {
+    report: Option<Installed>,
+    content: u64,
+    /// Why a layer could not be restored.
+    problem: Option<String>,
+}
+
+impl<'a> Cache<'a> {
+    /// The cache of a run whose source is in its place. `image` is empty if ECS does not tell the image's digest.
+    pub(crate) fn new(folder: &'a Folder, spec: Option<&'a RunCache>, places: Places, image: String, scratch: &Path) -> Self {
+        let found = |layer| (layer, paths(&places.installed(layer).unwrap_or_default()));
+        let before = if spec.is_some() { Layer::ALL.into_iter().map(found).collect() } else { BTreeMap::new() };
+        let (restored, told) = (RefCell::default(), RefCell::default());
+        Self { folder, spec, places, image, scratch: scratch.to_owned(), before, restored, told }
+    }
+
+    /// The variables that have tools put their results where they can be kept, and that the run's environment does not have.
+    pub(crate) fn variables(spec: Option<&RunCache>, compiled: &Path) -> Vec<(OsString, OsString)> {
+        let variables = [("TS_NODE_CACHE_DIRECTORY", compiled.into()), ("POETRY_VIRTUALENVS_IN_PROJECT", "true".into())];
+        variables.into_iter().filter(|_| spec.is_some()).map(|(name, value)| (name.into(), value)).collect()
+    }
+
+    /// Returns whether restored packages are all that `pulumi install` would install.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.places.is_in_place()
+    }
+
+    /// Restores a layer, if the run was given its archive. Returns whether everything of it is there.
+    pub(crate) async fn restore(&self, layer: Layer) -> bool {
+        let is_given = self.spec.is_some_and(|spec| spec.restored.contains(&layer));
+        if !is_given {
+            return false;
+        }
+        let since = Instant::now();
+        match self.try_restore(layer).await {
+            Ok((bytes, counts)) => {
+                let found = paths(&self.places.installed(layer).unwrap_or_default());
+                self.restored.borrow_mut().insert(layer, found);
+                let mut told = self.told.borrow_mut();
+                told.content += counts.content;
+                let report = told.report.get_or_insert_default();
+                report.restored.insert(layer);
+                report.restored_bytes += bytes;
+                report.millis += millis(since);
+                drop(told);
+                self.summarize();
+                true
+            }
+            Err(problem) => {
+                self.told.borrow_mut().problem = Some(format!("its cache entry of {} cannot be used: {problem}", layer.as_str()));
+                false
+            }
+        }
+    }
+
+    /// Notes that `pulumi install` ran.
+    pub(crate) fn installed(&self, took: Duration) {
+        let has_packages = !self.places.roots(Layer::Dependencies).is_empty();
+        let is_needed = has_packages && !self.restored.borrow().contains_key(&Layer::Dependencies);
+        let mut told = self.told.borrow_mut();
+        let why = match (self.spec, told.problem.take()) {
+            (None, _) => String::new(),
+            (Some(_), Some(problem)) => format!(": {problem}"),
+            (Some(RunCache { uncached: Some(why), .. }), None) => format!(": {why}"),
+            (Some(_), None) if is_needed => ": no cache entry".into(),
+            (Some(_), None) => String::new(),
+        };
+        let report = told.report.get_or_insert_default();
+        report.millis += u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        report.missed = is_needed && self.spec.is_some_and(|spec| spec.uncached.is_none());
+        report.summary = format!("installed in {}{why}", seconds(report.millis));
+    }
+
+    fn summarize(&self) {
+        let mut told = self.told.borrow_mut();
+        let content = told.content;
+        if let Some(report) = &mut told.report {
+            report.summary = format!("restored {} in {}", megabytes(content), seconds(report.millis));
+        }
+    }
+
+    /// How the run got its dependencies, so far as is known.
+    pub(crate) fn report(&self) -> Option<Installed> {
+        self.told.borrow().report.clone()
+    }
+
+    async fn try_restore(&self, layer: Layer) -> Result<(u64, Counts), String> {
+        if self.before.get(&layer).is_some_and(|before| layer != Layer::Plugins && !before.is_empty()) {
+            return Err("there is something in its place".into());
+        }
+        if self.image.is_empty() {
+            return Err("ECS does not tell the digest of the image".into());
+        }
+        let tasks = RefCell::default();
+        let restoring = timeout(RESTORED_WITHIN, self.frames(layer, &tasks));
+        let restored = restoring.await.unwrap_or_else(|_| Err(format!("it took longer than {}s", RESTORED_WITHIN.as_secs())));
+        let mut tasks: JoinSet<Result<Counts, String>> = tasks.into_inner();
+        let mut done = restored.map(|bytes| (bytes, Counts::default()));
+        // Each ends by itself: its frame is whole, or breaks off. Until then it writes.
+        while let Some(frame) = tasks.join_next().await {
+            let frame = frame.unwrap_or_else(|error| Err(error.to_string()));
+            done = done.and_then(|(bytes, counts)| Ok((bytes, counts + frame?)));
+        }
+        if done.is_err() {
+            self.remove(layer);
+        }
+        done
+    }
+
+    /// Reads the frames of an archive and has each restored on a thread of its own. Returns the size of the archive.
+    async fn frames(&self, layer: Layer, tasks: &RefCell<JoinSet<Result<Counts, String>>>) -> Result<u64, String> {
+        let key = self.folder.keys.restored(layer);
+        let (index, bytes) = self.index(&key).await?;
+        if index.origin != self.image {
+            return Err("it is of another image".into());
+        }
+        let (key, roots) = (&key, &self.places.roots(layer));
+        let frames = stream::iter(index.frames.into_iter().map(Ok::<_, String>));
+        frames.try_for_each_concurrent(FRAMES_AT_ONCE, |frame| self.frame(key, frame, roots.clone(), tasks)).await?;
+        Ok(bytes)
+    }
+
+    async fn index(&self, key: &str) -> Result<(Index, u64), String> {
+        let mut tail = TAIL;
+        loop {
+            let (end, bytes) = self.folder.get_tail(key, tail).await.map_err(|error| error.to_string())?;
+            match archive::index(&end, bytes, &self.limits()).map_err(|error| error.to_string())? {
+                Tail::Index(index) => return Ok((index, bytes)),
+                Tail::Needs(more) if more > tail => tail = more,
+                Tail::Needs(_) => return Err("its end is missing".into()),
+            }
+        }
+    }
+
+    async fn frame(
+        &self,
+        key: &str,
+        frame: Frame,
+        roots: Vec<Root>,
+        tasks: &RefCell<JoinSet<Result<Counts, String>>>,
+    ) -> Result<(), String> {
+        let mut content = self.folder.get_range(key, frame.offset, frame.size).await.map_err(|error| error.to_string())?;
+        let (pieces, receiver) = mpsc::channel(PIECES);
+        tasks.borrow_mut().spawn_blocking(move || {
+            archive::restore(&frame, Pieces { receiver, piece: Bytes::new() }, &roots).map_err(|error| error.to_string())
+        });
+        while let Some(piece) = content.chunk().await.map_err(|error| error.to_string())? {
+            // It failed, and says why when it is joined.
+            if pieces.send(piece).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn limits(&self) -> Limits {
+        let archive = self.spec.map_or(0, |spec| spec.max_bytes);
+        Limits { content: archive.saturating_mul(MAX_RATIO), entries: MAX_ENTRIES, archive }
+    }
+
+    /// Removes what a part of an archive left, so that an installation starts afresh.
+    fn remove(&self, layer: Layer) {
+        for Selection { root, paths } in self.places.installed(layer).unwrap_or_default() {
+            for path in paths {
+                let place = root.dir.join(&path);
+                if !self.before.get(&layer).is_some_and(|before| before.contains(&place)) {
+                    // What cannot be removed, `pulumi install` overwrites or fails on by itself.
+                    let _: io::Result<()> = fs::remove_dir_all(&place).or_else(|_| fs::remove_file(&place));
+                }
+            }
+        }
+    }
+
+    /// Stores the layers that the run installed and that no entry has. Returns what was not stored and why.
+    pub(crate) async fn store(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for layer in self.spec.iter().flat_map(|spec| &spec.stored) {
+            let since = Instant::now();
+            let stored = timeout(STORED_WITHIN, self.try_store(*layer)).await;
+            match stored.unwrap_or_else(|_| Err(format!("it took longer than {}s", STORED_WITHIN.as_secs()))) {
+                Ok(None) => {}
+                Ok(Some(bytes)) => {
+                    let mut told = self.told.borrow_mut();
+                    let report = told.report.get_or_insert_default();
+                    report.stored.insert(*layer);
+                    report.stored_bytes += bytes;
+                    report.store_millis += millis(since);
+                }
+                Err(problem) => problems.push(format!("{} are not stored: {problem}", layer.as_str())),
+            }
+        }
+        problems
+    }
+
+    async fn try_store(&self, layer: Layer) -> Result<Option<u64>, String> {
+        let Some(mut selections) = self.fresh(layer)? else { return Ok(None) };
+        let path = self.scratch.join(format!("{}.archive", layer.as_str()));
+        let packed = match self.pack(selections.clone(), path.clone()).await? {
+            Err(PackError::TooLarge { .. }) if self.restored.borrow().contains_key(&layer) => {
+                // Without what an earlier run had, and this one may not need any more.
+                let restored = self.restored.borrow().get(&layer).cloned().unwrap_or_default();
+                without(&mut selections, &restored);
+                self.pack(selections, path.clone()).await?
+            }
+            packed => packed,
+        };
+        let packed = packed.map_err(|error| error.to_string())?;
+        let stored = self.folder.put_file(&self.folder.keys.installed(layer), &path, packed.bytes, &packed.sha256).await;
+        // The disk is the task's, and the program's operation is over: an archive that stays does no harm.
+        let _: io::Result<()> = fs::remove_file(&path);
+        stored.map_err(|error| error.to_string())?;
+        Ok(Some(packed.bytes))
+    }
+
+    async fn pack(&self, selections: Vec<Selection>, path: PathBuf) -> Result<Result<Packed, PackError>, String> {
+        let (limits, image) = (self.limits(), self.image.clone());
+        let packed = task::spawn_blocking(move || {
+            archive::pack(&selections, &image, &limits, io::BufWriter::new(fs::File::create(path)?))
+        });
+        packed.await.map_err(|error| error.to_string())
+    }
+
+    /// What a layer consists of now, without what was there before anything was installed. `None` if an entry has all of it.
+    fn fresh(&self, layer: Layer) -> Result<Option<Vec<Selection>>, String> {
+        let before = self.before.get(&layer).cloned().unwrap_or_default();
+        if self.image.is_empty() {
+            return Err("ECS does not tell the digest of the image".into());
+        }
+        let mut found = self.places.installed(layer)?;
+        without(&mut found, &before);
+        let restored = self.restored.borrow();
+        let has_all = |restored: &BTreeSet<PathBuf>| paths(&found).is_subset(restored);
+        let is_stored = restored.get(&layer).is_some_and(has_all);
+        Ok((!found.is_empty() && !is_stored).then_some(found))
+    }
+}
+
+/// The places of selections.
+fn paths(selections: &[Selection]) -> BTreeSet<PathBuf> {
+    selections.iter().flat_map(|Selection { root, paths }| paths.iter().map(|path| root.dir.join(path))).collect()
+}
+
+/// Takes places out of selections.
+fn without(selections: &mut Vec<Selection>, places: &BTreeSet<PathBuf>) {
+    for Selection { root, paths } in selections.iter_mut() {
+        paths.retain(|path| !places.contains(&root.dir.join(path)));
+    }
+    selections.retain(|selection| !selection.paths.is_empty());
+}
+
+/// A frame, piece by piece as it comes. It breaks off where the sender goes.
+struct Pieces {
+    receiver: Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl io::Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.receiver.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut buffer[..length]);
+        Ok(length)
+    }
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `0.6s`, `41s`
+fn seconds(millis: u64) -> String {
+    if millis < 10_000 { format!("{}.{}s", millis / 1000, millis / 100 % 10) } else { format!("{}s", millis / 1000) }
+}
+
+/// `0.4 MB`, `98 MB`
+fn megabytes(bytes: u64) -> String {
+    if bytes < 10_000_000 {
+        format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10)
+    } else {
+        format!("{} MB", bytes / 1_000_000)
+    }
+}
