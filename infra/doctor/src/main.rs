@@ -1,4 +1,4 @@
-//! `make doctor`: prints what it finds, and ends with 1 if something does not work.
+//! `make doctor`: prints its findings, and exits with 1 if something does not work.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     if worst == Level::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Ends with 1 if something is refused, and with 2 if it cannot be read.
+/// Exits with 1 if something is refused, and with 2 if it cannot be read.
 fn scan(kubectl: &Kubectl) -> ExitCode {
     let objects = match Objects::read(kubectl) {
         Ok(objects) => objects,

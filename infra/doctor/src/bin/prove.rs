@@ -1,4 +1,4 @@
-//! `make prove`: asks an installation what only AWS can answer, and writes what it saw.
+//! `make prove`: tests an installation with what only AWS can answer, and writes a report.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use driftless_doctor::{
 };
 use jiff::Timestamp;
 
-/// Set by Ctrl-C: nothing more is started, and what is there is removed.
+/// Set by Ctrl-C: no further scenario starts, and everything that was created is removed.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Deploys Driftless under a prefix, runs what only AWS can answer, removes it, and writes what it saw (docs/prove.md).
@@ -252,7 +252,7 @@ fn write(arguments: &Arguments, proof: &Proof) -> Result<(), String> {
     Ok(())
 }
 
-/// Has Ctrl-C and SIGTERM end the scenarios instead of this process.
+/// Makes Ctrl-C and SIGTERM end the scenarios instead of this process.
 fn watch_interrupts() -> Result<(), String> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
