@@ -1,4 +1,4 @@
-//! The resources of the template that are known, property by property.
+//! The supported resources of the template, property by property.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ pub struct Function {
     pub arn: String,
     /// The folder with its `bootstrap`.
     pub code: PathBuf,
-    /// How long one invocation may take.
+    /// The time limit of an invocation.
     pub timeout: Duration,
     /// In MiB.
     pub memory: u32,
@@ -30,17 +30,17 @@ pub struct Function {
     pub role: String,
     /// Its log group's name.
     pub log_group: String,
-    /// At most so many at once, over all that invoke it.
+    /// The maximum number of concurrent executions, for all its triggers.
     pub reserved_concurrency: Option<usize>,
     /// It has a URL that anyone may call.
     pub has_url: bool,
-    /// Lambda lets it take part in a cycle of messages.
+    /// Lambda allows it in a cycle of messages.
     pub recursive: bool,
     /// The queues that feed it.
     pub mappings: Vec<Mapping>,
-    /// What ticks for it.
+    /// The schedules that invoke it.
     pub schedules: Vec<Schedule>,
-    /// The retries of an asynchronous invocation that failed, at most.
+    /// The maximum number of retries of a failed asynchronous invocation.
     pub retries: usize,
     /// The age at which Lambda discards an asynchronous event.
     pub event_age: Duration,
@@ -51,15 +51,15 @@ pub struct Function {
 pub struct Mapping {
     /// The queue's ARN.
     pub queue: String,
-    /// At most so many messages in one event.
+    /// The maximum number of messages in one event.
     pub batch_size: u8,
-    /// The function's answer says which messages failed.
+    /// The function's response names the failed messages.
     pub partial: bool,
-    /// At most so many events at once.
+    /// The maximum number of concurrent events.
     pub concurrency: usize,
 }
 
-/// A rule that ticks.
+/// A rule with a schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The rule's ARN.
@@ -77,18 +77,18 @@ pub struct Queue {
     pub url: String,
     /// Its ARN.
     pub arn: String,
-    /// As SQS takes them, the redrive policy included.
+    /// The attributes in the form of SQS, including the redrive policy.
     pub attributes: BTreeMap<String, String>,
 }
 
 impl Queue {
-    /// It is first in, first out, within a group.
+    /// Returns whether it is first in, first out, within a group.
     #[must_use]
     pub fn is_fifo(&self) -> bool {
         self.attributes.contains_key("FifoQueue")
     }
 
-    /// For how long a message that was received is hidden.
+    /// How long a received message is hidden.
     #[must_use]
     pub fn visibility(&self) -> Duration {
         let seconds = self.attributes.get("VisibilityTimeout").and_then(|seconds| seconds.parse().ok());
@@ -102,19 +102,19 @@ pub struct Role {
     pub arn: String,
     /// Its unique id, the first half of `aws:userid`.
     pub id: String,
-    /// What it may do.
+    /// Its permissions.
     pub policies: Vec<Statement>,
-    /// Who may assume it.
+    /// Its trust policy.
     pub trust: Vec<Statement>,
 }
 
-/// A rule on AWS's own events.
+/// A rule for AWS's own events.
 pub struct Rule {
     /// Its ARN.
     pub arn: String,
-    /// What events must have: an object of lists of strings.
+    /// The event pattern: an object of lists of strings.
     pub pattern: Value,
-    /// Where they go.
+    /// The targets.
     pub targets: Vec<Destination>,
 }
 
@@ -126,11 +126,11 @@ pub struct Destination {
     pub id: String,
     /// The queue's ARN.
     pub arn: String,
-    /// Where undeliverable events go.
+    /// The queue for undeliverable events.
     pub dead_letter_config: Option<DeadLetters>,
 }
 
-/// Where undeliverable events go.
+/// The queue for undeliverable events.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct DeadLetters {
@@ -142,24 +142,24 @@ pub struct DeadLetters {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct Notification {
-    /// Such as `s3:ObjectCreated:*`.
+    /// The event, such as `s3:ObjectCreated:*`.
     pub event: String,
     /// The queue's ARN.
     pub queue: String,
-    /// On which keys.
+    /// The filter for keys.
     pub filter: Filter,
 }
 
-/// On which keys a notification is sent.
+/// The filter for the keys of a notification.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct Filter {
-    /// The key's rules.
+    /// The rules for the key.
     #[serde(rename = "S3Key")]
     pub key: FilterKey,
 }
 
-/// The rules on keys.
+/// The rules for keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct FilterKey {
@@ -167,7 +167,7 @@ pub struct FilterKey {
     pub rules: Vec<FilterRule>,
 }
 
-/// A rule on keys.
+/// A rule for keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct FilterRule {
@@ -177,7 +177,7 @@ pub struct FilterRule {
     pub value: String,
 }
 
-/// The environment of a function may have so many bytes, names and values together.
+/// The maximum size of a function's environment in bytes, names and values together.
 const ENVIRONMENT_BYTES: usize = 4096;
 
 /// Lambda's defaults for asynchronous invocations, which are also its maxima.
