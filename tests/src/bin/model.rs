@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     exit
 }
 
-/// Each fault alone, and as many preemptions as there is time for.
+/// Each fault alone, and as many preemptions as time allows.
 fn larger() -> Vec<(Case, Bounds)> {
     let all = Bounds::default();
     let one = Bounds { preemptions: Some(1), ..all };

@@ -5,9 +5,9 @@ use std::{process::ExitCode, time::Instant};
 use clap::Parser;
 use driftless_tests::sim::{Breakage, Fault, Report, simulate_all, simulate_calm, single_faults};
 
-/// As many failures are explained.
+/// The number of failures that are explained.
 const EXPLAINED: usize = 3;
-/// As many more are named.
+/// The number of further failures that are named.
 const NAMED: usize = 10;
 
 /// Simulates the functions over ports in memory, with everything that can go wrong going wrong.

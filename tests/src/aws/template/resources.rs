@@ -211,7 +211,7 @@ pub(super) struct Raw {
 type Resolve<'a> = &'a dyn Fn(&str) -> Result<Value, Error>;
 
 impl Raw {
-    /// Adds a resource. `reference` and `attribute` are the resource's own.
+    /// Adds a resource. `reference` and `attribute` belong to the resource itself.
     pub(super) fn add(
         &mut self,
         id: &str,
@@ -377,7 +377,7 @@ impl Raw {
     }
 }
 
-/// What S3 and rules deliver must be let in by the queue's policy; AWS refuses the first and drops the second.
+/// The queue's policy must allow the deliveries of S3 and of rules; AWS refuses the former and drops the latter.
 fn check_deliveries(template: &Template) -> Result<(), Error> {
     let may_send = |service: &str, source: &str, queue: &str| {
         let demand =
@@ -414,7 +414,7 @@ fn named(template: &Template, place: &str, function: &str) -> Result<String, Err
     found.ok_or_else(|| Error::new(place, format!("no function of the template is {function}")))
 }
 
-/// What events and URLs invoke must be let in by the function's own policy; AWS drops the first and refuses the second.
+/// The function's own policy must allow its events and URLs; AWS drops the former and refuses the latter.
 fn permitted(
     template: &Template,
     permissions: &[raw::Permission],
@@ -464,7 +464,7 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
     })
 }
 
-/// The checks that Lambda makes when a mapping is created.
+/// The checks of Lambda when a mapping is created.
 fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template) -> Result<Mapping, Error> {
     let queue = template.queue(&raw.event_source_arn)?;
     if queue.visibility() < function.timeout {
@@ -490,7 +490,7 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
     })
 }
 
-/// `rate(1 minute)` and its like.
+/// Parses a rate such as `rate(1 minute)`.
 fn rate(id: &str, text: &str) -> Result<Duration, Error> {
     let inner = text.strip_prefix("rate(").and_then(|text| text.strip_suffix(')'));
     let parts = inner.and_then(|inner| inner.split_once(' ')).and_then(|(count, unit)| Some((count.parse::<u64>().ok()?, unit)));
@@ -503,7 +503,7 @@ fn rate(id: &str, text: &str) -> Result<Duration, Error> {
     seconds.map(Duration::from_secs).ok_or_else(|| Error::new(id, format!("{text} is no rate that is known here")))
 }
 
-/// A queue's properties as the attributes that SQS takes: scalars as text, the redrive policy as JSON.
+/// A queue's properties as attributes in the form of SQS: scalars as text, the redrive policy as JSON.
 fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, Error> {
     const KNOWN: [&str; 7] = [
         "FifoQueue",
@@ -525,7 +525,8 @@ fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, 
 }
 
 pub(super) fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
-    // The words of serde_json would quote the value, which can be a secret; the name of the resource and the kind of fault tell enough.
+    // serde_json's message would quote the value, which can be a secret; the name of the resource and the kind of error are
+    // enough.
     serde_json::from_value(properties).map_err(|error| {
         let words = error.to_string();
         let names_a_field = ["unknown field", "missing field", "unknown variant"].iter().any(|start| words.starts_with(start));
