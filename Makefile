@@ -66,9 +66,9 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 	actionlint
 
 .PHONY: lint-docs
-lint-docs: ## The language of the docs, by the rules in .vale.
+lint-docs: ## The language of the docs and of the comments in Rust, by the rules in .vale.
 	@tests/tools/install vale
-	vale --no-wrap --output line $$(git ls-files '*.md')
+	vale --no-wrap --output line $$(git ls-files '*.md' '*.rs')
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.

@@ -215,7 +215,7 @@ impl<'a> Aws<'a> {
             serde_json::from_str(&self.run(&["cloudformation", "list-stack-resources", "--stack-name", STACK]).await?)?;
         for summary in stack["StackResourceSummaries"].as_array().context("resources")? {
             let (id, name) = (summary["LogicalResourceId"].as_str(), summary["PhysicalResourceId"].as_str());
-            // A resource that moto cannot create is listed without a name.
+            // The list has no name for a resource that moto cannot create.
             let Some((id, name)) = id.zip(name).filter(|(_, name)| !name.is_empty()) else { continue };
             let resource = template.resources.get(id).with_context(|| format!("{id} is not of the template"))?;
             if let Some(reference) = resource.reference.as_ref().filter(|reference| *reference != name) {

@@ -39,7 +39,7 @@ pub async fn known_hosts<O: Objects>(arn: Option<String>, open: impl FnOnce(Stri
     }
 }
 
-/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. None if it names nothing.
+/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. Empty if the parameter is not set.
 pub async fn ca_certificates<O: Objects>(arn: Option<String>, open: impl FnOnce(String) -> O) -> Result<String, Error> {
     const PARAMETER: &str = "GitCaCertificates";
     let Some(arn) = arn else { return Ok(String::new()) };

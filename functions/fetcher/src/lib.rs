@@ -96,7 +96,7 @@ pub enum Refusal {
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The fact, as the end of the message.
         why: String,
     },
     /// A kind whose artifact is no project.
@@ -166,7 +166,7 @@ pub enum Refusal {
     /// A git error: the repository, the connection or the content.
     #[error("{}", error.words(fields))]
     Git {
-        /// What is wrong.
+        /// The error of git.
         error: git::GitError,
         /// The names of the fields that define it.
         fields: &'static git::Fields,

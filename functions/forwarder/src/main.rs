@@ -21,8 +21,8 @@ struct Arguments {
     /// The URL of the queue for hints.
     #[arg(long, env = "HINTS_QUEUE_URL")]
     hints_queue_url: String,
-    /// The event endpoint of Flux's notification-controller, to be told of Events about Stacks: usually
-    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, nobody is told.
+    /// The event endpoint of Flux's notification-controller, for Events about Stacks: usually
+    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, Flux gets no Events.
     #[arg(long, env = "FLUX_EVENTS_URL")]
     flux_events_url: Option<String>,
 }

@@ -52,8 +52,9 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
     }
 }
 
-/// Releases the claim, and deletes the record of an earlier run's lock that this run removed or did not find. A run that changed
-/// nothing may not have checked for a lock, and its resources are not counted. Returns whether another run waits for the claim.
+/// Releases the claim, and deletes the record of an earlier run's lock that this run removed or did not find. A run without
+/// changes may have skipped the check for a lock, and its resources are not counted. Returns whether another run waits for the
+/// claim.
 async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

@@ -82,8 +82,8 @@ pub enum Due {
     Outcome,
     /// The same, as requested by a function: an event of the end may be lost, or its handling was interrupted.
     Repair,
-    /// Show the run's progress. That uses nothing that tenants share and is never requeued, because a task may write progress at
-    /// any rate. The next progress shows what this one missed, and the sweep finds a run whose task has ended.
+    /// Show the run's progress. That uses no resource that tenants share and is never requeued, because a task may write progress
+    /// at any rate. The next progress shows what this one missed, and the sweep finds a run whose task has ended.
     Progress,
 }
 

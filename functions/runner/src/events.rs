@@ -29,10 +29,10 @@ const MAX_CHANGED: usize = 100;
 const MAX_FAILURES: usize = 10;
 const MAX_FAILURE_BYTES: usize = 500;
 
-/// What is known from the events so far.
+/// The facts from the events so far.
 #[derive(Default)]
 pub struct Events {
-    /// Events of any kind, as signs of life. The engine sends none without a cause.
+    /// Events of any kind, as signs of life. Each event of the engine has a cause.
     pub seen: u64,
     /// Resource steps that started.
     pub started: u32,

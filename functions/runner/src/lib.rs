@@ -1,9 +1,9 @@
 //! The program inside the task: waits for its spec, writes the tree to disk, runs `pulumi`, reports progress, and stores the
 //! result.
 //!
-//! Outside the task it only knows its own folder in the bucket, and there it may only read `in/` and write `out/`. A task that
-//! does not own its run never gets a spec, and ends. Pulumi's output goes to standard output, line by line, with every secret of
-//! the run masked; the task's own credentials do not reach Pulumi.
+//! Outside the task it only knows its own folder in the bucket, and there it may only read `in/` and write `out/`. A task without
+//! its own run never gets a spec, and ends. Pulumi's output goes to standard output, line by line, with every secret of the run
+//! masked; the task's own credentials do not reach Pulumi.
 
 mod arguments;
 mod credentials;

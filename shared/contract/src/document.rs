@@ -16,7 +16,7 @@ pub enum InvalidMessage {
     /// Not JSON, or not of the shape. Values are not repeated, because they could be secret.
     #[error("not a {what} that this release can read: {error}")]
     Shape {
-        /// What was expected.
+        /// The expected type.
         what: &'static str,
         /// The position and cause.
         error: String,
@@ -24,7 +24,7 @@ pub enum InvalidMessage {
     /// Written by another release.
     #[error("a {what} of version {found}; this release reads version {VERSION}")]
     Version {
-        /// What was expected.
+        /// The expected type.
         what: &'static str,
         /// The version found.
         found: u32,

@@ -25,7 +25,8 @@ pub struct Snapshot {
     pub requires: BTreeMap<String, Vec<String>>,
     /// The Update that `status.driftless.drift` names as the current check.
     pub check: RunState,
-    /// What is known of the Secrets and ConfigMaps that the last run read; `None` if nothing is known, or a change of them does
+    /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
+    /// matter.
     /// not matter.
     pub inputs: Option<Inputs>,
 }

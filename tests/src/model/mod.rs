@@ -12,8 +12,8 @@
 //!
 //! - At most two invocations are in flight, equal messages in a queue are one, and hops are not counted.
 //! - A message with a delay of more than five seconds is a timer and is not delivered: the sweep replaces it. The sweep comes
-//!   when nothing else can happen, and hints everything that is not at rest. Time passes only when the sweep changes nothing and
-//!   the world is not at rest.
+//!   when nothing else can happen, and hints everything that is not at rest. Time passes only when a sweep without any effect
+//!   leaves the world short of rest.
 //! - Calls only fail by a conflict, and no answer is lost.
 //! - If preemptions are bounded, an invocation continues to its end once they are used up, and no state in between is checked.
 //! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of its own (`Probe::free`): it

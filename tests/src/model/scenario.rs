@@ -95,7 +95,7 @@ impl Scenario {
         world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.to_owned()))
     }
 
-    /// What is not in its final state.
+    /// Names an object that is not in its final state.
     pub(super) fn unrest(&self, state: &State) -> Option<String> {
         let world = &state.world;
         for update in list::<Update>(world) {

@@ -344,7 +344,7 @@ impl State {
         self.queue.retain(|message| !forgotten(message));
     }
 
-    /// What is not at rest; `None` if everything is.
+    /// Names something that is not at rest; `None` if everything is.
     pub(super) fn unrest(&self, scenario: &Scenario) -> Option<String> {
         if !self.queue.is_empty() || !self.flights.is_empty() {
             return Some("messages wait".into());

@@ -116,7 +116,7 @@ impl Conditions {
         self.odds.troubles().map(Part::Trouble).chain(mode).chain(limits).chain(knobs).chain(actions).collect()
     }
 
-    /// Returns whether the world could not settle without an action.
+    /// Returns whether the world needs an action to settle.
     fn is_needed(&self, (at, action): (Timestamp, Action)) -> bool {
         // A user has to make a request after a refusal, which no other event replaces.
         let refusals = || self.script.iter().any(|(_, action)| matches!(action, Action::Refuse(true)));

@@ -301,7 +301,7 @@ pub fn process(cluster: &str, name: &str) -> String {
 }
 
 fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) -> Result<Command> {
-    // Who made which call, without the content.
+    // The caller and the call, without the content.
     let policy = files.join("audit.yaml");
     fs::write(
         &policy,

@@ -1,4 +1,4 @@
-//! The samples in `events/`: the function of each reads it, looks for the object that it names, and finds none.
+//! The samples in `events/`: the function of each reads it, tries to read the object that it names, and does not find it.
 
 use std::{
     collections::BTreeMap,

@@ -41,8 +41,8 @@ impl Web {
         Self { client, bounds, login, moved: None }
     }
 
-    /// gitoxide's headers and the credentials. The first request has the credentials already: a server that needs none answers
-    /// without them too, and one that needs them would cost another round trip.
+    /// gitoxide's headers and the credentials. The first request has the credentials already: a server that needs none ignores
+    /// them, and with one that needs them this saves a round trip.
     fn headers(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
         let mut headers: HeaderMap = lines
             .into_iter()

@@ -259,7 +259,7 @@ mod tests {
 
     const CHILD_MEMORY: &str = "CHILD_MEMORY_MIB";
 
-    /// Does what the next test requests, as a function with that memory; nothing if it requests nothing.
+    /// Does what the next test requests, as a function with that memory. Without a request it does nothing.
     #[tokio::test]
     async fn child_of_the_next_test() {
         let Some(mib) = std::env::var_os(CHILD_MEMORY) else { return };

@@ -47,7 +47,7 @@ fn suspend(world: &World) {
     world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &suspend));
 }
 
-/// The reason that `n/u` waits for, or "given up" if it was abandoned.
+/// The reason that `n/u` waits for, or a fixed text if it was abandoned.
 fn outcome(world: &World) -> String {
     looked(world, &hint("u"));
     let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
