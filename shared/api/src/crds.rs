@@ -1,4 +1,4 @@
-//! The CustomResourceDefinitions of Driftless.
+//! The `CustomResourceDefinition`s of Driftless.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,

@@ -6,7 +6,7 @@
 //! - [`run::plan_run`] turns the facts about an Update's run into what to do for it.
 //! - [`due`] says whether the sweep should hint a Stack.
 //! - [`violations`] lists the invariants that a plan breaks. The reconciler does not carry out such a plan and uses [`refused`]
-//! in its place.
+//!   in its place.
 
 mod admission;
 mod backoff;
