@@ -25,7 +25,7 @@ use tokio::{
 /// The address for ECS's relative URIs.
 const ECS: &str = "http://169.254.170.2";
 
-/// Runs pulumi in a task and stores how it ended.
+/// Runs Pulumi in a task and stores the result.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -53,7 +53,7 @@ struct Arguments {
     /// The whole address of the task's credentials.
     #[arg(long, env = "AWS_CONTAINER_CREDENTIALS_FULL_URI")]
     credentials_url: Option<String>,
-    /// What that address wants as authorization.
+    /// The value of the `Authorization` header for that address.
     #[arg(long, env = "AWS_CONTAINER_AUTHORIZATION_TOKEN", hide_env_values = true)]
     credentials_token: Option<String>,
     /// A file with more certificate authorities.

@@ -37,7 +37,7 @@ const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// How long the output of a process that Pulumi left behind is read.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Runs pulumi in one project.
+/// Runs Pulumi in one project.
 pub(crate) struct Pulumi<'a> {
     /// This program; see [`Pulumi::hold`].
     pub runner: PathBuf,

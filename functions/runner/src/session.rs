@@ -82,7 +82,7 @@ pub(crate) struct Told {
     pub inputs: Option<String>,
 }
 
-/// One run of pulumi.
+/// One run of Pulumi.
 pub(crate) struct Session<'a> {
     spec: &'a RunSpec,
     folder: &'a Folder,

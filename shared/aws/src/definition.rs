@@ -79,7 +79,7 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
         .name(INIT)
         .image(&settings.runner_image)
         .set_repository_credentials(credentials(settings, &settings.runner_image))
-        // A volume belongs to root, and only root may change its permissions. The image's own user has none.
+        // A volume belongs to root, and only root may change its permissions. The image's own user is unprivileged.
         .user("0")
         .essential(false)
         .set_command(Some(install.collect()))

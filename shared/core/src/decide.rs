@@ -289,7 +289,7 @@ impl<'a> Look<'a> {
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
         let before = &self.snapshot.stack.status;
-        // A request is retried: a wrong credential may have been corrected, which causes no event.
+        // A user's request also retries a failed fetch: the credential may have been corrected, which causes no event.
         let insisted = before.observed_reconcile_request != self.stack.reconcile_request;
         let fetch = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
         if fetch.ask {

@@ -364,7 +364,7 @@ pub struct Run {
     pub reconcile_request: String,
     /// The revision of the source that it runs.
     pub commit: String,
-    /// What it does.
+    /// Its operation.
     pub operation: Operation,
     /// The digest of the paths in its tree that the Stack uses, if the Stack names them.
     pub scope: Option<String>,

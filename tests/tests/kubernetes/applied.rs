@@ -180,7 +180,7 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     kubectl_applies(cluster, "flux", &text)?;
 
     let deployments: Api<Deployment> = Api::namespaced(admin.clone(), SYSTEM);
-    // There is no node here, so the test itself writes the Pod's status.
+    // There is no node here, so the test itself writes the Deployment's status.
     let generation = ready::until("the Deployment", LIMIT, async || {
         deployments.get(FORWARDER).await.with_context(|| cluster.admin_kubeconfig.display().to_string())
     });
