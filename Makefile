@@ -1,13 +1,13 @@
-# Everything a developer, CI or a curious reader runs. Tools come from PATH where they fit, else they are downloaded, built or
-# installed, pinned, into a cache (tests/tools/install).
+# All commands for developers and CI. Tools come from PATH if they fit; otherwise pinned versions are downloaded, built or installed into a
+# cache (tests/tools/install).
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 export PATH := $(CURDIR)/target/tools:$(PATH)
 export INSTA_UPDATE ?= no
-# As cargo lambda does: what it built is not built once more for the tests.
+# The target of cargo lambda, so that the tests do not build everything again.
 export CARGO_BUILD_TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
-# The runner and the forwarder are no functions, but the same build makes them.
+# The runner and the forwarder are not Lambda functions, but the same build makes them.
 DEPLOYED := reconciler fetcher launcher recorder sweeper webhook runner forwarder
 SEEDS ?= 10000
 FROM ?= 0
@@ -66,9 +66,9 @@ lint-files: ## Shell scripts, Dockerfiles, workflows.
 	actionlint
 
 .PHONY: lint-docs
-lint-docs: ## The language of the docs, by the rules in .vale.
+lint-docs: ## The language of the docs and of the comments in Rust, by the rules in .vale.
 	@tests/tools/install vale
-	vale --no-wrap --output line $$(git ls-files '*.md')
+	vale --no-wrap --output line $$(git ls-files '*.md' '*.rs')
 
 .PHONY: unit
 unit: tools ## Tests that need no world: decisions, contracts, archives, generated files, the simulation, the template in moto.
@@ -76,7 +76,7 @@ unit: tools ## Tests that need no world: decisions, contracts, archives, generat
 	@cargo build --quiet --locked --package driftless-tests --package driftless-doctor --package driftless-cli
 	cargo test --package driftless-tests --locked --lib --test sim --test model --test deployment --test docs --test argocd --test kube_state_metrics
 
-# Only the command line sets TEST: a variable of that name in the environment would leave tests out.
+# Only the command line may set TEST: an environment variable of that name would silently skip tests.
 .PHONY: e2e
 e2e: build ## Tests through the real processes; make e2e TEST=drift:: runs those of the e2e binary with that in their name.
 ifeq ($(origin TEST),command line)
@@ -93,8 +93,8 @@ else
 	$(COUNTED)
 endif
 
-# In a world of their own: they take long, and compile beside each other. The output of those that pass says which were skipped; libtest
-# counts those among the passed. A variable LANGUAGES of make would replace the one of the environment, which the tests read.
+# In a separate world, because they take long and compile concurrently. The output of passed tests is shown because it says which were
+# skipped; libtest counts those as passed. A make variable LANGUAGES would override the environment variable that the tests read.
 LANGUAGE_TESTS := cargo test --package driftless-tests --locked --test e2e -- --show-output languages::
 COUNTED = @$(LANGUAGE_TESTS) >target/languages.log 2>&1; status=$$?; cat target/languages.log; \
 	echo "languages: $$(grep -c '^skipped: ' target/languages.log) programs skipped"; exit $$status
@@ -115,7 +115,7 @@ faults: ## A short calm run of the simulation with every single fault, or with F
 model: ## The model check: the handlers in every order of their calls, for small bounds. MODEL='--case claim --crashes 1': other bounds.
 	cargo run --quiet --release --locked --package driftless-tests --bin model -- $(MODEL)
 
-# The crates that are deployed, or that others are made of.
+# The crates that are deployed, and their libraries.
 MUTATED ?= driftless-core driftless-api driftless-contract driftless-source driftless-aws driftless-kubernetes driftless-telemetry $(DEPLOYED)
 
 .PHONY: mutants

@@ -1,7 +1,7 @@
-# What infra/deploy and infra/undeploy share. They set $program first.
+# Shared by infra/deploy and infra/undeploy, which set $program first.
 # shellcheck shell=bash
 
-# Files with secrets are here, for as long as the script runs.
+# The folder for files with secrets, which is deleted when the script ends.
 umask 077
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -18,7 +18,7 @@ fail() {
 # need PROGRAM REMEDY
 need() { type -P "$1" >/dev/null || fail "$1 is not on PATH" "$2"; }
 
-# Who calls, and where: sets $region, $account and $partition. Version 1 of the AWS CLI reads another variable than the SDKs do.
+# The caller: sets $region, $account and $partition. Version 1 of the AWS CLI reads another variable than the SDKs.
 identify() {
   export AWS_PAGER='' AWS_DEFAULT_OUTPUT=json
   region=${AWS_REGION:-${AWS_DEFAULT_REGION:-$(aws configure get region || true)}}
@@ -32,7 +32,7 @@ identify() {
   IFS=: read -r _ partition _ _ account _ <<<"$caller"
 }
 
-# stack_state NAME: its status, or nothing if there is none. Any other failure ends the script.
+# stack_state NAME: its status; empty if it does not exist. Any other failure ends the script.
 stack_state() {
   local answer
   if answer=$(aws cloudformation describe-stacks --stack-name "$1" --query 'Stacks[0].StackStatus' --output text 2>&1); then
@@ -50,13 +50,13 @@ output() {
   printf '%s' "$value"
 }
 
-# parameter STACK NAME: nothing, if the stack has none of that name.
+# parameter STACK NAME: its value; empty if the stack does not have it.
 parameter() {
   aws cloudformation describe-stacks --stack-name "$1" --output text \
     --query "(Stacks[0].Parameters || \`[]\`)[?ParameterKey=='$2'].ParameterValue"
 }
 
-# why_failed NAME SINCE: the first of a stack's events since then (ISO 8601, UTC) that is a failure and no consequence of another.
+# why_failed NAME SINCE: the first failure among a stack's events since then (ISO 8601, UTC) that does not follow from another.
 why_failed() {
   aws cloudformation describe-stack-events --stack-name "$1" --output text \
     --query "reverse(StackEvents[?ends_with(ResourceStatus, '_FAILED')].[Timestamp,LogicalResourceId,ResourceType,ResourceStatus,ResourceStatusReason])" |
@@ -66,7 +66,7 @@ why_failed() {
 # in_region REGION COMMAND...
 in_region() { AWS_REGION=$1 AWS_DEFAULT_REGION=$1 "${@:2}"; }
 
-# delete_stack NAME: nothing, if it is not there.
+# delete_stack NAME: does nothing if it does not exist.
 delete_stack() {
   local state started
   state=$(stack_state "$1")
@@ -78,7 +78,7 @@ delete_stack() {
     fail "the stack $1 was not deleted" "$(why_failed "$1" "$started" || true)" 'run it again; what is gone is not asked for twice'
 }
 
-# copies STACK: the repositories of the images that COPY_IMAGES=yes copied, a line each.
+# copies STACK: the repositories of the images that COPY_IMAGES=yes copied, one per line.
 copies() {
   local names
   names=$(aws ecr describe-repositories --output text --query "repositories[?starts_with(repositoryName, '$1/copies/')].[repositoryName]") ||
@@ -89,7 +89,7 @@ copies() {
 # has_bucket NAME
 has_bucket() { aws s3api head-bucket --bucket "$1" >/dev/null 2>&1; }
 
-# secret_value NAME FILE: false if there is no such secret.
+# secret_value NAME FILE: fails if the secret does not exist.
 secret_value() {
   local error
   if ! error=$(aws secretsmanager get-secret-value --secret-id "$1" --query SecretString --output text 2>&1 >"$2"); then
@@ -104,7 +104,7 @@ config() { kubectl --kubeconfig "$1" config "${@:2}"; }
 # The functions that call clusters.
 callers=(reconciler fetcher launcher recorder sweeper)
 
-# clusters_of KUBECONFIG: the clusters of its contexts, which are CLUSTER, or CLUSTER.FUNCTION for each of the functions.
+# clusters_of KUBECONFIG: the clusters of its contexts, which are named CLUSTER, or CLUSTER.FUNCTION for each of the functions.
 clusters_of() {
   local name
   config "$1" get-contexts -o name | while read -r name; do
@@ -113,7 +113,7 @@ clusters_of() {
   done | awk '!seen[$0]++'
 }
 
-# eks_of KUBECONFIG CONTEXT: name and region of the EKS cluster, if its user is one that `aws eks update-kubeconfig` writes.
+# eks_of KUBECONFIG CONTEXT: name and region of the EKS cluster, if its user has the form of `aws eks update-kubeconfig`.
 eks_of() {
   config "$1" view --minify --context "$2" -o json 2>/dev/null | python3 -c '
 import json, sys

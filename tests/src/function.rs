@@ -1,4 +1,4 @@
-//! A deployed function as a process, with a Lambda Runtime API of its own.
+//! A deployed function as a process, with its own Lambda Runtime API.
 
 use std::{
     fs::{self, File},
@@ -27,10 +27,10 @@ use tokio::{
     time::timeout,
 };
 
-/// How long an invocation may take.
+/// The time limit of an invocation.
 const WITHIN: Duration = Duration::from_mins(2);
 
-/// Dropped, it is killed.
+/// A function's process. Dropping it kills it.
 pub struct Function {
     /// When its process was started.
     pub started: Instant,
@@ -48,7 +48,7 @@ struct Api {
 }
 
 impl Function {
-    /// Starts a function's binary with what the template would set, and what is to be added or other there.
+    /// Starts a function's binary with the template's environment, changed by `environment`.
     pub async fn start(mut command: Command, environment: &[(&str, String)]) -> Result<Self> {
         let (events, to_give) = channel(1);
         let (responded, responses) = channel(1);
@@ -64,14 +64,14 @@ impl Function {
         Ok(Self { started, child, events, responses, served, scratch })
     }
 
-    /// Gives it an event; when it responded, and what.
+    /// Invokes it with an event. Returns when it responded, and its response.
     pub async fn invoke(&mut self, event: String) -> Result<(Instant, Bytes)> {
         self.events.send(event).await?;
         let response = timeout(WITHIN, self.responses.recv()).await.ok().flatten();
         response.with_context(|| self.log())
     }
 
-    /// What it said.
+    /// Its log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.scratch.path().join("log")).unwrap_or_default()
     }
@@ -95,7 +95,7 @@ pub fn peak(pid: u32) -> Result<u64> {
     Ok(peak.trim().trim_end_matches(" kB").parse::<u64>()? * 1024)
 }
 
-/// Serves on a free port of this machine; the address.
+/// Serves on a free port of this machine. Returns the address.
 pub async fn serve(router: Router) -> Result<(String, JoinHandle<()>)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let address = listener.local_addr()?.to_string();
@@ -107,7 +107,8 @@ pub async fn serve(router: Router) -> Result<(String, JoinHandle<()>)> {
     Ok((address, served))
 }
 
-/// Serves Secrets Manager with one text for every secret; what a function needs to find it, and the task that serves.
+/// Serves Secrets Manager with one text for every secret. Returns the environment that a function needs to find it, and the
+/// server's task.
 pub async fn secrets_manager(text: &str) -> Result<((&'static str, String), JoinHandle<()>)> {
     let answer = serde_json::json!({ "SecretString": text }).to_string();
     let (address, served) = serve(Router::new().route("/", post(async move || answer))).await?;
@@ -133,7 +134,7 @@ fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-/// What Lambda and the template would set. Nothing of it is reached unless an event asks for it.
+/// The environment from Lambda and the template. Its addresses are only used if an event requires it.
 const ENV: [(&str, &str); 61] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),

@@ -1,4 +1,4 @@
-//! A page of `docs` whose commands are run as they are written: its blocks that are marked `bash`.
+//! A page of `docs` whose commands are run as written: its blocks with the mark `bash`.
 
 use std::{cell::RefCell, collections::BTreeMap, path::Path, process::Stdio};
 
@@ -7,17 +7,17 @@ use tokio::process::Command;
 
 /// The commands of a page.
 pub struct Guide {
-    /// By the heading that they are under, in their order.
+    /// The blocks by heading, in order.
     blocks: BTreeMap<String, Vec<String>>,
-    /// What the page says to do first in every shell: the blocks before its first section.
+    /// The commands that the page requires first in every shell: the blocks before its first section.
     first: String,
-    /// What is set for the shell.
+    /// The environment of the shell.
     environment: Vec<(String, String)>,
     left: RefCell<Vec<(String, usize)>>,
 }
 
 impl Guide {
-    /// The commands of a page, to be run with this environment, and the world's tools on PATH.
+    /// The commands of a page, to run with this environment, and with the world's tools on PATH.
     pub fn read(page: &str, tools: &Path, environment: &[(&str, &str)]) -> Result<Self> {
         let (mut blocks, mut heading) = (BTreeMap::<_, Vec<String>>::new(), String::new());
         let mut lines = page.lines();
@@ -40,7 +40,7 @@ impl Guide {
         Ok(Self { blocks, first, environment, left })
     }
 
-    /// Runs a block of a section, counted from 0, as a user would: in the folder of the repository. What it printed.
+    /// Runs a block of a section, counted from 0, as a user would: in the folder of the repository. Returns its output.
     pub async fn run(&self, heading: &str, block: usize) -> Result<String> {
         let commands = self.blocks.get(heading).and_then(|blocks| blocks.get(block));
         let commands = commands.with_context(|| format!("the page has no block {block} under {heading:?}"))?;
@@ -58,7 +58,7 @@ impl Guide {
         Ok(printed)
     }
 
-    /// Every block was run.
+    /// Fails unless every block was run.
     pub fn all_were_run(&self) -> Result<()> {
         let left = self.left.borrow();
         ensure!(left.is_empty(), "nobody ran {left:?}");

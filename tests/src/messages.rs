@@ -1,4 +1,4 @@
-//! docs/messages.md: every reason that a user reads, from the enums that the code uses.
+//! docs/messages.md: every reason that a user reads, from the enums in the code.
 
 use std::fmt::Write as _;
 

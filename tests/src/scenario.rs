@@ -1,5 +1,5 @@
-//! What a user does with the world, for the demo and for the tests: namespaces, Programs, Stacks, commits, and waiting for what comes
-//! of them. It reaches a running world through what `target/world/env` says, as a shell would.
+//! The actions of a user in the world, for the demo and for the tests: namespaces, Programs, Stacks, commits, and waiting for
+//! their results. It connects to a running world with the variables of `target/world/env`, as a shell would.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
 
@@ -23,22 +23,23 @@ use crate::{
     world::{cluster, git::GitServer, journal, ready, registry::Registry},
 };
 
-/// How long a run may take, with its start and end, on a machine that runs as many others as it can.
+/// The time limit of a run, with its start and end, on a machine that runs as many others as it can.
 pub const RUN: Duration = Duration::from_mins(5);
 
-/// The passphrase of every stack's secrets. No log, message or object of the world may hold it, but the user's own Secret.
+/// The passphrase of every stack's secrets. Only the user's own Secret may contain it, but no log, message or other object of the
+/// world.
 pub const PASSPHRASE: &str = "canary-passphrase-7d1f";
 
-/// The namespace in which the system keeps its own objects.
+/// The namespace with the system's own objects.
 pub const SYSTEM: &str = "driftless-system";
 
-/// The label of the namespaces that tests make.
+/// The label of namespaces that tests create.
 pub const OF_TESTS: &str = "world.example/test";
 
 /// The API version of Flux's sources.
 pub const FLUX: &str = "source.toolkit.fluxcd.io/v1";
 
-/// The definition of a namespaced kind of version `v1` with a status, of whatever content.
+/// The definition of a namespaced kind of version `v1` with a status and any content.
 #[must_use]
 pub fn definition(group: &str, kind: &str) -> String {
     let singular = kind.to_lowercase();
@@ -63,27 +64,27 @@ spec:
 
 /// A running world.
 pub struct Handle {
-    /// As administrator.
+    /// A client with an administrator's rights.
     pub client: Client,
     /// The git server.
     pub git: GitServer,
-    /// The git server for those who show a credential.
+    /// The git server that requires credentials.
     pub private_git: GitServer,
     /// The OCI registry.
     pub registry: Registry,
     /// Test hooks.
     pub control: control::Client,
-    /// What `target/world/env` sets.
+    /// The variables of `target/world/env`.
     pub env: BTreeMap<String, String>,
 }
 
 impl Handle {
-    /// The world whose `env` file that is, and its cluster [`cluster::NAME`].
+    /// The world with that `env` file, and its cluster [`cluster::NAME`].
     pub async fn open(env_file: &Path) -> Result<Self> {
         Self::open_with(env_file, "KUBECONFIG").await
     }
 
-    /// The same world and its cluster [`cluster::SECOND`]. Stacks in it have another backend.
+    /// The same world and its cluster [`cluster::SECOND`], whose Stacks use another backend.
     pub async fn open_second(env_file: &Path) -> Result<Self> {
         let mut second = Self::open_with(env_file, "WORLD_SECOND_KUBECONFIG").await?;
         if let Some(state) = second.env.get_mut("WORLD_STATE") {
@@ -117,20 +118,20 @@ impl Handle {
         self.env.get(name).map(String::as_str).with_context(|| format!("the world does not set {name}"))
     }
 
-    /// The entries that are wanted of a journal beside the logs, such as [`cluster::AUDIT_LOG`], since it had that size.
+    /// The selected entries of a journal beside the logs, such as [`cluster::AUDIT_LOG`], from that size on.
     pub fn journal(&self, name: &str, from: u64, wanted: impl Fn(&Value) -> bool) -> Result<Vec<Value>> {
         let log = Path::new(self.get("WORLD_LOGS")?).join(name);
         journal::entries(&log, from)?.filter(|entry| entry.as_ref().map_or(true, &wanted)).collect()
     }
 
-    /// A new namespace that runs may come from, with the Secret `pulumi` that holds the passphrase.
+    /// A new namespace that allows runs, with the Secret `pulumi` that has the passphrase.
     pub async fn namespace(&self, name: &str) -> Result<Namespace<'_>> {
         let namespace = self.foreign_namespace(name).await?;
         namespace.allow_runs().await?;
         Ok(namespace)
     }
 
-    /// What makes the pulumi of a user that of the tasks' image, logged in to a backend.
+    /// The environment in which a user's `pulumi` equals that of the tasks' image, logged in to a backend.
     pub fn pulumi_environment(&self, backend: &str) -> Result<[(&'static str, String); 5]> {
         let home = Path::new(self.get("WORLD_LOGS")?).with_file_name("image").join("pulumi");
         Ok([
@@ -142,7 +143,7 @@ impl Handle {
         ])
     }
 
-    /// What a user does by hand: runs the pulumi of the tasks' image on the program in a folder. What it printed.
+    /// Runs the `pulumi` of the tasks' image by hand, on the program in a folder. Returns its output.
     pub async fn pulumi(&self, folder: &Path, backend: &str, arguments: &[&str]) -> Result<String> {
         let tools = self.get("WORLD_TOOLS")?;
         let output = Command::new(Path::new(tools).join("pulumi"))
@@ -158,16 +159,16 @@ impl Handle {
         Ok(printed)
     }
 
-    /// A new namespace with that Secret; nobody has allowed runs to come from it.
+    /// A new namespace with that Secret that does not allow runs.
     pub async fn foreign_namespace(&self, name: &str) -> Result<Namespace<'_>> {
         let labels = Some([(OF_TESTS.into(), String::new())].into());
         let metadata = ObjectMeta { name: Some(name.into()), labels, ..ObjectMeta::default() };
         let object = CoreNamespace { metadata, ..CoreNamespace::default() };
-        // Not applied: of two tests with one namespace, one would find what the other has made.
+        // Not applied: of two tests with one namespace, one would find the other's objects.
         Api::<CoreNamespace>::all(self.client.clone()).create(&PostParams::default(), &object).await?;
         let namespace = Namespace { world: self, name: name.to_owned() };
         namespace.apply_secret("pulumi", &[("passphrase", PASSPHRASE)]).await?;
-        // An earlier namespace of that name has left its own.
+        // An earlier namespace of that name has left its files.
         for left in [namespace.state()?, namespace.file("")?] {
             if Path::new(&left).exists() {
                 fs::remove_dir_all(&left)?;
@@ -180,20 +181,20 @@ impl Handle {
 
 /// A namespace of the world.
 pub struct Namespace<'a> {
-    /// The world that it is in.
+    /// The world of the namespace.
     pub world: &'a Handle,
     /// Its name.
     pub name: String,
 }
 
-/// Keeps a run on its way until it is dropped: a test that has to see it there cannot come too late.
+/// Keeps a run in progress until it is dropped, so that a test cannot come too late to see it.
 #[must_use]
 pub struct Hold {
     marker: String,
 }
 
 impl Hold {
-    /// The further property of the resources that wait.
+    /// The additional property of the resources that wait.
     #[must_use]
     pub fn property(&self) -> String {
         format!(", waitWhileExists: '{}'", self.marker)
@@ -202,12 +203,12 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // What is gone holds nobody.
+        // A marker that no longer exists holds no run.
         let _: std::io::Result<()> = fs::remove_file(&self.marker);
     }
 }
 
-/// What a Stack is fed from.
+/// The source of a Stack.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// The Program of that name.
@@ -216,7 +217,7 @@ pub enum Source<'a> {
     GitRepository(&'a str),
     /// An object with an artifact.
     Flux {
-        /// Such as [`FLUX`].
+        /// The API version, such as [`FLUX`].
         api_version: &'a str,
         /// Its kind.
         kind: &'a str,
@@ -233,13 +234,13 @@ pub enum Source<'a> {
         reference: &'a str,
         /// `repoDir`
         dir: &'a str,
-        /// `gitAuth: …` or `gitAuthSecret: …` or nothing.
+        /// `gitAuth: …` or `gitAuthSecret: …` or empty.
         auth: &'a str,
     },
 }
 
 impl Namespace<'_> {
-    /// Lets runs come from this namespace, as an installation's guide says.
+    /// Allows runs from this namespace, as the installation guide says.
     pub async fn allow_runs(&self) -> Result<()> {
         let bindings = include_str!("../../infra/kubernetes/runs/runs.yaml");
         self.apply(&bindings.replace("namespace: default", "namespace: NAMESPACE")).await
@@ -256,7 +257,7 @@ impl Namespace<'_> {
         Ok(format!("{state}/{}", self.name))
     }
 
-    /// The file that the resource `name` of a program of this namespace is.
+    /// The file of the resource `name` of a program of this namespace.
     pub fn file(&self, name: &str) -> Result<String> {
         let state = self.world.get("WORLD_STATE")?.strip_prefix("file://").context("a file backend")?;
         Ok(format!("{state}-of-programs/{}/{name}", self.name))
@@ -270,8 +271,7 @@ impl Namespace<'_> {
         Ok(hold)
     }
 
-    /// The resources and outputs of a program: one file, and the text that was written to it as an output. `more` are further
-    /// properties of the file.
+    /// The resources and outputs of a program: one file, and its text as an output. `more` are additional properties of the file.
     pub fn program(&self, file: &str, content: &str, more: &str) -> Result<String> {
         let path = self.file(file)?;
         Ok(format!(
@@ -290,7 +290,7 @@ impl Namespace<'_> {
         self.apply(&format!("{head}: {{ name: {name}, namespace: NAMESPACE }}\nprogram:\n{body}")).await
     }
 
-    /// Applies a Stack. `more` are further lines of its spec, each indented by two spaces.
+    /// Applies a Stack. `more` are additional lines of its spec, each indented by two spaces.
     pub async fn apply_stack(&self, name: &str, source: Source<'_>, more: &str) -> Result<()> {
         self.apply_stack_as(name, "dev", "{}", source, more).await
     }
@@ -324,18 +324,18 @@ impl Namespace<'_> {
         self.apply(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values }).to_string()).await
     }
 
-    /// Applies a source of Flux. `spec` is a YAML flow mapping.
+    /// Applies a Flux source. `spec` is a YAML flow mapping.
     pub async fn apply_source(&self, kind: &str, name: &str, spec: &str) -> Result<()> {
         let head = format!("apiVersion: {FLUX}\nkind: {kind}\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
         self.apply(&format!("{head}\nspec: {spec}")).await
     }
 
-    /// Applies a GitRepository of Flux that follows `main` of a repository.
+    /// Applies a Flux GitRepository that follows `main` of a repository.
     pub async fn apply_git_repository(&self, name: &str, url: &str) -> Result<()> {
         self.apply_source("GitRepository", name, &format!("{{ interval: 1h, url: '{url}', ref: {{ branch: main }} }}")).await
     }
 
-    /// Applies an OCIRepository of Flux that follows the tag `latest` of an artifact of the world's registry.
+    /// Applies a Flux OCIRepository that follows the tag `latest` of an artifact of the world's registry.
     pub async fn apply_oci_repository(&self, name: &str, artifact: &str) -> Result<()> {
         let url = format!("oci://{}/{artifact}", self.world.registry.host);
         self.apply_source(
@@ -346,7 +346,7 @@ impl Namespace<'_> {
         .await
     }
 
-    /// Applies a Bucket of Flux that follows a bucket of the world's S3.
+    /// Applies a Flux Bucket that follows a bucket of the world's S3.
     pub async fn apply_bucket(&self, name: &str, bucket: &str) -> Result<()> {
         let endpoint = self.world.get("WORLD_BUCKET_ENDPOINT")?.trim_start_matches("http://");
         self.apply_secret("s3", &[("accesskey", "test"), ("secretkey", "test")]).await?;
@@ -357,7 +357,7 @@ impl Namespace<'_> {
         self.apply_source("Bucket", name, &spec).await
     }
 
-    /// Applies an object with an artifact that is `archive`: it lies where source-controller would serve the object's own.
+    /// Applies an object with `archive` as its artifact, at the place where source-controller would serve it.
     pub async fn offer(&self, api_version: &str, kind: &str, name: &str, revision: &str, archive: &[u8]) -> Result<()> {
         let digest = base16ct::lower::encode_string(digest::digest(&digest::SHA256, archive).as_ref());
         let path = format!("{}/{}/{name}/{digest}.tar.gz", kind.to_lowercase(), self.name);
@@ -390,13 +390,13 @@ impl Namespace<'_> {
         Ok(())
     }
 
-    /// The artifact's revision of a source of Flux, once it has one.
+    /// The revision of a Flux source's artifact, once it has one.
     pub async fn revision(&self, kind: &str, name: &str) -> Result<Option<String>> {
         let source = self.objects(FLUX, kind)?.get(name).await?;
         Ok(source.data["status"]["artifact"]["revision"].as_str().map(Into::into))
     }
 
-    /// Asks source-controller to look at a GitRepository now, as `flux reconcile source git` does.
+    /// Requests a reconciliation of a GitRepository from source-controller, as `flux reconcile source git` does.
     pub async fn reconcile_source(&self, name: &str, request: &str) -> Result<()> {
         self.reconcile("GitRepository", name, request).await
     }
@@ -408,7 +408,7 @@ impl Namespace<'_> {
         Ok(())
     }
 
-    /// Applies the Provider and the Alert that tell the webhook of this namespace's sources.
+    /// Applies the Provider and the Alert that notify the webhook of this namespace's sources.
     pub async fn apply_alert(&self) -> Result<()> {
         let (address, token) = (self.world.get("WORLD_WEBHOOK_URL")?, self.world.get("WORLD_WEBHOOK_KEY")?);
         let sources = KINDS.map(|(_, kind)| format!("{{ kind: {kind}, name: '*' }}")).join(", ");
@@ -422,12 +422,12 @@ impl Namespace<'_> {
         .await
     }
 
-    /// A Stack as it is now.
+    /// The present state of a Stack.
     pub async fn stack(&self, name: &str) -> Result<Stack> {
         Ok(Api::<Stack>::namespaced(self.world.client.clone(), &self.name).get(name).await?)
     }
 
-    /// Deletes every Stack and waits until they are gone. Left alone, each would be looked at once in a while to the world's end.
+    /// Deletes every Stack and waits until none is left. Otherwise each would be reconciled at intervals until the world ends.
     pub async fn clear(&self) -> Result<()> {
         let stacks: Api<Stack> = Api::namespaced(self.world.client.clone(), &self.name);
         stacks.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
@@ -439,7 +439,7 @@ impl Namespace<'_> {
         .await
     }
 
-    /// Every Stack as it is now.
+    /// The present state of every Stack.
     pub async fn stacks(&self) -> Result<Vec<Stack>> {
         Ok(Api::<Stack>::namespaced(self.world.client.clone(), &self.name).list(&ListParams::default()).await?.items)
     }
@@ -454,12 +454,12 @@ impl Namespace<'_> {
         Ok(all.items.into_iter().filter(about).filter_map(|event| event.note).collect())
     }
 
-    /// A Program as it is now.
+    /// The present state of a Program.
     pub async fn program_object(&self, name: &str) -> Result<Program> {
         Ok(Api::<Program>::namespaced(self.world.client.clone(), &self.name).get(name).await?)
     }
 
-    /// A Secret as it is now.
+    /// The present state of a Secret.
     pub async fn secret(&self, name: &str) -> Result<Secret> {
         Ok(Api::<Secret>::namespaced(self.world.client.clone(), &self.name).get(name).await?)
     }
@@ -473,7 +473,7 @@ impl Namespace<'_> {
         Ok(updates)
     }
 
-    /// Waits until a Stack is as `wanted` says; the error tells how it was last, with its Updates.
+    /// Waits until a Stack matches `wanted`; the error has its last state, with its Updates.
     pub async fn wait(&self, stack: &str, what: &str, wanted: impl Fn(&Stack) -> bool) -> Result<Stack> {
         ready::until(&format!("Stack {stack} {what}"), RUN, async || {
             let found = self.stack(stack).await?;
@@ -490,7 +490,7 @@ impl Namespace<'_> {
         .await
     }
 
-    /// Waits until the operation of a Stack's newest Update is on its way: one that a [`Hold`] keeps there.
+    /// Waits until the operation of a Stack's newest Update is in progress, which a [`Hold`] keeps there.
     pub async fn running(&self, stack: &str) -> Result<Update> {
         ready::until(&format!("Stack {stack} runs"), RUN, async || {
             let update = self.updates(stack).await?.pop().with_context(|| format!("no Update of {stack}"))?;
@@ -502,7 +502,7 @@ impl Namespace<'_> {
         .await
     }
 
-    /// Waits until a Stack says that its source is not available, in these words.
+    /// Waits until a Stack reports that its source is not available, with this message.
     pub async fn unavailable(&self, stack: &str, words: &str) -> Result<Stack> {
         self.wait(stack, &format!("to say {words:?} of its source"), |stack| {
             condition(stack).is_some_and(|(type_, reason, message)| {
@@ -530,7 +530,7 @@ fn names(updates: &[Update]) -> Vec<String> {
         .collect()
 }
 
-/// Ready, for what the Stack asks for now.
+/// Returns whether it is Ready for what the Stack requests now.
 #[must_use]
 pub fn is_ready(stack: &Stack) -> bool {
     let Some(status) = &stack.status else { return false };
@@ -538,7 +538,7 @@ pub fn is_ready(stack: &Stack) -> bool {
         && status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The condition that says why it is not Ready: type, reason and message.
+/// The condition with the reason why it is not Ready: type, reason and message.
 #[must_use]
 pub fn condition(stack: &Stack) -> Option<(String, String, String)> {
     let conditions = &stack.status.as_ref()?.conditions;
@@ -552,7 +552,7 @@ pub fn output<'a>(stack: &'a Stack, name: &str) -> Option<&'a serde_json::Value>
     stack.status.as_ref()?.outputs.as_ref()?.get(name)
 }
 
-/// The revision that ran last with success.
+/// The revision of the last successful run.
 #[must_use]
 pub fn commit(stack: &Stack) -> Option<&str> {
     stack.status.as_ref()?.last_update.as_ref()?.last_successful_commit.as_deref()

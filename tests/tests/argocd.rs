@@ -1,5 +1,6 @@
-//! Health and actions for Argo CD (`infra/argocd`), run as Argo CD runs its own: each kind has a `health_test.yaml`, a Stack also an
-//! `action_test.yaml`. Each object of `testdata` is one that our types read whole, so that a renamed field fails here.
+//! Health and actions for Argo CD (`infra/argocd`), run as Argo CD runs its own: each kind has a `health_test.yaml`, a Stack also
+//! an `action_test.yaml`. Driftless's types must read every field of the objects in `testdata`, so that a renamed field fails
+//! here.
 
 use std::{fs, path::PathBuf};
 
@@ -60,7 +61,7 @@ fn actions_of_a_stack_set_the_annotations_that_driftless_reads() -> Result<()> {
         );
         let wanted = object("Stack", &test["expectedOutputPath"])?;
         let mut got = run(script, &object("Stack", &test["inputPath"])?)?;
-        // A table of Lua without entries is neither a list nor a map.
+        // A Lua table without entries is neither a list nor a map.
         if got["metadata"]["annotations"] == json!([]) {
             got["metadata"]["annotations"] = json!({});
         }
@@ -91,7 +92,7 @@ fn read(kind: &str, path: &str) -> Result<Value> {
     Ok(serde_saphyr::from_str(&text)?)
 }
 
-/// An object of `testdata` whose every field our types know.
+/// An object of `testdata`, every field of which Driftless's types know.
 fn object(kind: &str, path: &Value) -> Result<Value> {
     let object = read(kind, &text(path))?;
     let known = match kind {
@@ -112,7 +113,7 @@ fn round_trip<K: DeserializeOwned + Serialize>(object: &Value) -> Result<Value> 
     Ok(serde_json::to_value(serde_json::from_value::<K>(object.clone())?)?)
 }
 
-/// The JSON pointers of all that is no object and no list.
+/// The JSON pointers of all values that are neither objects nor lists.
 fn leaves(value: &Value, at: String) -> Vec<String> {
     match value {
         Value::Null => vec![],
@@ -130,6 +131,6 @@ fn run(script: &str, object: &Value) -> Result<Value> {
         lua.load("package.loaded.os = { date = function() return \"2026-01-01T00:00:00Z\" end }").exec()?;
         lua.from_value(lua.load(script).eval()?)
     };
-    // An error of Lua is not `Send`.
+    // A Lua error is not `Send`.
     run().map_err(|error: mlua::Error| anyhow!("{error}"))
 }

@@ -1,4 +1,4 @@
-//! What `make arm64` has built, the way that `make deploy` does, in an emulator.
+//! The output of `make arm64`, built as by `make deploy`, in an emulator.
 
 use std::{fs, path::Path};
 
@@ -36,7 +36,7 @@ async fn functions_for_arm64_ask_for_no_newer_glibc_than_lambda_has_and_one_answ
     Ok(())
 }
 
-/// The newest glibc whose symbols a program names.
+/// The newest glibc version in a program's symbols.
 fn glibc(program: &[u8]) -> (u32, u32) {
     let versions = program.split(|byte| *byte == 0).filter_map(|word| {
         let (major, minor) = std::str::from_utf8(word).ok()?.strip_prefix("GLIBC_")?.split_once('.')?;

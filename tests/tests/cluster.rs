@@ -1,4 +1,4 @@
-//! The cluster half of the one-machine world, by itself: what a commit goes through before the system sees it.
+//! The cluster half of the one-machine world, alone: the path of a commit until Driftless sees it.
 
 #[path = "cluster/crds.rs"]
 mod crds;
@@ -35,7 +35,7 @@ async fn a_commit_becomes_an_artifact_that_the_fetcher_alone_may_read() -> Resul
     supervisor.stop().await;
     assert_eq!(fs::read_dir(dirs.pids())?.count(), 0, "no process is left");
 
-    // Once more in the same place, and this time a part dies.
+    // Once more in the same folder, and this time a part dies.
     drop(dirs);
     let dirs = Dirs::fresh(project())?;
     let supervisor = Supervisor::default();
@@ -90,7 +90,7 @@ async fn commit_to_artifact(dirs: &Dirs, supervisor: &Supervisor) -> Result<()> 
     secrets_are_read_where_runs_come_from_and_nowhere_else(&cluster).await?;
     a_deleted_namespace_goes_away(&admin).await?;
     ports::give_every_guarantee(&cluster).await?;
-    // Last, as it takes our definitions away.
+    // Last, because it removes Driftless's definitions.
     crds::are_taken_over(&cluster, dirs).await
 }
 

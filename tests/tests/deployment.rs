@@ -1,5 +1,5 @@
-//! The template deployed into moto's `CloudFormation` by the AWS CLI, as `make deploy` does it on AWS; then every resource is looked up
-//! and compared with what the one-machine world reads in the template.
+//! Deploys the template into moto's `CloudFormation` with the AWS CLI, as `make deploy` does on AWS. Then every resource is read
+//! and compared with the template as the one-machine world reads it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,11 +32,11 @@ const ACCOUNT: &str = "123456789012";
 const REGION: &str = "us-east-1";
 const STACK: &str = "driftless";
 const ARTIFACTS: &str = "artifacts";
-/// So many commands run at once.
+/// The number of commands that run at once.
 const COMMANDS: usize = 4;
 
 const PARAMETERS: [(&str, &str); 8] = [
-    // moto takes the default of a list for text.
+    // moto reads the default of a list as text.
     ("ArtifactServices", "source-controller.flux-system"),
     ("RuntimeImages", "yaml=pulumi:1"),
     ("ClusterNames", "one,two"),
@@ -47,8 +47,8 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("RunnerImage", "runner:1"),
 ];
 
-/// What moto's `CloudFormation` passes over without a word, or cannot show, and so is not proved here. One that is not so any more fails
-/// the test, like one that is missing.
+/// What moto's `CloudFormation` silently ignores or cannot show, so that it is not tested here. An entry that no longer applies
+/// fails the test, like a missing one.
 const GAPS: &[(&str, &str)] = &[
     ("AWS::CloudWatch::Alarm", NOT_MADE),
     ("AWS::ECS::ClusterCapacityProviderAssociations", NOT_MADE),
@@ -124,7 +124,7 @@ fn stage(name: &str) -> Result<Dirs> {
     Ok(dirs)
 }
 
-/// The properties that are not as they are written, as `Type.Property`; the type alone if there is nothing.
+/// The properties that differ from the template, as `Type.Property`; the type alone if the resource is missing.
 fn differences(resource: &Resource, actual: &Value) -> Vec<String> {
     if actual.is_null() {
         return vec![resource.kind.clone()];
@@ -134,7 +134,8 @@ fn differences(resource: &Resource, actual: &Value) -> Vec<String> {
     wrong.map(|(name, _)| format!("{}.{name}", resource.kind)).collect()
 }
 
-/// Whether `actual` has all of `expected`, and lists nothing else. `CloudFormation` makes no difference between `60` and `"60"`.
+/// Returns whether `actual` has all of `expected`, and no other list items. `CloudFormation` does not distinguish `60` and
+/// `"60"`.
 fn covers(actual: &Value, expected: &Value) -> bool {
     match (actual, expected) {
         (Value::Object(actual), Value::Object(expected)) => {
@@ -145,7 +146,7 @@ fn covers(actual: &Value, expected: &Value) -> bool {
         }
         (Value::Number(_) | Value::Bool(_), _) => expected == actual || *expected == actual.to_string().as_str(),
         (_, Value::Number(_) | Value::Bool(_)) => *actual == expected.to_string().as_str(),
-        // moto's attribute Arn of a log group has no `:*`.
+        // moto's attribute Arn of a log group lacks the `:*`.
         (Value::String(actual), Value::String(expected)) if expected.contains(":log-group:") => {
             actual.trim_end_matches(":*") == expected.trim_end_matches(":*")
         }
@@ -153,7 +154,7 @@ fn covers(actual: &Value, expected: &Value) -> bool {
     }
 }
 
-/// The AWS CLI against moto.
+/// The AWS CLI with moto.
 struct Aws<'a> {
     dirs: &'a Dirs,
     endpoint: String,
@@ -162,12 +163,12 @@ struct Aws<'a> {
 
 impl<'a> Aws<'a> {
     fn new(dirs: &'a Dirs, moto: &Moto, region: &'static str) -> Self {
-        // moto finds the bucket in the URL of a template by this name.
+        // moto needs this host name to find the bucket in the URL of a template.
         Self { dirs, endpoint: moto.endpoint.replace("127.0.0.1", "localhost"), region }
     }
 
     async fn run(&self, words: &[&str]) -> Result<String> {
-        // `package` uploads by the variable, and SQS listens to the argument alone.
+        // `package` uploads by the variable, and SQS only uses the argument.
         let mut aws = self.command(self.dirs.tool("aws")?);
         aws.args(words).args(["--output", "json", "--region", self.region, "--endpoint-url", &self.endpoint]);
         output(aws).await
@@ -181,8 +182,8 @@ impl<'a> Aws<'a> {
         command
     }
 
-    /// A copy of the template is deployed: to package the real functions would take minutes, and what they hold is nothing that
-    /// `CloudFormation` looks at. Each has a content of its own.
+    /// Deploys a copy of the template: the real functions would take minutes to package, and `CloudFormation` ignores their
+    /// content. Each has its own content.
     async fn deploy(&self, template: &Path, resolved: &Template, parameters: &[(String, String)]) -> Result<()> {
         let stage = self.dirs.create("stage")?;
         let copy = stage.join("infra/template.yaml");
@@ -207,14 +208,14 @@ impl<'a> Aws<'a> {
         Ok(())
     }
 
-    /// Everything that is there. What AWS names and numbers itself comes out as the reader of the template names it.
+    /// Reads all resources. Names and numbers from AWS are replaced by those of the template's reader.
     async fn look(&self, template: &Template) -> Result<Found> {
         let mut names = BTreeMap::new();
         let stack: Value =
             serde_json::from_str(&self.run(&["cloudformation", "list-stack-resources", "--stack-name", STACK]).await?)?;
         for summary in stack["StackResourceSummaries"].as_array().context("resources")? {
             let (id, name) = (summary["LogicalResourceId"].as_str(), summary["PhysicalResourceId"].as_str());
-            // One that it cannot make is listed without a name.
+            // The list has no name for a resource that moto cannot create.
             let Some((id, name)) = id.zip(name).filter(|(_, name)| !name.is_empty()) else { continue };
             let resource = template.resources.get(id).with_context(|| format!("{id} is not of the template"))?;
             if let Some(reference) = resource.reference.as_ref().filter(|reference| *reference != name) {
@@ -238,9 +239,9 @@ impl<'a> Aws<'a> {
                     .find(|(theirs, ours)| *ours == word && !theirs.starts_with("https://"))
                     .map_or(word, |(theirs, _)| theirs)
             });
-            // A refusal says that it is not there.
+            // A refused call means that the resource does not exist.
             let answer = ours(self.run(&words.collect::<Vec<_>>()).await.unwrap_or_default(), names);
-            // A setting that nobody made has no answer at all.
+            // An unset setting has an empty answer.
             let answer = if answer.trim().is_empty() { Value::Null } else { serde_json::from_str(&answer)? };
             anyhow::Ok((line, answer))
         });
@@ -248,12 +249,12 @@ impl<'a> Aws<'a> {
     }
 }
 
-/// The text with our names.
+/// The text with the names of the template's reader.
 fn ours(text: String, names: &BTreeMap<String, String>) -> String {
     names.iter().fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
 }
 
-/// What shows a resource, with our names.
+/// The commands that show a resource, with the names of the template's reader.
 fn commands(resource: &Resource) -> Vec<String> {
     let properties = &resource.properties;
     let of = |name: &str| properties[name].as_str().unwrap_or_default();
@@ -315,7 +316,7 @@ fn queue(url: &str) -> String {
 struct Found(BTreeMap<String, Value>);
 
 impl Found {
-    /// The resource as moto has it, in the words of `CloudFormation`; null if it has not.
+    /// The resource as moto has it, in the form of `CloudFormation`; null if it does not exist.
     fn properties(&self, resource: &Resource) -> Value {
         let answers: Vec<&Value> = commands(resource).iter().map(|line| &self.0[line]).collect();
         let Some(first) = answers.first() else { return Value::Null };
@@ -394,7 +395,7 @@ fn lambda(kind: &str, expected: &Value, answers: &[&Value]) -> Value {
     match kind {
         "AWS::Lambda::Function" => {
             let mut function = named(&first["Functions"], "FunctionName", expected);
-            // The folder is a zip by now.
+            // The folder has become a zip file.
             if function["CodeSize"].as_u64().is_some_and(|size| size > 0) {
                 function["Code"] = expected["Code"].clone();
             }
@@ -436,7 +437,7 @@ fn lambda(kind: &str, expected: &Value, answers: &[&Value]) -> Value {
     }
 }
 
-/// The one of the list that has the same there as is expected.
+/// The entry of the list that has the expected value under this name.
 fn named(all: &Value, name: &str, expected: &Value) -> Value {
     list(all).iter().find(|one| one[name] == expected[name]).cloned().unwrap_or_default()
 }
@@ -450,9 +451,9 @@ fn last(arn: &Value) -> Value {
     arn.as_str().and_then(|arn| arn.rsplit(':').next()).into()
 }
 
-/// A document that an answer has as text.
+/// A document in an answer's text field.
 fn parsed(text: &Value) -> Value {
-    // moto shows some as Python would.
+    // moto prints some in Python's form.
     let document = text
         .as_str()
         .and_then(|text| serde_json::from_str(text).or_else(|_| serde_json::from_str(&text.replace('\'', "\""))).ok());

@@ -1,5 +1,5 @@
-//! Every row of a table with a column `test` names tests, and every test that it names exists. The README shows the newest proof. What
-//! docs/architecture.md claims of the code is so.
+//! Every row of a table with a column `test` names tests, and every named test exists. The README shows the newest proof. The
+//! claims of docs/architecture.md about the code are true.
 
 #[path = "docs/architecture.rs"]
 mod architecture;
@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 
 use driftless_doctor::prove::record::{self, Proof};
 
-/// The pages with such tables, and the least number of their rows.
+/// The pages with such tables, and the minimum number of their rows.
 const PAGES: [(&str, &str, usize); 3] = [
     ("docs/architecture.md", include_str!("../../docs/architecture.md"), 9),
     ("docs/security.md", include_str!("../../docs/security.md"), 20),
@@ -38,7 +38,7 @@ fn tables(page: &'static str) -> Vec<Vec<Vec<&'static str>>> {
     tables
 }
 
-/// The rows of a page's tables whose last column is headed `test`, each with the number of columns that it must have.
+/// The rows of a page's tables whose last column has the heading `test`, each with the number of columns that it must have.
 fn rows(page: &'static str) -> Vec<(usize, Vec<&'static str>)> {
     let with_tests = tables(page).into_iter().filter(|table| table[0].last() == Some(&"test"));
     let rows = with_tests.flat_map(|table| {
@@ -53,7 +53,7 @@ fn tests(cell: &str) -> Vec<(&str, &str)> {
     cell.split('`').skip(1).step_by(2).filter_map(|name| name.rsplit_once("::")).collect()
 }
 
-/// Whether the text has the function, below an attribute that makes it a test.
+/// Returns whether the text has the function, below an attribute that makes it a test.
 fn has_test(text: &str, function: &str) -> bool {
     let (signature, mut is_test) = (format!("fn {function}("), false);
     for line in text.lines().map(str::trim) {

@@ -34,7 +34,7 @@ async fn images_have_a_static_program_its_bill_of_materials_and_no_root() -> Res
         let (listed, linked) = (listed(&folder.join("sbom.cdx.json"))?, linked(&fs::read(folder.join(name))?));
         assert!(linked.iter().any(|package| package.starts_with(known)), "{linked:?}");
         assert_eq!(linked.difference(&listed).collect::<Vec<_>>(), Vec::<&String>::new());
-        // Nobody links it: it is in Cargo.lock for other features.
+        // Not linked: it is in Cargo.lock for other features.
         assert!(!listed.iter().any(|package| package.starts_with("ring-")));
     }
     let folder = dirs.root().join("forwarder");
@@ -45,7 +45,7 @@ async fn images_have_a_static_program_its_bill_of_materials_and_no_root() -> Res
     Ok(())
 }
 
-/// What a task's init container does with its volumes.
+/// Runs the init container's command on a task's volumes.
 async fn installs(dirs: &Dirs) -> Result<()> {
     let folder = dirs.root().join("runner");
     for volume in ["driftless", "share", "var/run/secrets"] {
@@ -59,7 +59,8 @@ async fn installs(dirs: &Dirs) -> Result<()> {
     Ok(())
 }
 
-/// Builds and pushes the images, unoptimised and for one architecture; their names with digests, by the variables of `make deploy`.
+/// Builds and pushes the images, unoptimised and for one architecture. Returns their names with digests, by the variables of
+/// `make deploy`.
 async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, String>> {
     let storage = dirs.root().join("storage.conf");
     let place = |name: &str| dirs.root().join(name).display().to_string();
@@ -85,7 +86,7 @@ async fn publish(dirs: &Dirs, registry: &Registry) -> Result<BTreeMap<String, St
         .collect()
 }
 
-/// Takes an image's files out of the registry, after a look at its settings.
+/// Checks an image's settings, and extracts its files from the registry.
 async fn pull(dirs: &Dirs, registry: &Registry, name: &str, image: &str) -> Result<PathBuf> {
     let crane = |arguments: &[&str]| {
         let mut crane = command(dirs, registry.tools.join("crane"));
@@ -110,7 +111,7 @@ async fn pull(dirs: &Dirs, registry: &Registry, name: &str, image: &str) -> Resu
     Ok(folder)
 }
 
-/// A program in an image's own root, where there is nothing else but /proc, as an engine has it.
+/// A program in an image's own root, with only /proc beside it, as a container engine provides.
 fn within(dirs: &Dirs, folder: &Path, words: &[&str]) -> Command {
     let mut program = command(dirs, "unshare");
     program.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "--root"]).arg(folder).args(words);
@@ -126,7 +127,8 @@ fn listed(path: &Path) -> Result<BTreeSet<String>> {
     bill["components"].as_array().context("components")?.iter().map(package).collect()
 }
 
-/// The packages of the registry that a program names in its messages and for debuggers: `…/registry/src/<registry>/<name>-<version>/src/lib.rs`.
+/// The packages of the registry that a program names in its messages and for debuggers:
+/// `…/registry/src/<registry>/<name>-<version>/src/lib.rs`.
 fn linked(program: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(program);
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || "-_.+".contains(letter);

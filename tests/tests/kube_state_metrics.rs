@@ -1,5 +1,6 @@
-//! The configuration of kube-state-metrics (`infra/kube-state-metrics`), read as kube-state-metrics documents it: gauges and state sets over
-//! objects that our types read whole, so that a renamed field fails here. kube-state-metrics itself is not run.
+//! The configuration of kube-state-metrics (`infra/kube-state-metrics`), interpreted as its documentation says: gauges and state
+//! sets over objects. Driftless's types must read every field of these, so that a renamed field fails here. kube-state-metrics
+//! itself is not run.
 
 use std::collections::BTreeSet;
 
@@ -97,7 +98,7 @@ fn resources() -> Result<Vec<Value>> {
     Ok(config["spec"]["resources"].as_array().context("resources")?.clone())
 }
 
-/// The metrics of a resource, by whole name.
+/// The metrics of a resource, by full name.
 fn metrics(resource: &Value) -> Vec<(String, Value)> {
     let of =
         |metric: &Value| (format!("{}_{}", text(&resource["metricNamePrefix"]), text(&metric["name"])), metric["each"].clone());
@@ -163,7 +164,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The object as our type writes it.
+/// The object as Driftless's type writes it.
 fn as_known<K: DeserializeOwned + Serialize>(object: &Value) -> Result<Value> {
     Ok(serde_json::to_value(serde_json::from_value::<K>(object.clone())?)?)
 }

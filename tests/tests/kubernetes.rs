@@ -1,4 +1,5 @@
-//! What is applied to a cluster: as a Kustomization, as a chart and as Flux's one file. Here the texts, which need no cluster.
+//! The manifests for a cluster: as a Kustomization, as a chart and as Flux's one file. These tests compare texts and need no
+//! cluster.
 
 #[path = "kubernetes/applied.rs"]
 mod applied;
@@ -18,7 +19,7 @@ const INSTALLATION: &str = include_str!("../../docs/installation.md");
 const FORWARDER: &str = "driftless-forwarder";
 const SYSTEM: &str = "driftless-system";
 
-/// The values of an installation: as files name them, as the chart does, and what they are here.
+/// The values of an installation: their names in files and in the chart, and the values here.
 const VALUES: [(&str, &str, &str); 5] = [
     ("CLUSTER", "cluster", "production"),
     ("AWS_REGION", "awsRegion", "eu-west-1"),
@@ -28,7 +29,7 @@ const VALUES: [(&str, &str, &str); 5] = [
 ];
 const ADDRESS: &str = "https://abc.lambda-url.eu-west-1.on.aws/production";
 
-/// Objects by what they are, for example `apps/v1 Deployment driftless-system/driftless-forwarder`.
+/// Objects by their identity, for example `apps/v1 Deployment driftless-system/driftless-forwarder`.
 type Objects = BTreeMap<String, Value>;
 
 #[test]
@@ -50,14 +51,14 @@ fn the_chart_has_what_the_kustomization_has() -> Result<()> {
     let mut charted = objects(&charted(&["--set", "runNamespaces={team-a},serviceAccount=true"])?)?;
     assert!(kustomized.len() > 40, "{:?}", kustomized.keys());
 
-    // Helm makes the namespace of a release itself.
+    // Helm itself creates the namespace of a release.
     kustomized.remove(&format!("v1 Namespace /{SYSTEM}")).context("a namespace")?;
-    // It keeps CRDs without being asked to.
+    // Helm keeps CRDs by default.
     for (id, object) in kustomized.iter_mut().filter(|(id, _)| id.contains(" CustomResourceDefinition ")) {
         let annotations = object["metadata"].as_object_mut().and_then(|metadata| metadata.remove("annotations"));
         assert_eq!(annotations, Some(json!({ "kustomize.toolkit.fluxcd.io/prune": "disabled" })), "{id}");
     }
-    // How other values start the forwarder anew: by a hash in the name, or beside it.
+    // Other values restart the forwarder: by a hash in the name, or beside it.
     let hashed = kustomized.keys().find(|id| id.contains(" ConfigMap ")).context("a ConfigMap")?.clone();
     let mut config = kustomized.remove(&hashed).context("it")?;
     let name = config["metadata"]["name"].take();
@@ -94,7 +95,7 @@ fn no_webhook_leaves_provider_and_alert_out() -> Result<()> {
     Ok(())
 }
 
-/// An Alert with another kind is refused, and what Flux applies beside it too.
+/// An Alert with an unknown kind is refused, and with it everything that Flux applies in the same step.
 #[test]
 fn the_alert_names_no_kind_that_older_alerts_do_not_know() -> Result<()> {
     let objects = objects(&kustomized(false)?)?;
@@ -152,7 +153,7 @@ fn the_chart_says_what_is_missing_or_wrong() -> Result<()> {
     Ok(())
 }
 
-/// Pulumi's program has them as texts of its own, as no resource of its reads a file and fills values in.
+/// Pulumi's program has its own copies as texts, because none of its resources reads a file and fills in values.
 #[test]
 fn the_bootstrap_has_what_the_one_file_and_the_bindings_of_a_namespace_have() -> Result<()> {
     let read = |path: &str| fs::read_to_string(project().join(path)).with_context(|| path.to_owned());
@@ -171,7 +172,7 @@ fn the_bootstrap_has_what_the_one_file_and_the_bindings_of_a_namespace_have() ->
         ("driftlessUrl", program["config"]["driftlessUrl"]["default"].as_str().context("a default")?),
     ];
     let mut installed = objects(&text("driftless", &settings))?;
-    // The one thing that is Pulumi's.
+    // The only Pulumi part.
     let kustomization = installed.get_mut("kustomize.toolkit.fluxcd.io/v1 Kustomization flux-system/driftless");
     let metadata = kustomization.and_then(|object| object["metadata"].as_object_mut()).context("a Kustomization")?;
     assert_eq!(metadata.remove("annotations"), Some(json!({ "pulumi.com/waitFor": "condition=Ready" })));
@@ -180,7 +181,7 @@ fn the_bootstrap_has_what_the_one_file_and_the_bindings_of_a_namespace_have() ->
 
     let bound = objects(&text("identity", &[("namespace", "default"), ("annotations", "")]))?;
     let bindings = objects(&read("infra/kubernetes/runs/runs.yaml")?)?;
-    // Its own Stack has a source of Flux's.
+    // Its own Stack has a Flux source.
     let needed = bindings.iter().filter(|(id, _)| !id.ends_with("/driftless:git-credentials"));
     let (ids, wanted): (Vec<_>, Vec<_>) = needed.map(|(id, binding)| (id, Some(binding))).unzip();
     assert_eq!(ids.iter().map(|id| bound.get(*id)).collect::<Vec<_>>(), wanted, "{ids:?}");
@@ -194,7 +195,7 @@ fn the_chart_has_this_version() -> Result<()> {
     Ok(())
 }
 
-/// The policies of the guide let in whom they are for.
+/// The policies of the guide admit what they are written for.
 #[test]
 fn the_guide_s_policies_are_about_the_forwarder_and_the_ports_that_it_posts_to() -> Result<()> {
     let objects = objects(&format!("{}\n---\n{}", kustomized(false)?, block("NetworkPolicy")?))?;
@@ -209,7 +210,7 @@ fn the_guide_s_policies_are_about_the_forwarder_and_the_ports_that_it_posts_to()
     Ok(())
 }
 
-/// Fails if something of `written` is not in `there`. A whole number may be written as a fraction.
+/// Fails if a part of `written` is not in `there`. A whole number may be written as a fraction.
 fn includes(path: &str, there: &Value, written: &Value) -> Result<()> {
     match (there, written) {
         (Value::Object(there), Value::Object(written)) => written
@@ -239,13 +240,13 @@ fn values() -> Value {
     VALUES.map(|(name, _, value)| (name, value)).into_iter().collect()
 }
 
-/// The YAML block of the guide that has these words.
+/// The YAML block of the guide with this text.
 fn block(words: &str) -> Result<&'static str> {
     let mut blocks = INSTALLATION.split("```yaml\n").skip(1).filter_map(|rest| rest.split_once("```"));
     blocks.find_map(|(block, _)| block.contains(words).then_some(block)).with_context(|| words.to_owned())
 }
 
-/// A folder with a kustomization of the guide, of our files as they are here.
+/// A folder with a kustomization of the guide, and the local manifests.
 fn folder(kustomization: &str) -> Result<TempDir> {
     let dir = tempfile::tempdir_in(project().join("target"))?;
     let release = concat!("?ref=v", env!("CARGO_PKG_VERSION"));
@@ -255,7 +256,7 @@ fn folder(kustomization: &str) -> Result<TempDir> {
     Ok(dir)
 }
 
-/// An overlay as the guide has it; with `more` also with its options: a namespace of a team, and the ServiceAccount of the functions.
+/// The guide's overlay; with `more` also its options: a namespace of a team, and the ServiceAccount of the functions.
 fn overlay(more: bool) -> Result<TempDir> {
     let guide = block("configMapGenerator")?;
     let dir = folder(&if more {
@@ -270,12 +271,12 @@ fn overlay(more: bool) -> Result<TempDir> {
     Ok(dir)
 }
 
-/// What `kubectl kustomize` makes of an overlay.
+/// The output of `kubectl kustomize` for an overlay.
 fn kustomized(more: bool) -> Result<String> {
     run("kubectl", ["kustomize", &overlay(more)?.path().display().to_string()])
 }
 
-/// What `helm template` makes of the chart with our values and `more` arguments.
+/// The output of `helm template` for the chart with the test's values and `more` arguments.
 fn charted(more: &[&str]) -> Result<String> {
     let (chart, values) = (project().join("infra/chart").display().to_string(), set_values());
     let template = ["template", "driftless", &chart, "--namespace", SYSTEM, "--include-crds", "--set", &values];
@@ -286,7 +287,7 @@ fn set_values() -> String {
     VALUES.map(|(_, name, value)| format!("{name}={value}")).join(",")
 }
 
-/// Runs one of the pinned programs to its end, which has to be a good one, without a warning about what it was given.
+/// Runs one of the pinned programs to its end, which must be successful and without a warning about its input.
 fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>) -> Result<String> {
     let tool = project().join("target/tools").join(program);
     ensure!(tool.exists(), "there is no {}: run tests/tools/install {program}", tool.display());
@@ -302,7 +303,7 @@ fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>) -> Resul
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The objects of a text of YAML documents. None may be there twice.
+/// The objects of a text of YAML documents. None may occur twice.
 fn objects(text: &str) -> Result<Objects> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     by_id(documents.into_iter().filter(|document| !document.is_null()))

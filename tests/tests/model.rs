@@ -41,7 +41,7 @@ fn edited_stack_runs_its_new_generation_once() {
     assert_holds(Case::Successor, Bounds { kills: 1, waits: 3, ..NONE });
 }
 
-/// A breakage, where it shows, and the rule that it breaks.
+/// A breakage, the case that shows it, and the rule that it breaks.
 #[track_caller]
 fn assert_caught(breakage: Breakage, case: Case, bounds: Bounds, rule: &str) {
     let report = check(case, bounds, Some(breakage), usize::MAX);

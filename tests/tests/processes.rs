@@ -1,4 +1,4 @@
-//! What the world promises of its processes, and a task where it has Fargate's own addresses, which the world has not.
+//! The world's guarantees about its processes, and a task at Fargate's own addresses, which the world does not use.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -47,7 +47,7 @@ async fn what_a_killed_world_has_left_is_ended_by_the_next_one() -> Result<()> {
         Ok(())
     })
     .await?;
-    // As after a kill -9: nothing is tidied up, and the lock is free.
+    // As after a kill -9: there is no clean-up, and the lock is free.
     std::mem::forget(process);
     drop(dirs);
     fresh("leftovers")?;
@@ -104,7 +104,7 @@ fn fresh(name: &str) -> Result<Dirs> {
     Dirs::fresh(&project)
 }
 
-/// Starts a part that leaves a `sleep` in a process group of its own, and answers SIGTERM. Returns the id of the `sleep`.
+/// Starts a part that leaves a `sleep` in its own process group, and handles SIGTERM. Returns the id of the `sleep`.
 async fn start_with_descendant(dirs: &Dirs, start: impl FnOnce(tokio::process::Command) -> Result<()>) -> Result<Pid> {
     let mut part = command(dirs, "bash");
     part.args(["-c", "trap 'echo asked to end; exit' TERM; set -m; sleep 600 & echo $! >descendant; wait"]);

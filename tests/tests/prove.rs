@@ -1,5 +1,5 @@
-//! `make prove` where nothing is installed: it deploys into an account of this machine, runs every scenario, 100 Stacks among them, removes
-//! what it made, and writes the file. `e2e/prove.rs` has it examine an installation that is there.
+//! `make prove` without an installation: it deploys into an account of this machine, runs every scenario, including 100 Stacks,
+//! removes everything that it created, and writes the file. `e2e/prove.rs` runs it on an existing installation.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -30,7 +30,7 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     ensure!(program.exists(), "there is no {}: run `make build`", program.display());
     let mut prove = Command::new(program);
     let variables = [("PREFIX", PREFIX), ("BUDGET_USD", "10"), ("NETWORK", "public"), ("TASKS", "3"), ("STACKS", "100")];
-    // moto has no architecture of a function but this one. The functions are those of `make build`.
+    // moto only supports this architecture of functions. The functions are those of `make build`.
     prove.envs(variables).env("ARCHITECTURE", "x86_64").env("BUILD", "no");
     prove.env("RUNNER_IMAGE", "driftless/runner").env("FORWARDER_IMAGE", "driftless/forwarder");
     prove.env("CLUSTER", cluster::NAME).env("PROOFS", &proofs).current_dir(project);

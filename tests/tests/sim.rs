@@ -4,11 +4,11 @@ use std::fs;
 
 use driftless_tests::sim::{Breakage, Failure, Report, Stats, simulate, simulate_all, simulate_calm, single_faults, trace};
 
-/// Seeds that failed before a bug was mended. They come first.
+/// Seeds that failed before a bug was fixed. They come first.
 const KEPT: &str = include_str!("sim-seeds.txt");
-/// Seeds without anything that goes wrong.
+/// The number of seeds without troubles.
 const CALM: u64 = 40;
-/// As many failures are explained.
+/// The number of failures that are explained.
 const EXPLAINED: usize = 2;
 
 /// Fails with the first failures, and leaves their state in `target/sim`.
@@ -61,7 +61,7 @@ fn a_rule_that_is_broken_on_purpose_is_caught_within_a_few_seeds() {
     }
 }
 
-/// One of so many faults is tried here, and each by `make faults`.
+/// One in this many faults is tried here, and each by `make faults`.
 const FAULTS: usize = 20;
 
 #[test]
@@ -70,7 +70,7 @@ fn world_with_one_fault_comes_to_the_same_as_without() {
     assert_none_failed(&report);
     let injected = report.stats.injected;
     println!("{tried} single faults, {injected} with an effect");
-    // Only calls that have no failure to inject, such as the download of an artifact, are without one.
+    // Only calls without a possible failure, such as the download of an artifact, are not affected.
     assert!(tried > 100 && injected * 10 > tried as u64 * 9, "{injected} of {tried} faults had an effect");
 }
 
@@ -87,7 +87,7 @@ fn failing_seed_is_shrunk_to_what_it_needs_and_leaves_its_state() {
     let report = simulate_all(0..8, Some(Breakage::Generations));
     let failure = report.explain(1).next().unwrap();
     assert!(failure.violation.starts_with("2:"), "{failure}");
-    // It needs no fault, and one edit while the run goes on.
+    // It needs no fault, only one edit during the run.
     let conditions: Vec<&str> = failure.conditions.lines().collect();
     println!("{failure}");
     assert!(!conditions.iter().any(|condition| condition.contains("of 1000")), "{failure}");

@@ -1,5 +1,5 @@
-//! Deleting the trees that nobody needs, and keeping those young that somebody asks for. `driftless_core::Retention` has the rule and
-//! says why a tree that a run needs is never among those that are deleted.
+//! Deletes the trees that no Update needs, and refreshes those that are requested again. `driftless_core::Retention` has the rule
+//! and the reason why it never deletes a tree that a run needs.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use jiff::Timestamp;
 
 use crate::{Error, Ports, Settings, outcome_before, transport::Artifacts};
 
-/// Deletes the trees of a source that are too old to be used and that nothing names. With the last one of a source that
-/// neither a Stack nor a Workspace names goes what is known of the last fetch.
+/// Deletes the trees of a source that are too old to be used and that no object names. If neither a Stack nor a Workspace names
+/// the source, the result of its last fetch is deleted with its last tree.
 pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -32,7 +32,7 @@ pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     // After the ages: see the rule.
     let mut named = of_updates(ports, settings, source).await?;
     let is_used = of_stacks(ports, source, &mut named).await? || is_workspaces(ports, source).await?;
-    // What git offers no object says.
+    // For git, no Kubernetes object has the current revision.
     let offered = outcome_before(ports, source).await?.and_then(|outcome| outcome.artifact);
     named.extend(offered.filter(|_| is_used).map(|artifact| artifact.digest));
     let complete = trees.iter().filter(|(_, tree)| is_used && tree.manifest.is_some());
@@ -40,11 +40,11 @@ pub(crate) async fn collect<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let named: BTreeSet<_> = named.iter().map(|digest| keys::tree(source, digest)).collect();
     let mut deleted = 0;
     for (folder, _) in expired {
-        // The newest is the last that somebody asked for: its source may be gone when it is to be destroyed.
+        // The newest was requested last: a destroy may need it when the source is gone.
         if named.contains(folder) || newest == Some(folder) {
             continue;
         }
-        // A tree is there when its manifest is: what follows a crash here is a pack, which expires by itself.
+        // A tree exists if its manifest does: a crash here leaves a pack, which expires by itself.
         ports.objects.delete(&folder.manifest()).await?;
         ports.objects.delete(&folder.pack()).await?;
         tracing::info!(tree = %folder, "deleted a tree that nothing names");
@@ -67,7 +67,7 @@ async fn list<O: Objects>(objects: &O, prefix: &str) -> Result<Vec<(String, Time
     }
 }
 
-/// The digests that Updates name, finished or not: those of the namespace, and those that run for a namespace that is going.
+/// The digests that Updates name, finished or not: in the namespace, and in the system namespace for a terminating one.
 async fn of_updates<C: Cluster, O, Q, A>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -76,7 +76,7 @@ async fn of_updates<C: Cluster, O, Q, A>(
     let namespaces = BTreeSet::from([source.namespace.as_str(), settings.system_namespace.as_str()]);
     let mut named = BTreeSet::new();
     for namespace in namespaces {
-        // What cannot be read is left out here, and cannot be launched either.
+        // An unreadable Update is left out here, and cannot be launched either.
         let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), None);
         while let Some(page) = pages.next().await? {
             named.extend(page.into_iter().filter_map(|update| update.spec.driftless?.tree?.digest));
@@ -85,7 +85,7 @@ async fn of_updates<C: Cluster, O, Q, A>(
     Ok(named)
 }
 
-/// Adds the digests that the source offers now, as far as a Stack wants it. Whether one does.
+/// Adds the digests that the source offers now, if a Stack uses it. Returns whether one does.
 async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     source: &ObjectKey,
@@ -106,7 +106,7 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
             Ok(object) => {
                 named.extend(object.and_then(|object| Source::from_object(&object).artifact?.digest));
             }
-            // Nobody can use a kind that is not served or may not be read, or an object that cannot be read.
+            // A kind that is not served or cannot be read, or an unreadable object, is of no use to a Stack.
             Err(KubernetesError::Permanent { message, .. } | KubernetesError::Unreadable { message, .. }) => {
                 tracing::warn!(source = %key, message, "cannot read a source");
             }
@@ -116,9 +116,9 @@ async fn of_stacks<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     Ok(!sources.is_empty())
 }
 
-/// Whether it is the source of a Workspace that names one itself.
+/// Returns whether it is the source of a Workspace that names one itself.
 async fn is_workspaces<C: Cluster, O, Q, A>(ports: &Ports<'_, C, O, Q, A>, source: &ObjectKey) -> Result<bool, Error> {
-    // As the bucket has it: see `keys::source_of_trees`.
+    // The kind is in lower case: see `keys::source_of_trees`.
     if source.kind != "workspace" {
         return Ok(false);
     }
@@ -126,7 +126,7 @@ async fn is_workspaces<C: Cluster, O, Q, A>(ports: &Ports<'_, C, O, Q, A>, sourc
     Ok(workspace.is_some_and(|workspace| matches!(workspace.own_source(), Ok(Some(_)))))
 }
 
-/// Whether a tree is stored. One that whoever asked for it would soon find too old is made young: its manifest is written again.
+/// Returns whether a tree is stored. A tree that is nearly too old is refreshed: its manifest is written again.
 pub(crate) async fn is_stored<O: Objects>(
     objects: &O,
     folder: &TreeFolder,
@@ -143,7 +143,7 @@ pub(crate) async fn is_stored<O: Objects>(
             objects.put(&manifest, content).await?;
             Ok(true)
         }
-        // Not by us: a tree without its content is none, and is stored as a new one.
+        // A manifest without its pack is no tree: it is deleted, and the tree is stored again.
         _ => {
             objects.delete(&manifest).await?;
             Ok(false)

@@ -1,5 +1,5 @@
-//! The artifact of a Flux source. A tenant writes the source's spec and may write its status: the artifact has to lie where
-//! source-controller would put that very object's.
+//! The artifact of a Flux source. A tenant writes the source's spec and may write its status, so the artifact must be at the
+//! place where source-controller puts those of that object.
 
 use std::io::BufReader;
 
@@ -28,7 +28,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     let (stated, artifact) = match offered(ports, key).await {
         Ok(Some(offered)) => offered,
         Ok(None) if is_used(settings, key) => return Ok(None),
-        // An Update that a user made may name any kind. No state of the source is known, so the answer has no subject.
+        // A user's Update may name any kind. No state of the source is known, so the answer has no subject.
         Ok(None) => return Ok(Some((String::new(), Err(Refusal::Kind { group, kind })))),
         Err(Error::Kubernetes(KubernetesError::Permanent { message, .. })) => {
             return Ok(Some((String::new(), Err(Refusal::Unreadable { group, kind, message }))));
@@ -39,7 +39,7 @@ pub(crate) async fn fetch<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         return Ok(None);
     }
     let stored = store(ports, settings, key, &stated, &artifact, now).await?;
-    // What is not there, or is something else by now, was superseded: the object may say so already.
+    // A missing or different artifact was replaced: the object may name the new one already.
     if matches!(stored, Err(Refusal::Gone | Refusal::Mismatch(_)))
         && let Some((newer, artifact)) = offered(ports, key).await?.filter(|(_, newer)| *newer != artifact)
     {
@@ -74,7 +74,7 @@ async fn store<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     store_from(ports, settings, key, stated, (&place, digest), now).await
 }
 
-/// Stores what is at a place, if it is not stored.
+/// Stores the artifact at a place, unless it is stored.
 async fn store_from<C, O: Objects, Q, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -116,7 +116,7 @@ pub(crate) async fn fetch_of_workspace<C, O: Objects, Q, A: Artifacts>(
     })
 }
 
-/// Where the URL of a Workspace leads, if that is the place of an artifact of a source of the Workspace's own namespace. `key` is the
+/// The place of a Workspace's URL, if that is one of an artifact of a source of the Workspace's own namespace. `key` is the
 /// Workspace's.
 fn place_of(settings: &Settings, key: &ObjectKey, url: &str) -> Result<Place, Refusal> {
     let wrong = |why: String| Refusal::Artifact { field: "spec.flux.url", value: url.to_owned(), why };
@@ -144,7 +144,7 @@ fn place_of(settings: &Settings, key: &ObjectKey, url: &str) -> Result<Place, Re
     })
 }
 
-/// A digest as Flux reads it: one that does not name its algorithm is a SHA-256.
+/// Parses a digest as Flux does: without an algorithm it is a SHA-256.
 fn digest(stated: &str) -> Result<Digest, InvalidDigest> {
     match stated.parse() {
         Err(InvalidDigest::NoAlgorithm) => format!("sha256:{stated}").parse(),
@@ -152,14 +152,14 @@ fn digest(stated: &str) -> Result<Digest, InvalidDigest> {
     }
 }
 
-/// Whether it is a kind of Flux's, or one that the installation lists.
+/// Returns whether the kind is one of Flux's, or one that the installation lists.
 fn is_used(settings: &Settings, key: &ObjectKey) -> bool {
     let (group, kind) = (key.group(), &key.kind);
     let of_flux = |(api_version, known): &(&str, &str)| api_version.starts_with(&format!("{group}/")) && known == kind;
     KINDS.iter().any(of_flux) || settings.source_kinds.contains(&format!("{group}/{kind}"))
 }
 
-/// Where the artifact is to be had: at a host that the installation allows, at a path that is this object's own.
+/// The place of the artifact: a host that the installation allows, and the path of this object.
 fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Place, Refusal> {
     let ObjectKey { kind, namespace, name, .. } = key;
     if !is_used(settings, key) {
@@ -169,7 +169,7 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
     let Artifact { path, url, .. } = artifact;
     let own = format!("{}/{namespace}/{name}/", kind.to_lowercase());
     let file = path.strip_prefix(&own).unwrap_or_default();
-    // Characters that mean themselves in a URL and in a path: whoever serves it must not read an encoded slash or a query.
+    // Characters without a special meaning in a URL and a path, so that a server cannot read an encoded slash or a query.
     let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._~+:@=,".contains(&c);
     if file.is_empty() || file.starts_with('.') || !file.bytes().all(plain) {
         return Err(wrong("status.artifact.path", path, format!("an artifact of this object is a file in {own}")));
@@ -182,7 +182,7 @@ fn place(settings: &Settings, key: &ObjectKey, artifact: &Artifact) -> Result<Pl
     Ok(place)
 }
 
-/// Gets the archive, verifies it and only then unpacks it. Content is on scratch files, not in memory.
+/// Downloads the archive, verifies it and only then unpacks it. The content is in scratch files, not in memory.
 async fn archive<A: Artifacts>(
     artifacts: &A,
     settings: &Settings,

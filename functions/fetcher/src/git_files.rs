@@ -1,5 +1,5 @@
-//! Files that every fetch from git needs and that a function's environment has no room for: an object of S3 holds each, and the
-//! template's parameter has its ARN.
+//! Files that every git fetch needs and that are too large for a function's environment. Each is an object of S3 whose ARN is a
+//! parameter of the template.
 
 use driftless_aws::Objects;
 use rustls::{
@@ -7,7 +7,7 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 
-/// The host keys of an installation that names no others.
+/// The host keys of an installation that sets none.
 const KNOWN_HOSTS: &str = "\
 github.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl
 gitlab.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAfuCHKVTjquxvt6CM6tdG4SLp1Btn/nOeHHE5UOzRdf
@@ -30,7 +30,8 @@ impl Error {
     }
 }
 
-/// Reads the lines of `known_hosts` that `GitKnownHosts` names, or returns those of github.com and gitlab.com. `open` opens a bucket.
+/// Reads the lines of `known_hosts` that `GitKnownHosts` names, or returns those of github.com and gitlab.com. `open` opens a
+/// bucket.
 pub async fn known_hosts<O: Objects>(arn: Option<String>, open: impl FnOnce(String) -> O) -> Result<String, Error> {
     match arn {
         Some(arn) => read("GitKnownHosts", &arn, open).await,
@@ -38,7 +39,7 @@ pub async fn known_hosts<O: Objects>(arn: Option<String>, open: impl FnOnce(Stri
     }
 }
 
-/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. None if it names nothing.
+/// Reads the certificates that `GitCaCertificates` names, as PEM, and checks each of them. Empty if the parameter is not set.
 pub async fn ca_certificates<O: Objects>(arn: Option<String>, open: impl FnOnce(String) -> O) -> Result<String, Error> {
     const PARAMETER: &str = "GitCaCertificates";
     let Some(arn) = arn else { return Ok(String::new()) };

@@ -1,4 +1,4 @@
-//! Where a function that fetches for tenants never connects to, whatever a URL says or a name resolves to.
+//! The addresses that a function which fetches for tenants never connects to, whatever a URL says or a name resolves to.
 
 use std::{
     io::{Error, ErrorKind},
@@ -8,11 +8,11 @@ use std::{
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// A resolver that gives out only addresses that may be connected to: what it checks is what is dialled, so that a name that resolves
-/// to something else a moment later gains nothing. An address that is written out in a URL is never resolved: ask [`refused`] first.
+/// A resolver that returns only allowed addresses. The client connects to exactly the address that was checked, so a name that
+/// resolves to another one a moment later gains nothing. An address in a URL is never resolved: check it with [`refused`] first.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
-    /// This very machine may be reached.
+    /// Allow loopback addresses.
     pub allow_loopback: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Guard {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrivateHosts {
     names: Vec<String>,
-    /// An address in the form of IPv6, and how many of its bits count.
+    /// An address in IPv6 form, and the length of its prefix.
     networks: Vec<(u128, u32)>,
 }
 
@@ -50,14 +50,14 @@ impl FromStr for PrivateHosts {
 }
 
 impl PrivateHosts {
-    /// Whether the host that has this address may be connected to: it is not private, or it is listed.
+    /// Returns whether a host with this address may be connected to: it is not private, or it is listed.
     #[must_use]
     pub fn allow(&self, host: &str, address: IpAddr) -> bool {
         let is_listed = |(network, bits): &(u128, u32)| (bits_of(address) ^ network).checked_shr(128 - bits).unwrap_or(0) == 0;
         !is_private(address) || self.has_name(host) || self.networks.iter().any(is_listed)
     }
 
-    /// Whether the host is listed by its name.
+    /// Returns whether the host is listed by its name.
     #[must_use]
     pub fn has_name(&self, host: &str) -> bool {
         self.names.iter().any(|name| host.trim_end_matches('.').eq_ignore_ascii_case(name))
@@ -72,7 +72,7 @@ fn bits_of(address: IpAddr) -> u128 {
     }
 }
 
-/// Whether an address is of a private network.
+/// Returns whether an address belongs to a private network.
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     match canonical(address) {
@@ -110,7 +110,7 @@ fn refused_v4(address: Ipv4Addr, allow_loopback: bool) -> Option<&'static str> {
     match address.octets() {
         [0, ..] => Some("an unspecified address"),
         [127, ..] if !allow_loopback => Some("a loopback address"),
-        // The metadata and credentials endpoints of EC2, ECS and EKS are here.
+        // It contains the metadata and credentials endpoints of EC2, ECS and EKS.
         [169, 254, ..] => Some("a link-local address"),
         [224..=239, ..] => Some("a multicast address"),
         [240..=255, ..] => Some("a reserved address"),

@@ -1,8 +1,8 @@
-//! The fetcher turns what a source offers into a stored tree: it reads the source again, gets the content, verifies its digest before
-//! anything is unpacked, unpacks it under limits and stores it. How it ended is written down in words for those that wait; a
-//! failure is an answer, not an error, and never holds up the other requests of its source.
+//! Turns what a source offers into a stored tree: reads the source object, downloads the content, verifies its digest, unpacks it
+//! within limits and stores it. The result is stored as a message for the conditions of the objects that wait. A failed fetch is
+//! an answer, not an error, and never blocks the other requests of its source.
 //!
-//! Nothing from a tree is ever run here.
+//! No code from a tree runs here.
 
 mod collect;
 mod flux;
@@ -26,57 +26,57 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 pub use guard::PrivateHosts;
 pub use transport::{Artifacts, Download, Place, Transport};
 
-/// What the fetcher works with, for one cluster.
+/// The ports of the fetcher for one cluster.
 #[derive(Debug)]
 pub struct Ports<'a, C, O, Q, A> {
-    /// The cluster that the source is in.
+    /// The cluster of the source.
     pub cluster: &'a C,
-    /// Trees and outcomes.
+    /// The bucket with trees and fetch results.
     pub objects: &'a O,
-    /// Where hints go.
+    /// The queues for hints.
     pub queues: &'a Q,
-    /// How artifacts are had.
+    /// The way to artifacts.
     pub artifacts: &'a A,
 }
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The bucket's name, for a Program's `status.artifact.url`.
     pub bucket: String,
-    /// The namespace in which Updates run for a namespace that is going.
+    /// The namespace with the Updates of terminating namespaces.
     pub system_namespace: String,
-    /// Where it acts. Trees are collected everywhere.
+    /// The namespace filter. Old trees are deleted in every namespace.
     pub namespaces: WatchNamespaces,
     /// How long trees are kept.
     pub retention: Retention,
-    /// The Services that artifacts may come from, as `<name>.<namespace>`, and other hosts; with a port other than 80 as `…:<port>`.
+    /// The Services that serve artifacts, as `<name>.<namespace>`, and other hosts; with a port other than 80 as `…:<port>`.
     pub services: Vec<String>,
     /// Kinds beside Flux's own whose `status.artifact` is used, as `<group>/<kind>`.
     pub source_kinds: Vec<String>,
-    /// The largest archive, in bytes.
+    /// The maximum size of an archive, in bytes.
     pub max_archive_bytes: u64,
-    /// The most that the stored trees of a namespace may have together, in bytes.
+    /// The maximum size of all stored trees of a namespace, in bytes.
     pub max_tree_bytes: u64,
-    /// What an archive may hold.
+    /// The limits of an archive's content.
     pub limits: Limits,
-    /// How git is talked to.
+    /// The git settings.
     pub git: git::Settings,
 }
 
 /// Why a request could not be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// AWS.
+    /// A call of AWS failed.
     #[error(transparent)]
     Aws(#[from] driftless_aws::Error),
-    /// The API server.
+    /// A call of the API server failed.
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
 }
 
 impl Error {
-    /// Another try may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -86,20 +86,20 @@ impl Error {
     }
 }
 
-/// Why there is no tree. The words go into a condition: they hold no content, and no digest but the source's own.
+/// Why there is no tree. The message goes into a condition: it has no content, and no digest but the source's own.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The source names its artifact in a way that is not to be followed.
+    /// The source places its artifact where it must not be fetched from.
     #[error("{field} is {value:?}: {why}")]
     Artifact {
         /// The field.
         field: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The fact, as the end of the message.
         why: String,
     },
-    /// Not a kind whose artifact is a project.
+    /// A kind whose artifact is no project.
     #[error("an artifact of {kind} of {group:?} is not used{}", kind_remedy(.group, .kind))]
     Kind {
         /// The API group.
@@ -107,41 +107,41 @@ pub enum Refusal {
         /// The kind.
         kind: String,
     },
-    /// Not a kind that can be read.
+    /// A kind that cannot be read.
     #[error("{message}{}", kind_remedy(.group, .kind))]
     Unreadable {
         /// The API group.
         group: String,
         /// The kind.
         kind: String,
-        /// The API server's.
+        /// The API server's message.
         message: String,
     },
     /// An object that this release cannot read.
     #[error("{0}")]
     Object(String),
-    /// The digest that the source states is none.
+    /// The digest in the source's status is invalid.
     #[error("status.artifact.digest: {0}")]
     Digest(#[from] InvalidDigest),
-    /// It is not what the source said.
+    /// The content does not match the digest.
     #[error(transparent)]
     Mismatch(#[from] DigestMismatch),
-    /// It was superseded, or collected.
+    /// The artifact was replaced or deleted.
     #[error("the artifact is not there any more; the source will name a newer one")]
     Gone,
-    /// The same of one that a Workspace names.
+    /// The same for the artifact of a Workspace.
     #[error("spec.flux.url is {url:?}, where nothing is any more; write the url and the digest that the source has now")]
     Outdated {
         /// `spec.flux.url`
         url: String,
     },
-    /// It is too large.
+    /// The archive is too large.
     #[error("archive is too large, the maximum is {limit} bytes; source is not fetched; raise MaxArchiveBytes")]
     TooLarge {
         /// The limit.
         limit: u64,
     },
-    /// The namespace has stored too much.
+    /// The namespace has reached its quota.
     #[error(
         "namespace {namespace:?} stores {stored} bytes of sources, the maximum is {limit}; source is not fetched; raise \
          MaxTreeBytesPerNamespace, or wait until unused trees expire (TreeRetentionDays)"
@@ -149,35 +149,35 @@ pub enum Refusal {
     Quota {
         /// The namespace.
         namespace: String,
-        /// What it stores.
+        /// The size of its trees.
         stored: u64,
         /// The limit.
         limit: u64,
     },
-    /// It could not be had.
+    /// The download failed.
     #[error("the artifact could not be fetched: {0}")]
     Unreachable(String),
-    /// The content is at fault.
+    /// The content is invalid.
     #[error("{0}{remedy}", remedy = limit_remedy(.0))]
     Content(#[from] driftless_source::Refusal),
     /// The scratch space or the archive could not be read or written.
     #[error("the archive could not be read: {0}")]
     Io(#[from] std::io::Error),
-    /// A git repository, the way to it or what is in it.
+    /// A git error: the repository, the connection or the content.
     #[error("{}", error.words(fields))]
     Git {
-        /// What is wrong.
+        /// The error of git.
         error: git::GitError,
-        /// How the fields are called that name it.
+        /// The names of the fields that define it.
         fields: &'static git::Fields,
     },
-    /// A Program that is no YAML document.
+    /// The Program cannot be written as YAML.
     #[error("the Program could not be written as YAML: {0}")]
     Program(String),
 }
 
 impl Refusal {
-    /// The same source will be refused again.
+    /// Returns whether the same source always fails.
     fn is_terminal(&self) -> bool {
         match self {
             Self::Artifact { .. }
@@ -189,7 +189,7 @@ impl Refusal {
             | Self::Content(_)
             | Self::Program(_) => true,
             Self::Git { error, .. } => error.is_terminal(),
-            // A proxy or a cache on the way may have garbled it.
+            // A proxy or a cache on the way may have damaged the content.
             Self::Mismatch(_) | Self::Gone | Self::Outdated { .. } | Self::Unreachable(_) | Self::Io(_) | Self::Quota { .. } => {
                 false
             }
@@ -197,7 +197,7 @@ impl Refusal {
     }
 }
 
-/// What to do instead.
+/// The remedy for a kind that is not used.
 fn kind_remedy(group: &str, kind: &str) -> String {
     if kind == "HelmRepository" {
         return ": it is an index of charts; name a HelmChart, a GitRepository or an OCIRepository".into();
@@ -219,19 +219,19 @@ fn limit_remedy(refusal: &driftless_source::Refusal) -> String {
     format!("; source is not fetched; raise {parameter}")
 }
 
-/// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more than that is refused, because gitoxide asks for
-/// memory before it uses it; without the limit the kernel would end the process, and no answer would be recorded.
+/// Limits this process's memory to 7/8 of the function's, in MiB. A git pack that needs more is refused, because gitoxide
+/// allocates memory before it uses it. Without the limit the kernel would kill the process, and no answer would be recorded.
 pub fn limit_memory(function_mib: u64) -> std::io::Result<()> {
     let bytes = Some((function_mib << 20) / 8 * 7);
     Ok(setrlimit(Resource::Data, Rlimit { current: bytes, maximum: bytes })?)
 }
 
-/// What came of a request: which state of the source it is about (see [`FetchOutcome::subject`]), and why there is no tree, if there is
-/// none. What git came to is told, as no object says it.
+/// The answer to a request: the state of the source that it concerns (see [`FetchOutcome::subject`]), and the error if there is
+/// no tree. For git it has the commit, which no Kubernetes object states.
 type Answer = (String, Result<Option<FetchedArtifact>, Refusal>);
 
-/// Answers a fetch request and hints its source. A transient error leaves the request unanswered, because a failed message would block its
-/// FIFO group; the objects that need the source ask again.
+/// Answers a fetch request and hints its source. A transient error leaves the request unanswered, because a failed message would
+/// block its FIFO group; the objects that need the source request it again.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     settings: &Settings,
@@ -246,10 +246,10 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     answer(ports, settings, request, sent, clock).await.or_else(|error| failed(request, error, now))
 }
 
-/// Leaves a request unanswered for a cause that passes, such as a cluster that cannot be reached; any other is the error.
+/// Leaves a request unanswered after a transient error, such as a cluster that cannot be reached; returns any other error.
 pub fn failed(request: &FetchRequest, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
-        // Only a change of the object ends this, and that is an event.
+        // Only a change of the object ends this, and that sends an event.
         tracing::warn!(source = %request.source, %error, "nothing is done: an object cannot be read");
         metrics::count_one(Metric::UnreadableObjects, "fetcher", &request.source.cluster, &request.source, now);
         return Ok(());
@@ -271,14 +271,15 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
 ) -> Result<(), Error> {
     let (source, now) = (&request.source, clock());
     if request.collect {
-        // It is asked for again tomorrow, and a message that failed would keep the source from being fetched until then.
+        // The sweep requests it again the next day, and a failed message would block fetches of the source until then.
         if let Err(error) = collect::collect(ports, settings, source, now).await {
             tracing::error!(%source, %error, "trees that nobody needs are left");
         }
         return Ok(());
     }
     if let Some(why) = invalid_object("source", &source.api_version, &source.kind, &source.name) {
-        // The object that names this source reports the error. Part of it would become a key: too long, or the key of another source.
+        // The object that names this source reports the error. A part of it would become a key, which would be too long or the
+        // key of another source.
         tracing::warn!(namespace = source.namespace, why, "not fetched");
         return Ok(());
     }
@@ -287,7 +288,7 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         tracing::info!(%source, "fetch skipped: the last fetch began after the request was sent");
         return Ok(());
     }
-    // It may be another operator's since it was asked for.
+    // The namespace may have left the filter since the request.
     let watch = Watch { namespaces: settings.namespaces, system_namespace: &settings.system_namespace };
     if !watch.is_ours(ports.cluster, &source.namespace).await? {
         return Ok(());
@@ -307,13 +308,13 @@ async fn answer<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
         _ => flux::fetch(ports, settings, source, is_resting, now).await,
     };
     let answer = match answer {
-        // An Update that a user made may wait for it. No state of the source is known, so the answer has no subject.
+        // A user's Update may wait for it. No state of the source is known, so the answer has no subject.
         Err(Error::Kubernetes(error @ KubernetesError::Unreadable { .. })) => {
             Some((String::new(), Err(Refusal::Object(error.to_string()))))
         }
         answer => answer?,
     };
-    // Nothing to fetch: whoever names the source says what is missing.
+    // Nothing to fetch: the object that names the source reports what is missing.
     let Some((subject, result)) = answer else { return Ok(()) };
     let had_less_time = matches!(&result, Err(Refusal::Git { error, .. }) if error.had_less_time());
     let (artifact, failure) = match result {
@@ -351,7 +352,7 @@ async fn retract<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     Ok(())
 }
 
-/// How the last fetch of a source ended. An invalid document is written anew.
+/// The result of the last fetch of a source. An invalid document is replaced.
 pub(crate) async fn outcome_before<C: Cluster, O: Objects, Q: Queues, A: Artifacts>(
     ports: &Ports<'_, C, O, Q, A>,
     source: &ObjectKey,

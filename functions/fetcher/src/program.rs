@@ -1,4 +1,4 @@
-//! A Program becomes a tree with one file, `Pulumi.yaml`, and says so in its `status.artifact`, in the form of a Flux source.
+//! Turns a Program into a tree with one file, `Pulumi.yaml`, and publishes it in `status.artifact`, in the form of a Flux source.
 
 use std::fs::File;
 
@@ -58,7 +58,7 @@ fn tree(document: &str) -> Result<(Tree, File), Refusal> {
     Ok((tree, spool))
 }
 
-/// The `Pulumi.yaml` of a Program. The project is named after the object, as in PKO.
+/// The `Pulumi.yaml` of a Program. The project has the name of the object, as in PKO.
 fn document(program: &Program) -> Result<String, Refusal> {
     let body = program.spec.program.clone().unwrap_or_default();
     let project = Project { name: &program.name_any(), runtime: "yaml", program: &body };
@@ -92,7 +92,7 @@ async fn publish<C: Cluster, O, Q, A>(
         observed_generation: generation,
     });
     match ports.cluster.replace_status(&program).await {
-        // Edited meanwhile: the Stacks will ask for the newer generation.
+        // It was edited in the meantime: the Stacks will request the newer generation.
         Ok(_) | Err(KubernetesError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }

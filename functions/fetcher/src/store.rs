@@ -1,4 +1,4 @@
-//! Storing a tree: the pack first, the manifest last. A tree is there when its manifest is.
+//! Stores a tree: the pack first, the manifest last. A tree exists if its manifest does.
 
 use std::{fs::File, io};
 
@@ -11,11 +11,11 @@ use driftless_source::{Error as SourceError, Manifest, Tree};
 
 use crate::{Error, Refusal, Settings};
 
-/// Each stored object counts as 1 MiB at least, so that the quota limits the number of trees too: every store lists all of them.
+/// Each stored object counts as at least 1 MiB, so that the quota also limits the number of trees, which every store lists.
 const LEAST: u64 = 1 << 20;
 
-/// Stores a tree of `source` whose content is in `spool`, unless its namespace has no room for it; a second scratch file is needed if the
-/// content is not in the order of the pack. Memory does not grow with the content.
+/// Stores a tree of `source` whose content is in `spool`, unless it exceeds the quota of its namespace. A second scratch file is
+/// used if the content is not in the order of the pack. Memory does not grow with the content.
 pub(crate) async fn store<O: Objects>(
     objects: &O,
     settings: &Settings,
@@ -25,7 +25,7 @@ pub(crate) async fn store<O: Objects>(
     spool: &mut File,
 ) -> Result<Result<(), Refusal>, Error> {
     let manifest = Manifest::of(tree);
-    // Fetches at the same time may each find room: a namespace has few of them at once.
+    // Concurrent fetches may each find room, but a namespace has few of them at once.
     let stored = objects.size(&keys::trees_of_namespace(source), LEAST).await?;
     let limit = settings.max_tree_bytes;
     if stored.saturating_add(manifest.size) > limit {
@@ -35,7 +35,7 @@ pub(crate) async fn store<O: Objects>(
         Ok(sorted) => sorted,
         Err(error) => return Ok(Err(error.into())),
     };
-    // The same tree makes the same bytes, so that whoever else stores it meanwhile does no harm.
+    // The same tree always has the same bytes, so a concurrent store does no harm.
     objects.put_file(&folder.pack(), sorted.as_ref().unwrap_or(spool)).await?;
     drop(sorted);
     objects.put_new(&folder.manifest(), manifest.to_bytes()).await?;
@@ -48,7 +48,7 @@ fn sorted(tree: &Tree, spool: &mut File) -> io::Result<File> {
     Ok(pack)
 }
 
-/// What the words of a failed unpacking are.
+/// The refusal for a failed unpacking.
 pub(crate) fn refusal(error: SourceError) -> Refusal {
     match error {
         SourceError::Refused(refusal) => refusal.into(),

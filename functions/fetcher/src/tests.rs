@@ -1,4 +1,4 @@
-//! The fetcher over ports in memory.
+//! The fetcher with ports in memory.
 
 use std::{
     cell::{Cell, RefCell},
@@ -39,7 +39,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// What source-controller has, by path, and what happens when one asks.
+/// The files of source-controller by path, and what a request for one does.
 struct Served<'a> {
     archives: RefCell<BTreeMap<String, Vec<u8>>>,
     meanwhile: Box<dyn Fn() + 'a>,
@@ -97,7 +97,7 @@ fn of_flux() -> Value {
     json!({ "fluxSource": { "sourceRef": { "apiVersion": api_version, "kind": kind, "name": name } } })
 }
 
-/// The source offers the archive of that content; its digest.
+/// Makes the source offer an archive with that content. Returns its digest.
 fn offer(world: &World, archive: &[u8], file: &str) -> String {
     let (key, digest) = (repository(), Digest::sha256(archive).to_string());
     let path = format!("gitrepository/team/shop/{file}");
@@ -121,7 +121,7 @@ fn archive(content: &str) -> Vec<u8> {
     archive.into_inner().unwrap().finish().unwrap()
 }
 
-/// Stores a tree that has that digest, whatever is in it.
+/// Stores a tree under that digest, whatever its content is.
 fn store(world: &World, source: &ObjectKey, digest: &str) {
     for part in ["pack", "manifest"] {
         put(world, &format!("{}{part}", keys::tree(source, digest)), vec![1]);
@@ -149,7 +149,7 @@ fn nothing_served() -> Served<'static> {
     Served { archives: RefCell::default(), meanwhile: Box::new(|| {}) }
 }
 
-/// As the sweeper asks.
+/// Sends the sweeper's request to delete old trees.
 fn collect_of(world: &World, source: &ObjectKey) -> Option<Result<(), Error>> {
     let source = keys::source_of_trees(CLUSTER, &keys::trees(source)).unwrap();
     ask_of(world, &nothing_served(), &source, true)
@@ -217,7 +217,7 @@ fn a_stack_keeps_what_its_source_offers_and_the_tree_that_was_asked_for_last() {
     collect(&world);
     let there = || [&offered, "sha256:b", "sha256:c"].map(|digest| is_there(&world, &repository(), digest));
     assert_eq!(there(), [true, false, true]);
-    // Now it is another source that it names.
+    // Now the Stack names another source.
     insert_stack(&world, json!({ "programRef": { "name": "shop" } }));
     collect(&world);
     assert_eq!(there(), [false; 3]);
@@ -416,7 +416,7 @@ fn the_artifact_that_a_workspace_names_is_stored_for_it() {
         assert_eq!(world.objects().len(), 1, "nothing but the outcome");
     }
 
-    // What is wrong with its spec, and a Stack's, it says itself.
+    // A Workspace and a Stack report what is wrong with their spec themselves.
     let world = quiet();
     insert(&world, &workspace(), json!({ "spec": { "flux": {}, "git": {} } }));
     ask_of(&world, &served, &workspace(), false).unwrap().unwrap();
@@ -466,13 +466,13 @@ fn a_program_of_another_operators_namespace_keeps_its_status() {
     assert!(world.object(&program).unwrap()["status"]["artifact"]["url"].as_str().unwrap().starts_with("s3://bucket/"));
 }
 
-/// Answers a request that was sent so long ago, with a fetch that takes so long.
+/// Answers a request that was sent this long ago, with a fetch that takes this long.
 fn ask_by(world: &World, sent_ago: SignedDuration, takes: SignedDuration) {
     let served = nothing_served();
     let ports = Ports { cluster: world, objects: world, queues: world, artifacts: &served };
     let request = FetchRequest { version: VERSION, source: repository(), collect: false, hops: 0 };
     let sent = world.now() - sent_ago;
-    // The clock is read at the beginning, at the beginning of the answer, and at its end.
+    // The clock is read at the start, at the start of the answer, and at its end.
     let reads = Cell::new(0);
     let clock = || {
         reads.set(reads.get() + 1);

@@ -1,5 +1,5 @@
-//! Getting an archive: through the API server's service proxy, which is what a function reaches of a cluster, or from the very host
-//! that its URL names, for functions in the cluster's network.
+//! Downloads an archive: through the API server's service proxy, which a function can reach in any cluster, or directly from the
+//! host of its URL, for functions in the cluster's network.
 
 use std::{
     error::Error, fmt, fs::File, future::Future, io, io::Seek as _, io::Write as _, iter::successors, sync::Arc, time::Duration,
@@ -17,7 +17,7 @@ use crate::{
     guard::{Guard, refused},
 };
 
-/// All tries together end after this long: what follows, unpacking and storing, needs its part of the function's time.
+/// The time limit of all tries together, which leaves time to unpack and store.
 const WITHIN: Duration = Duration::from_mins(1);
 /// How long a host may be silent.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -26,10 +26,10 @@ const RETRIES: usize = 2;
 /// The first pause between two tries.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Where an archive is, as its URL says.
+/// The location of an archive, from its URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// As in the URL, with the dot at its end if there is one.
+    /// As in the URL, with a trailing dot if there is one.
     host: String,
     port: u16,
     path: String,
@@ -38,7 +38,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place that a URL names, if the rest of the URL is `path` and nothing else.
+    /// The place that a URL names, if the rest of the URL is exactly `path`.
     #[must_use]
     pub fn of_url(url: &str, path: &str) -> Option<Self> {
         let host = url.strip_prefix("http://")?.strip_suffix(path)?.strip_suffix('/')?;
@@ -57,7 +57,7 @@ impl Place {
         Some(Self { host: host.into(), port, path: path.into(), service })
     }
 
-    /// Whether a list of `SERVICE.NAMESPACE` and hosts has it; what has a port other than 80 is listed with `:PORT`.
+    /// Returns whether a list of `SERVICE.NAMESPACE` and hosts contains it; with a port other than 80 it is listed with `:PORT`.
     #[must_use]
     pub fn is_among(&self, allowed: &[String]) -> bool {
         let service = self.service.as_ref().map(|(name, namespace)| format!("{name}.{namespace}"));
@@ -68,14 +68,14 @@ impl Place {
         })
     }
 
-    /// The part of the URL after the host, without a slash in front.
+    /// The part of the URL after the host, without a leading slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 }
 
-/// An archive that is being had: on a scratch file, not in memory.
+/// A download in progress: into a scratch file, not into memory.
 pub struct Download {
     file: File,
     expected: Digest,
@@ -89,7 +89,7 @@ impl Download {
         Ok(Self { file: tempfile::tempfile()?, verifier: Verifier::new(expected.clone()), expected, size: 0, limit })
     }
 
-    /// Begins, or begins again. `announced` is the size that is stated in front of the content.
+    /// Starts, or starts again. `announced` is the size that the server states before the content.
     pub fn begin(&mut self, announced: Option<u64>) -> Result<(), Refusal> {
         if announced.is_some_and(|size| size > self.limit) {
             return Err(Refusal::TooLarge { limit: self.limit });
@@ -100,7 +100,7 @@ impl Download {
         Ok(())
     }
 
-    /// Takes the next piece.
+    /// Writes the next piece.
     pub fn write(&mut self, piece: &[u8]) -> Result<(), Refusal> {
         self.size += piece.len() as u64;
         if self.size > self.limit {
@@ -110,7 +110,7 @@ impl Download {
         Ok(self.file.write_all(piece)?)
     }
 
-    /// The archive, at its beginning, if it is what its digest says.
+    /// The archive, positioned at its start, if it matches its digest.
     pub(crate) fn finish(mut self) -> Result<File, Refusal> {
         self.verifier.finish()?;
         self.file.rewind()?;
@@ -118,9 +118,9 @@ impl Download {
     }
 }
 
-/// How archives are had.
+/// The way to artifacts.
 pub trait Artifacts {
-    /// Gets what is at a place.
+    /// Downloads the artifact at a place.
     fn get(&self, place: &Place, download: &mut Download) -> impl Future<Output = Result<(), Refusal>>;
 }
 
@@ -133,7 +133,7 @@ enum Route {
     Direct(reqwest::Client),
 }
 
-/// The real network. A try that fails for a cause that passes is made again, a few times and for a bounded time.
+/// The real network. A transient failure is retried a few times within the time limit.
 #[derive(Clone)]
 pub struct Transport {
     route: Route,
@@ -143,9 +143,9 @@ pub struct Transport {
 
 /// Why a try failed.
 enum Failed {
-    /// Another one may not.
+    /// Transient: a retry may succeed.
     Passing(String),
-    /// Another one would too.
+    /// Permanent: a retry would fail too.
     Refused(Refusal),
 }
 
@@ -156,14 +156,14 @@ impl From<Refusal> for Failed {
 }
 
 impl Transport {
-    /// Through the service proxy of a cluster.
+    /// Downloads through the service proxy of a cluster.
     #[must_use]
     pub fn proxy(client: kube::Client) -> Self {
         Self { route: Route::Proxy(client), within: WITHIN, pause: PAUSE }
     }
 
-    /// From the hosts themselves: without a proxy, without following a redirect, and never from an address that [`Guard`] refuses.
-    /// An error if TLS, which is not used, cannot be set up.
+    /// Downloads from the hosts themselves: without a proxy, without following a redirect, and never from an address that
+    /// [`Guard`] refuses. Returns an error if TLS, which is not used, cannot be set up.
     pub fn direct() -> Result<Self, Box<dyn Error + Send + Sync>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
@@ -234,8 +234,8 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
     Ok(format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}"))
 }
 
-/// The URL itself. A resolver never sees an address: one that is written out is checked here, and this machine's own is only reached
-/// if the installation lists it so.
+/// The URL itself. A resolver never sees an address in a URL, so that is checked here. A loopback address is only reached if the
+/// installation lists it.
 fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     let Place { host, port, path, .. } = place;
     let text = format!("http://{host}:{port}/{path}");
@@ -248,7 +248,7 @@ fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     }
 }
 
-/// Reads an answer. Its body counts only if it is the archive: anything else is not ours to repeat.
+/// Reads a response. Only the archive is read: any other body is not repeated in a message.
 async fn read<B, E>(response: Response<B>, download: &mut Download) -> Result<(), Failed>
 where
     B: BodyExt<Data = Bytes, Error = E> + Unpin,
@@ -282,7 +282,7 @@ fn passing<E: Error>(error: E) -> Failed {
     Failed::Passing(words(&error))
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 pub(crate) fn words(error: &dyn Error) -> String {
     successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
@@ -334,7 +334,7 @@ mod tests {
 
     type Answers = &'static [(StatusCode, &'static [u8])];
 
-    /// Serves these answers one after another, the last one for good. The address, and how often was asked.
+    /// Serves these answers one after another, repeating the last one. Returns the address, and the number of requests.
     async fn serve(answers: Answers) -> (SocketAddr, Arc<AtomicUsize>) {
         async fn answer(State((asked, answers)): State<(Arc<AtomicUsize>, Answers)>) -> impl IntoResponse {
             let (status, body) = answers[asked.fetch_add(1, Ordering::Relaxed).min(answers.len() - 1)];
@@ -348,7 +348,7 @@ mod tests {
         (address, asked)
     }
 
-    /// Answers every request with these bytes, a pause between each two, and then closes the connection.
+    /// Answers every request with these bytes, with a pause between the pieces, and then closes the connection.
     async fn serve_raw(pieces: &'static [&'static str], pause: Duration) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,6 +1,6 @@
-//! Watches a cluster and sends a hint for every object that changed in a way that matters. It runs in the cluster, decides nothing,
-//! sends no content, and remembers nothing but two hashes per object. A new start hints every source once; the sweep finds what else
-//! changed meanwhile. With Flux's event endpoint, it also sends our Events about Stacks to Flux.
+//! Watches a cluster and sends a hint for every object with a relevant change. It runs in the cluster, decides nothing, sends no
+//! content, and stores only two hashes per object. A new start hints every source once; the sweep finds what else changed in the
+//! meantime. With Flux's event endpoint, it also sends Driftless's Events about Stacks to Flux.
 
 mod alerts;
 mod outbox;
@@ -32,7 +32,7 @@ use tokio::{sync::Mutex, time::sleep};
 use tracker::Tracker;
 use watched::Watched;
 
-/// What is watched: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
+/// The watched kinds: group, version, kind. Flux's kinds may be missing in a cluster, or be installed later.
 const KINDS: [(&str, &str, &str); 9] = [
     ("pulumi.com", "v1", "Stack"),
     ("pulumi.com", "v1", "Program"),
@@ -45,12 +45,12 @@ const KINDS: [(&str, &str, &str); 9] = [
     ("source.toolkit.fluxcd.io", "v1", "ExternalArtifact"),
 ];
 
-/// Objects per page of a list. etcd takes 1.5 MiB at most for each, and kube holds a page twice while it reads it: 60 MiB, of the 256
-/// that the pod has, whatever tenants create.
+/// Objects per page of a list. etcd stores at most 1.5 MiB of each, and kube holds a page twice while it reads it: 60 MiB of the
+/// pod's 256, whatever tenants create.
 const PAGE: u32 = 20;
 
-/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue did not take. `flux`
-/// is told of our Events; however slow it is, no hint waits for it.
+/// Watches until it is dropped. `send` sends up to ten hints and returns the positions of those that the queue refused. `flux`
+/// gets Driftless's Events; no hint waits for it.
 pub async fn forward<E: fmt::Display>(
     client: Client,
     cluster: &str,
@@ -74,7 +74,7 @@ pub async fn forward<E: fmt::Display>(
     }
 }
 
-/// Has hints sent for the objects of one kind.
+/// Sends hints for the objects of one kind.
 async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Outbox, lists: &Mutex<()>) {
     let mut tracker = Tracker::new(&resource.kind);
     let api = Api::<Watched>::all_with(client, &resource);
@@ -90,9 +90,9 @@ async fn hint(client: Client, cluster: &str, resource: ApiResource, outbox: &Out
     watch(api, watcher::Config::default().page_size(PAGE), &resource.kind, lists, changed).await;
 }
 
-/// Lists and watches one kind. The watcher resumes, and lists again after a 410. Between errors it waits up to half a minute; the
-/// kind that is not installed is one of them. As it goes on after every error, this has no end. `lists` is held while a kind is listed:
-/// with one page in memory at a time, more kinds of large objects take no more memory.
+/// Lists and watches one kind. The watcher resumes, and lists again after a 410. After an error, such as a kind that is not
+/// installed, it waits up to half a minute and continues, so it never ends. `lists` is held while a kind is listed: with one page
+/// in memory at a time, more kinds of large objects take no more memory.
 async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
     api: Api<K>,
     config: watcher::Config,
@@ -111,7 +111,7 @@ async fn watch<K: Resource + Clone + Debug + DeserializeOwned + Send + 'static>(
                     Event::InitDone => drop(listing.take()),
                     Event::InitApply(_) | Event::Apply(_) | Event::Delete(_) => {}
                 }
-                // `Init` is only the intention to list: kube's own way to back off would begin anew with each.
+                // `Init` only announces a list: kube's own back-off would start again with each.
                 if !matches!(event, Event::Init) {
                     backoff.reset();
                     if mem::take(&mut failing) {

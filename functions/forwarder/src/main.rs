@@ -1,4 +1,4 @@
-//! The forwarder: the one program that runs in the cluster.
+//! The forwarder, Driftless's only program in the cluster.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use driftless_aws::{QueueUrls, Queues as _, Sqs};
 use forwarder::Flux;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Longer than the API server lets a watch last, so that only a connection that died in silence is given up.
+/// Longer than the API server's limit of a watch, so that only a connection that died silently is closed.
 const READ_TIMEOUT: Duration = Duration::from_mins(6);
 
 /// Sends hints about this cluster's objects to Driftless.
@@ -21,8 +21,8 @@ struct Arguments {
     /// The URL of the queue for hints.
     #[arg(long, env = "HINTS_QUEUE_URL")]
     hints_queue_url: String,
-    /// The event endpoint of Flux's notification-controller, to be told of Events about Stacks: usually
-    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, nobody is told.
+    /// The event endpoint of Flux's notification-controller, for Events about Stacks: usually
+    /// `http://notification-controller.flux-system.svc.cluster.local./`. Without it, Flux gets no Events.
     #[arg(long, env = "FLUX_EVENTS_URL")]
     flux_events_url: Option<String>,
 }
@@ -37,12 +37,12 @@ async fn main() -> anyhow::Result<()> {
     let queues = Sqs::new(&driftless_aws::config().await, urls);
     let mut config = kube::Config::infer().await.context("neither KUBECONFIG nor a pod's service account leads to a cluster")?;
     config.read_timeout = Some(READ_TIMEOUT);
-    // The watcher backs off by itself.
+    // The watcher has its own back-off.
     config.default_retry = false;
     let client = kube::Client::try_from(config).context("the cluster's configuration cannot be used")?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tracing::info!(cluster, alerts = flux.is_some(), "forwarding");
-    // What was not sent is hinted again by the next start. Flux is not told again.
+    // The next start hints objects whose hints were not sent. Undelivered Events are lost.
     tokio::select! {
         never = forwarder::forward(client, &cluster, async |hints: &[_]| queues.hints(hints).await, flux.as_ref()) => match never {},
         _ = terminate.recv() => {}

@@ -4,12 +4,12 @@ use driftless_aws::BATCH;
 use driftless_contract::{Hint, ObjectKey};
 use tokio::{sync::Notify, time::sleep};
 
-/// Changes of one object within this time are one hint.
+/// Changes of one object within this time lead to one hint.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest time between two tries when the queue is down.
+/// The longest time between two tries while the queue is down.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// The objects whose hints are not sent yet. There are never more than there are objects, however long the queue is down.
+/// The objects whose hints are not sent yet: at most one entry per object, however long the queue is down.
 #[derive(Default)]
 pub(crate) struct Outbox {
     objects: RefCell<BTreeSet<ObjectKey>>,
@@ -17,7 +17,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Has hints sent for these objects.
+    /// Queues hints for these objects.
     pub(crate) fn put(&self, objects: impl IntoIterator<Item = ObjectKey>) {
         self.objects.borrow_mut().extend(objects);
         if !self.objects.borrow().is_empty() {
@@ -25,7 +25,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what is there, over and over. A hint that was not sent stays.
+    /// Sends the queued hints, without end. A hint that was not sent stays queued.
     pub(crate) async fn drain<E: fmt::Display>(&self, send: impl AsyncFn(&[Hint]) -> Result<Vec<usize>, E>) -> Infallible {
         let mut pause = PAUSE;
         loop {
@@ -75,7 +75,7 @@ mod tests {
         hint.object.name.parse().unwrap()
     }
 
-    /// Drains for a while; what was sent, as (seconds, numbers).
+    /// Sends for a while. Returns what was sent, as (seconds, numbers).
     async fn drain(
         outbox: &Outbox,
         seconds: u64,

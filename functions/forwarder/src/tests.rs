@@ -16,7 +16,7 @@ use tower::BoxError;
 
 use super::*;
 
-/// The requests that an API server got, and the most lists that it answered at once.
+/// The requests to an API server, and the maximum number of lists that it answered at once.
 #[derive(Default)]
 struct Seen {
     requests: Lock<Vec<String>>,
@@ -24,7 +24,7 @@ struct Seen {
     most: AtomicUsize,
 }
 
-/// An API server with these Programs, of which `later` come after the list.
+/// An API server with these Programs, of which `later` is created after the list.
 fn cluster(programs: &'static [&'static str], later: &'static str) -> (Client, Arc<Seen>) {
     let seen = Arc::new(Seen::default());
     let noted = Arc::clone(&seen);
@@ -53,7 +53,7 @@ fn cluster(programs: &'static [&'static str], later: &'static str) -> (Client, A
     (Client::new(service, "default"), seen)
 }
 
-/// The names of the objects that are hinted.
+/// The names of the hinted objects.
 async fn hinted(client: Client) -> BTreeSet<String> {
     let hinted = RefCell::new(BTreeSet::new());
     let send = async |hints: &[Hint]| {

@@ -10,33 +10,33 @@ use crate::watched::Watched;
 /// A namespace and a name.
 type Place = (String, String);
 
-/// What leads to a reconciliation of an object beside the forwarder.
+/// What hints an object besides the forwarder.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Kind {
-    /// Nothing, for a source of Flux.
+    /// Nothing, for a Flux source.
     #[default]
     Source,
     /// The fetcher hints a Program after it has written its status.
     Program,
-    /// The sweep finds a Stack or a Workspace that was changed, at the latest at its turn.
+    /// The sweep finds a changed Stack or Workspace, at the latest at its turn.
     Swept,
-    /// The sweep finds an Update that is not complete, and functions hint what follows from the status of a Stack's.
+    /// The sweep finds an Update that is not complete, and functions hint a Stack whose Update changes its status.
     Update,
 }
 
-/// The objects of one kind, each as the hashes of what matters about it.
+/// The objects of one kind, each as the hashes of its relevant fields.
 #[derive(Default)]
 pub(crate) struct Tracker {
     kind: Kind,
     /// The first list is complete.
     listed: bool,
     hashes: HashMap<Place, [u64; 2]>,
-    /// While a list is under way: the objects that it did not show yet.
+    /// During a list: the objects that it has not contained yet.
     missing: HashSet<Place>,
 }
 
 impl Tracker {
-    /// Of the kind with that name.
+    /// A tracker for the kind with that name.
     pub(crate) fn new(kind: &str) -> Self {
         let kind = match kind {
             "Update" => Kind::Update,
@@ -47,9 +47,9 @@ impl Tracker {
         Self { kind, ..Self::default() }
     }
 
-    /// The objects to hint after this event. A deleted object is one of them, because others may wait for that. A Stack's Update is hinted only
-    /// when it is deleted, and a Program not for its status. The first list hints only what the sweep does not find, so that a start of the
-    /// forwarder does not hint a whole cluster at once.
+    /// The objects to hint after this event. They include a deleted object, because others may wait for its deletion. A Stack's
+    /// Update is hinted only when it is deleted, and a Program not for its status. The first list hints only what the sweep does
+    /// not find, so that a start of the forwarder does not hint a whole cluster at once.
     pub(crate) fn changed(&mut self, event: Event<Watched>) -> Vec<Place> {
         match event {
             Event::Init => {
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The names that are hinted.
+    /// The names of the hinted objects.
     fn changed(tracker: &mut Tracker, event: Event<Watched>) -> Vec<String> {
         let mut names: Vec<_> = tracker.changed(event).into_iter().map(|(_, name)| name).collect();
         names.sort();
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(changed(&mut tracker, Event::InitApply(object("a", json!({})))).len(), usize::from(hinted), "{kind}");
             tracker.changed(Event::InitDone);
             assert_eq!(changed(&mut tracker, Event::Apply(object("b", json!({})))), ["b"], "{kind}");
-            // What came while no watch was open.
+            // Changes from a time without an open watch.
             tracker.changed(Event::Init);
             assert_eq!(changed(&mut tracker, Event::InitApply(object("c", json!({})))), ["c"], "{kind}");
         }

@@ -1,5 +1,5 @@
-//! What the forwarder reads of an object. A tenant chooses how large an object is and how deep it is nested, so everything else is
-//! skipped: `serde_json` skips without recursion, and fails only on deep nesting that it has to read.
+//! The fields of an object that the forwarder reads. A tenant chooses how large an object is and how deep it is nested, so
+//! everything else is skipped: `serde_json` skips without recursion, and fails only on deep nesting that it has to read.
 
 use std::{
     borrow::Cow,
@@ -17,14 +17,14 @@ use kube::{
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object of a kind that is known only at run time: its place, and the hashes of what matters about it.
+/// An object of a kind that is known only at run time: its place, and the hashes of its relevant fields.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     /// The namespace, the name and the resource version.
     metadata: ObjectMeta,
-    /// The hash of what users ask for.
+    /// The hash of what users request.
     pub(crate) asked: u64,
-    /// The hash of what its status says.
+    /// The hash of its status.
     pub(crate) shown: u64,
     /// It is being deleted.
     pub(crate) deleting: bool,
@@ -118,7 +118,8 @@ struct Condition {
     status: Option<String>,
 }
 
-/// A status that has another form, such as that of another controller's kind, counts as absent: it keeps no other object from being read.
+/// A status of another form, such as that of another controller's kind, counts as absent, so that it does not make the object
+/// unreadable.
 fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Status, D::Error> {
     let status = Box::<RawValue>::deserialize(deserializer)?;
     Ok(serde_json::from_str(status.get()).unwrap_or_default())
@@ -139,7 +140,8 @@ impl<'de> Deserialize<'de> for Watched {
     }
 }
 
-/// What matters: what users ask for; then of the status an artifact, and the end of an Update, as our functions write everything else.
+/// The relevant fields: what users request, an artifact in the status, and the end of an Update. Driftless's functions write all
+/// other status fields.
 fn hashes(Parts { metadata, status }: &Parts) -> [u64; 2] {
     let is_ours = |name: &str| name.split_once('/').is_some_and(|(prefix, _)| prefix == PREFIX);
     let is_request = |name: &str| name == names::RECONCILIATION_REQUEST || is_ours(name);

@@ -1,4 +1,5 @@
-//! Limits of how many runs go on at once: the one list of those that do and those that wait, in a Lease in the system's own namespace.
+//! The limits on concurrent runs: one list of the runs with a slot and the waiting ones, in a Lease in the system's own
+//! namespace.
 
 use driftless_api::Update;
 use driftless_aws::Queues;
@@ -11,16 +12,16 @@ use kube::ResourceExt as _;
 
 use crate::{Ports, Settings, Stop, request::Request};
 
-/// A slot that a run may take, not taken yet.
+/// A slot that a run may take but has not taken.
 pub(crate) struct Offer {
     lease: Lease,
-    /// The list without the run in it, and with it.
+    /// The list without the run, and with it.
     before: Admissions,
     after: Admissions,
 }
 
 impl Offer {
-    /// Takes the slot. The recorder releases it when the run is over.
+    /// Takes the slot. The recorder releases it when the run has ended.
     pub(crate) async fn take<C: Cluster>(self, cluster: &C) -> Result<(), Stop> {
         if self.after != self.before {
             // A concurrent writer gets a conflict and requeues.
@@ -29,7 +30,7 @@ impl Offer {
         Ok(())
     }
 
-    /// Leaves the slot to another namespace: a run that cannot begin would keep it until it is forgotten.
+    /// Leaves the slot to another namespace: a run that cannot start would block it until its entry is ignored.
     pub(crate) async fn decline<C: Cluster>(self, cluster: &C, uid: &str, now: Timestamp) {
         let mut without = self.before;
         if without.decline(uid, now)
@@ -65,10 +66,10 @@ pub(crate) async fn ask<C: Cluster, O, Q: Queues, T>(
         return Err(Stop::wait(WaitReason::ConcurrencyLimit, words));
     }
     admissions::write(ports.cluster, lease, &all).await?;
-    // No more often than the entry is renewed: the hint is handled in the name of the holder's namespace.
+    // Only when the entry is renewed, because the hint counts as a message of the namespace of the holder.
     let turn = usize::try_from(now.as_millisecond()).ok().and_then(|now| now.checked_rem(all.running.len()));
     if let Some((uid, holder)) = turn.and_then(|turn| all.running.iter().nth(turn)) {
-        // Its run may be over, and nothing else may know of its slot any more: each holder is hinted in time.
+        // The holder's run may have ended without releasing the slot, so each holder is hinted in turn.
         let ObjectKey { api_version, kind, .. } = &run.update;
         let update = ObjectKey { namespace: holder.namespace.clone(), ..run.update.sibling(api_version, kind, &holder.name) };
         if let Some(hint) = RunHint::after(0, update, Some(uid.clone())) {

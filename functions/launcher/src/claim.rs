@@ -1,4 +1,4 @@
-//! The claim of a Pulumi stack: a Lease in the system's own namespace, held by an Update's uid.
+//! The claim of a Pulumi stack: a Lease in the system's own namespace, whose holder is an Update's uid.
 
 use driftless_api::{Update, names};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -14,7 +14,7 @@ use kube::{ResourceExt as _, core::ObjectMeta};
 
 use crate::{Ports, Settings, Stop, close};
 
-/// Takes the claim for a run, or finds that it holds it. It is given back by the recorder.
+/// Takes the claim for a run, unless the run holds it. The recorder releases it.
 pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     namespace: &str,
@@ -35,7 +35,7 @@ pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     };
     match ports.cluster.create(&lease).await {
         Ok(_) => Ok(()),
-        // Given back between the two: the next look takes it.
+        // It was released in between: the next reconciliation takes it.
         Err(error @ Error::Conflict { .. }) => {
             if is_ours(ports, namespace, run, is_check, now).await? {
                 Ok(())
@@ -47,7 +47,7 @@ pub(crate) async fn take<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-/// Whether a run that no task owns holds its claim or a place among those that go on: a launch took them and did not come to its end.
+/// Returns whether a run without an owner holds its claim or a slot, left from an interrupted launch.
 pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -63,7 +63,8 @@ pub(crate) async fn is_held<C: Cluster, O: Objects, Q, T>(
     Ok(all.running.contains_key(&run.uid))
 }
 
-/// `true` if the run holds its claim, `false` if nobody does; else who is waited for. Somebody who looks for drift gives way to one who does not.
+/// `Ok(true)`: this run holds the claim; `Ok(false)`: it is free; an error names the run that holds it. Any other run preempts a
+/// drift check.
 pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     namespace: &str,
@@ -77,7 +78,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         return Ok(true);
     }
     if lease.annotations_mut().insert(names::WAITED.into(), "true".into()).is_none() {
-        // The recorder looks for those that wait only then. After a conflict, another holder may have it.
+        // The recorder wakes waiting runs only for a claim with this mark. After a conflict, the claim may have another holder.
         ports.cluster.replace(&lease).await?;
     }
     let annotations = lease.metadata.annotations.unwrap_or_default();
@@ -92,7 +93,7 @@ pub(crate) async fn is_ours<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let by = annotations.get(names::UPDATE).map_or("another Update", String::as_str);
     if let Some((namespace, name)) = by.split_once('/') {
-        // The sweep hints every Update that is not complete. The holder's may be gone, or complete by a status that a tenant has written.
+        // The sweep hints every incomplete Update. The holder may be deleted, or complete only by a status that a tenant wrote.
         let holder = match ports.cluster.get::<Update>(namespace, name).await {
             // The recorder ends its run.
             Err(Error::Unreadable { .. }) => None,

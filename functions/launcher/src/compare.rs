@@ -1,5 +1,5 @@
-//! Seeing that a Secret or ConfigMap changed without keeping it: what a run read is remembered as a keyed digest, and what a run would
-//! read now is compared with that.
+//! Detects changes of Secrets and ConfigMaps without storing their values: a keyed digest of what the last run read is compared
+//! with that of what a run would read now.
 
 use driftless_api::Stack;
 use driftless_aws::{Objects, Queues};
@@ -17,7 +17,7 @@ use crate::{
     read,
 };
 
-/// The digest of what a run of a Stack is given; `None` if that is nothing.
+/// The digest of a run's inputs; `None` if it has none.
 pub(crate) async fn digest_of<O: Objects>(
     objects: &O,
     settings: &Settings,
@@ -30,8 +30,8 @@ pub(crate) async fn digest_of<O: Objects>(
     Ok(Some(digest(&key(objects, settings).await?, stack_uid, values)))
 }
 
-/// Looks what a run of a Stack would be given, and hints the Stack if that is not what the last one was. What is missing is no change: a
-/// run would only wait for it.
+/// Computes the digest of what a run of a Stack would read now, and hints the Stack if that differs from the last run's. A
+/// missing object counts as no change, because a run would only wait for it.
 pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -67,7 +67,7 @@ pub(crate) async fn compare<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(())
 }
 
-/// The key of all digests: the first launcher that needs one makes it.
+/// The key of all digests, created by the first launcher that needs it.
 async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Error> {
     if let Some(key) = objects.get(keys::INPUTS_KEY).await? {
         return Ok(key);
@@ -79,10 +79,10 @@ async fn key<O: Objects>(objects: &O, settings: &Settings) -> Result<Vec<u8>, Er
     Ok(objects.get(keys::INPUTS_KEY).await?.unwrap_or_default())
 }
 
-/// Each part is preceded by its length, so that no two lists of parts are the same bytes; the Stack is one, so that nobody learns which
-/// Stacks read the same.
+/// Each part is preceded by its length, so that different lists never have the same bytes. The Stack is one of them, so that
+/// equal digests do not reveal which Stacks read the same values.
 fn digest(key: &[u8], stack_uid: &str, values: &Values) -> String {
-    // HMAC takes keys of any length.
+    // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return String::new() };
     let mut part = |bytes: &[u8]| {
         mac.update(&(bytes.len() as u64).to_be_bytes());

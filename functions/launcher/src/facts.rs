@@ -1,4 +1,4 @@
-//! Reads the facts that `plan_run` asks for, each where it lives.
+//! Reads the facts that `plan_run` needs, each from where it lives.
 
 use driftless_api::{Stack, Update};
 use driftless_aws::{Objects, TaskState, Tasks};
@@ -13,12 +13,12 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings, claim, identity, request::Request};
 
-/// An Update and what is known of its run.
+/// An Update and the known facts about its run.
 pub(crate) struct Run {
     pub(crate) update: Update,
     pub(crate) folder: RunFolder,
     pub(crate) facts: RunFacts,
-    /// The Stack that names the Update: the one that the cluster has, not the one that the Update names.
+    /// The Stack that names the Update, as read from the cluster, whatever the Update itself claims.
     pub(crate) stack: Option<Stack>,
     /// The ARN of the task that owns the run.
     pub(crate) task: Option<String>,
@@ -32,7 +32,7 @@ impl Run {
         Self { update, folder, facts, stack: None, task: None, launch: None }
     }
 
-    /// Reads a fact. `false` if only another function reads it.
+    /// Reads a fact. Returns `false` if only another function reads it.
     pub(crate) async fn read<C: Cluster, O: Objects, Q, T: Tasks>(
         &mut self,
         ports: &Ports<'_, C, O, Q, T>,
@@ -42,7 +42,7 @@ impl Run {
     ) -> Result<bool, Error> {
         match need {
             Need::Outcome => {
-                // One list instead of three reads for a run without documents.
+                // One list call instead of three reads for a run without documents.
                 let found = ports.objects.list_after(&self.folder, "").await?;
                 let has = |document: &str| found.iter().any(|(key, _)| key == document);
                 self.facts.outcome = Some(has(&self.folder.outcome()));
@@ -76,8 +76,8 @@ impl Run {
         Ok(true)
     }
 
-    /// Whether the recorder has done all that follows from the outcome: the Update is complete, and nothing is left in the folder of its task. A
-    /// launch that is overtaken fills the folder anew.
+    /// Returns whether the recorder has done all that follows from the outcome: the Update is complete, and the folder of its
+    /// task is empty. A concurrent launch may fill the folder later.
     pub(crate) async fn is_published<C, O: Objects, Q, T>(
         &self,
         ports: &Ports<'_, C, O, Q, T>,
@@ -103,7 +103,7 @@ impl Run {
     }
 }
 
-/// What is in a task's folder. What a task that reported its result was given is not read.
+/// The content of a task's folder. What a task got is not read once the task has reported its result.
 async fn inbox<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -117,7 +117,7 @@ async fn inbox<C, O: Objects, Q, T: Tasks>(
     Ok(Inbox { result, spec, old_tokens })
 }
 
-/// Whether a task that is alive has tokens that are to be replaced.
+/// Returns whether the tokens of a live task are due for renewal.
 async fn has_old_tokens<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The files of a run: what its Workspace mounts of Secrets and ConfigMaps.
+//! The files of a run: the Secrets and ConfigMaps that its Workspace mounts.
 
 use driftless_api::{FileSource, KeyToPath, MountedFiles, MountedObject};
 use driftless_contract::File;
@@ -12,10 +12,10 @@ use crate::{
 
 /// The maximum size of all files of a run with their paths, in bytes. An object may be mounted more than once.
 const MAX_BYTES: usize = 4 << 20;
-/// The maximum number of files of a run: an empty one takes memory, too.
+/// The maximum number of files of a run, because empty files take memory too.
 const MAX_FILES: usize = 1000;
 
-/// Reads the files, or finds what is waited for. Tokens are not among them: they are renewed while the run lasts.
+/// Reads the files, or returns what the run waits for. Tokens are not included, because they are renewed during the run.
 pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[MountedFiles]) -> Result<Vec<File>, Stop> {
     let mut files = Files::default();
     for mount in mounted {
@@ -45,19 +45,19 @@ pub(crate) async fn read<C: Cluster>(inputs: &mut Inputs<'_, C>, mounted: &[Moun
     Ok(files.all)
 }
 
-/// Whether a token is mounted at this path.
+/// Returns whether a token is mounted at this path.
 pub(crate) fn is_token(mounted: &[MountedFiles], path: &str) -> bool {
     mounted.iter().flat_map(MountedFiles::tokens).any(|(_, place, _)| place == path)
 }
 
-/// The files that were read.
+/// The files read so far.
 #[derive(Default)]
 struct Files {
     all: Vec<File>,
     bytes: usize,
 }
 
-/// Reads the keys of an object that are mounted, and no others.
+/// Reads only the mounted keys of an object.
 async fn read_object<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
     files: &mut Files,

@@ -1,4 +1,4 @@
-//! Who the program of a run is: its `ServiceAccount`, as in a pod.
+//! The identity of a run's program: its `ServiceAccount`, as in a pod.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use secrecy::ExposeSecret as _;
 
 use crate::Stop;
 
-/// EKS's annotations of a `ServiceAccount` that may take a role.
+/// EKS's annotations of a `ServiceAccount` with a role.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
 const AUDIENCE: &str = "eks.amazonaws.com/audience";
 const STS: &str = "sts.amazonaws.com";
 
-/// A `ServiceAccount` that a run could be.
+/// A `ServiceAccount` for a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Account {
     namespace: String,
     name: String,
-    /// The AWS role that it may take, and the audience of the token for that.
+    /// The AWS role that it may assume, and the audience of the token for that.
     role: Option<(String, String)>,
     /// The tokens of its projected volumes, by audience: the files of each, with their permissions.
     projected: BTreeMap<Option<String>, Vec<(String, u32)>>,
@@ -35,7 +35,7 @@ impl Account {
     }
 }
 
-/// The `ServiceAccount` of a workspace, or what is waited for.
+/// The `ServiceAccount` of a workspace, or what the run waits for.
 pub(crate) async fn account<C: Cluster>(
     cluster: &C,
     namespace: &str,
@@ -66,12 +66,12 @@ pub(crate) async fn account<C: Cluster>(
     Ok(Account { namespace: namespace.into(), name: name.into(), role, projected })
 }
 
-/// Whether tokens that were made then are to be replaced: at half their life.
+/// Returns whether tokens of this age are due for renewal: at half of their lifetime.
 pub(crate) fn is_old(token_seconds: u32, made: Timestamp, now: Timestamp) -> bool {
     now.duration_since(made) >= SignedDuration::from_secs(i64::from(token_seconds)) / 2
 }
 
-/// New tokens of a `ServiceAccount`, asked for for so many seconds.
+/// Requests new tokens of a `ServiceAccount` with this lifetime in seconds.
 pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: u32) -> Result<Identity, Error> {
     let Account { namespace, name, role, projected } = account;
     let (token, mut expires_at) = cluster.service_account_token(namespace, name, None, seconds).await?;
@@ -98,7 +98,7 @@ pub(crate) async fn tokens<C: Cluster>(cluster: &C, account: &Account, seconds: 
     Ok(Identity { version: VERSION, cluster: access, web_identity, projected: files, expires_at })
 }
 
-/// Who runs may be is a `RoleBinding`, as is where they come from.
+/// A `RoleBinding` grants which `ServiceAccounts` a run may use, and from which namespaces runs may come.
 pub(crate) fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {

@@ -9,7 +9,7 @@ use driftless_contract::ProjectInfo;
 pub struct Images {
     /// By the runtime of the project, as its `Pulumi.yaml` names it.
     pub by_runtime: BTreeMap<String, String>,
-    /// Of every other run.
+    /// For every other run.
     pub default: String,
 }
 
@@ -27,7 +27,7 @@ impl Images {
         Ok(Self { by_runtime: by_runtime.collect::<Result<_, String>>()?, default })
     }
 
-    /// The image of a run of the project; [`Self::default`] if the project is not known.
+    /// The image for a run of the project; [`Self::default`] if the project is not known.
     #[must_use]
     pub fn of(&self, project: Option<&ProjectInfo>) -> &str {
         project.and_then(|project| self.by_runtime.get(&project.runtime)).unwrap_or(&self.default)

@@ -1,4 +1,4 @@
-//! What a task is given: the inbox of its folder.
+//! Fills the folder of a task.
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
@@ -21,7 +21,8 @@ use crate::{
     status::show_running,
 };
 
-/// Gives the owner what it is to do. The spec comes last: a task that has it has all. `false` if the run is over.
+/// Writes what the owner needs into its folder. The spec is last, so a task with a spec has everything. Returns `false` if the
+/// run has ended.
 pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -84,8 +85,8 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     Ok(!take_back(ports, &prepared.run.update, &prepared.run.uid, &folder).await?)
 }
 
-/// Puts tokens in the place of their paths. Leaves out configuration whose token the run does not have, as in a destroy with the sealed
-/// inputs of a run that mounted it, and returns the keys with the paths.
+/// Replaces the paths of tokens by the tokens. Leaves out configuration whose token the run does not have, as in a destroy with
+/// the sealed inputs of a run that mounted it, and returns the keys with the paths.
 fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<String> {
     let mut left_out = Vec::new();
     config.retain_mut(|config| {
@@ -100,8 +101,8 @@ fn put_tokens(config: &mut Vec<Config>, identity: Option<&Identity>) -> Vec<Stri
     left_out
 }
 
-/// Deletes the secrets in a task's folder if the outcome was recorded meanwhile: the recorder cleared the folder before they were written.
-/// Whether it was.
+/// Deletes the secrets in a task's folder if the outcome was recorded in the meantime, because the recorder had cleared the
+/// folder before they were written. Returns whether it was.
 async fn take_back<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &ObjectKey,
@@ -115,14 +116,14 @@ async fn take_back<C, O: Objects, Q, T>(
     Ok(over)
 }
 
-/// What a task that owns a run needs.
+/// What the task that owns a run needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Supply {
     pub(crate) fill: bool,
     pub(crate) renew: bool,
 }
 
-/// Gives a task that owns a run what it needs. The request comes from the launch record, because the Update may have changed.
+/// Supplies the task that owns a run. The request is that of the launch record, because the Update may have changed.
 pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -150,7 +151,7 @@ pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     match done.await {
         Ok(()) => show_running(ports, settings, hint, update, task, now).await,
         Err(Stop::Fail(error)) => Err(error),
-        // The task ends by itself when nothing comes, and is recorded as such.
+        // A task without a spec ends by itself, and the recorder records that.
         Err(Stop::Wait(reason, message)) => {
             tracing::warn!(update = %hint.update, %reason, message, "cannot give the task what it needs");
             Ok(())
@@ -158,7 +159,7 @@ pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-/// Gives a task new tokens.
+/// Renews the tokens of a task.
 async fn renew<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The values that a run needs from Secrets and ConfigMaps. Each object is read once.
+//! The values that a run reads from Secrets and ConfigMaps. Each object is read once.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,21 @@ const MAX_OBJECTS: usize = 200;
 /// The values of an object by key.
 pub(crate) type Data = BTreeMap<String, Vec<u8>>;
 
-/// The Secrets and ConfigMaps of one namespace, as far as they were asked for.
+/// The Secrets and ConfigMaps of one namespace that were read.
 pub(crate) struct Inputs<'a, C> {
     cluster: &'a C,
     namespace: &'a str,
-    /// `None` for an object that is not there.
+    /// `None` for an object that does not exist.
     read: BTreeMap<(Kind, String), Option<Data>>,
     /// The size of what was read.
     size: usize,
     used: Values,
 }
 
-/// The values that a run reads, by kind, name and key of where they are.
+/// The values that a run reads, by kind, name and key of their object.
 pub(crate) type Values = BTreeMap<(Kind, String, String), Vec<u8>>;
 
-/// Which kind of object holds a value.
+/// The kind of object that holds a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Secret,
@@ -45,12 +45,12 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         Self { cluster, namespace, read: BTreeMap::new(), size: 0, used: Values::new() }
     }
 
-    /// What was asked for and is there.
+    /// The requested values that exist.
     pub(crate) fn values(self) -> Values {
         self.used
     }
 
-    /// All keys of an object with their values, or what is waited for. An optional one that is not there is empty.
+    /// All keys of an object with their values, or what the run waits for. Empty for an optional object that does not exist.
     pub(crate) async fn all(&mut self, kind: Kind, name: &str, optional: bool) -> Result<BTreeMap<String, String>, Stop> {
         let mut all = BTreeMap::new();
         for key in self.keys(kind, name, optional).await? {
@@ -61,7 +61,7 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         Ok(all)
     }
 
-    /// The names of all keys of an object, or what is waited for. The run has read none of their values by that.
+    /// The names of all keys of an object, or what the run waits for. Their values do not count as read by the run.
     pub(crate) async fn keys(&mut self, kind: Kind, name: &str, optional: bool) -> Result<Vec<String>, Stop> {
         match self.data(kind, name).await? {
             Some(data) => Ok(data.keys().cloned().collect()),
@@ -70,12 +70,12 @@ impl<'a, C: Cluster> Inputs<'a, C> {
         }
     }
 
-    /// One key of an object, or what is waited for. `None` if it is optional and not there.
+    /// One key of an object, or what the run waits for. `None` if it is optional and does not exist.
     pub(crate) async fn key(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<String>, Stop> {
         self.bytes(kind, name, key, optional).await?.map(|value| text(kind, name, key, &value)).transpose()
     }
 
-    /// The same of a value that need not be text.
+    /// The same for a value that need not be text.
     pub(crate) async fn bytes(&mut self, kind: Kind, name: &str, key: &str, optional: bool) -> Result<Option<Vec<u8>>, Stop> {
         match self.data(kind, name).await?.map(|data| data.get(key).cloned()) {
             Some(Some(value)) => {
@@ -111,7 +111,8 @@ impl<'a, C: Cluster> Inputs<'a, C> {
     }
 }
 
-/// Which namespaces runs may come from is a `RoleBinding`: without it the API server refuses, and its words name what is missing.
+/// A `RoleBinding` grants the namespaces that runs may come from. Without it the API server refuses, and its message names what
+/// is missing.
 fn refused(error: Error) -> Stop {
     match error {
         Error::Permanent { message, .. } => {

@@ -1,8 +1,8 @@
-//! The launcher starts the task of an Update, once: it reads what the run needs, takes the claim of the Pulumi stack, writes the
-//! launch down, calls `RunTask`, makes the task the run's owner, and gives it what it is to do. Each step is written down before the
-//! next, so that another launch of the same Update goes on where this one ended.
+//! Starts the Fargate task for an Update, at most once. A launch is a sequence of durable steps: take the claim of the Pulumi
+//! stack, write the launch record, call `RunTask`, make the task the owner, and fill its folder. Each step is recorded before the
+//! next one, so a retry continues where the last attempt stopped.
 //!
-//! Whether a run starts, waits or is abandoned is decided by `driftless_core::run`; [`facts`] reads what that depends on.
+//! `driftless_core::run` decides whether a run starts, waits or is abandoned; [`facts`] reads the facts for that.
 
 mod admission;
 mod cache;
@@ -45,28 +45,28 @@ use status::{set_status, show_running};
 
 /// The requeue delay after a transient error, in seconds.
 const WAIT_SECONDS: u16 = 15;
-/// An Update that waits is requeued so many times in a row: the sweep starts another row every minute.
+/// The maximum number of requeues in a row for an Update that waits. The sweep starts a new series every minute.
 const WAIT_HOPS: u8 = 8;
 
-/// What the launcher works with, for one cluster.
+/// The ports of the launcher for one cluster.
 #[derive(Debug)]
 pub struct Ports<'a, C, O, Q, T> {
-    /// The cluster that the hint speaks of.
+    /// The cluster that the hint names.
     pub cluster: &'a C,
-    /// Trees, runs and tasks' folders.
+    /// The bucket with trees, runs and task folders.
     pub objects: &'a O,
-    /// Where later looks go.
+    /// The queues for requeues and hints.
     pub queues: &'a Q,
     /// Fargate.
     pub tasks: &'a T,
 }
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The namespace of the claims.
     pub system_namespace: String,
-    /// Where it acts.
+    /// The namespace filter.
     pub namespaces: WatchNamespaces,
     /// The task role's unique id (`AROA…`): the first part of `aws:userid` in a task.
     pub task_role_id: String,
@@ -74,21 +74,21 @@ pub struct Settings {
     pub images: Images,
     /// The processor of a task whose Workspace selects none.
     pub default_architecture: Architecture,
-    /// What becomes of fields that only say where or how a pod runs.
+    /// How fields that only concern the pod are treated.
     pub pod_fields: PodFields,
-    /// The size of a run whose Workspace does not say.
+    /// The task size for a Workspace that sets none.
     pub default_size: DefaultSize,
-    /// Whether what changes nothing, or asks for it, is started on Fargate Spot.
+    /// Whether runs that change nothing, or ask for it, start on Fargate Spot.
     pub spot: bool,
-    /// How many runs of a cluster may go on at once.
+    /// The limits on concurrent runs of a cluster.
     pub limits: Limits,
-    /// How long a run may take. The annotation of an Update can only shorten it.
+    /// The time limits of a run. The annotation of an Update can only shorten them.
     pub run_limits: RunLimits,
-    /// For how long a run's tokens are asked for; they are replaced at half their life.
+    /// The requested lifetime of a run's tokens in seconds; they are renewed at half of it.
     pub token_seconds: u32,
     /// The maximum size of an entry of the cache of dependencies, in bytes. `None` if there is no cache.
     pub cache_entry_bytes: Option<u64>,
-    /// 32 random bytes: the key of all digests of inputs, if there is none yet.
+    /// 32 random bytes: the key of all digests of inputs, if none is stored yet.
     pub fresh_key: SecretSlice<u8>,
 }
 
@@ -101,16 +101,16 @@ impl Settings {
 /// Why a launch failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// AWS.
+    /// A call of AWS failed.
     #[error(transparent)]
     Aws(#[from] driftless_aws::Error),
-    /// The API server.
+    /// A call of the API server failed.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
 }
 
 impl Error {
-    /// Another look may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -120,9 +120,9 @@ impl Error {
     }
 }
 
-/// Why a launch goes no further.
+/// Why a launch stops.
 enum Stop {
-    /// Not now: the reason and the message of the Update's condition.
+    /// It waits: the reason and the message of the Update's condition.
     Wait(WaitReason, String),
     /// It failed.
     Fail(Error),
@@ -141,14 +141,14 @@ impl Stop {
 impl<E: Into<Error>> From<E> for Stop {
     fn from(error: E) -> Self {
         match error.into() {
-            // The user can mend it: a Workspace, a Secret or a ServiceAccount that the run names.
+            // The user can fix it: a Workspace, a Secret or a ServiceAccount that the run names.
             Error::Kubernetes(error @ KubernetesError::Unreadable { .. }) => Self::invalid(error.to_string()),
             error => Self::Fail(error),
         }
     }
 }
 
-/// Looks at an Update. For a cause that passes another look is booked; an error is one that does not.
+/// Reconciles an Update. A transient error leads to a requeue; any other is returned.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -164,10 +164,10 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-/// Books another look after one that failed, if the cause passes; else the error.
+/// Requeues after a transient error; returns any other error.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &LaunchHint, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
-        // Only a change of the object ends this, and that is an event.
+        // Only a change of the object ends this, and that sends an event.
         tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
         metrics::count_one(Metric::UnreadableObjects, "launcher", &hint.update.cluster, &hint.update, now);
         return Ok(());
@@ -202,7 +202,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let Some(update) = ports.cluster.get::<Update>(&key.namespace, &key.name).await? else { return Ok(()) };
     let mut run = Run::new(settings, hint, update, now);
-    // A launch that is overtaken may take the claim after the run has ended.
+    // A concurrent launch may take the claim after the run has ended.
     let mut tried = false;
     loop {
         let plan = match plan_run(&run.facts, now) {
@@ -271,7 +271,7 @@ async fn tell_recorder<C, O, Q: Queues, T>(
     Ok(())
 }
 
-/// Closes a run that no task owns, so that no task ever does. `false` if it has an owner.
+/// Closes a run without an owner, so that no task ever owns it. Returns `false` if it has an owner.
 async fn close<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     folder: &RunFolder,
@@ -282,11 +282,11 @@ async fn close<C, O: Objects, Q, T>(
     Ok(ports.objects.write_once(&folder.owner(), &closed).await?)
 }
 
-/// What came of a try to start a run's task.
+/// The result of a try to start a run's task.
 enum Launched {
-    /// A task has all that it needs.
+    /// A task has everything that it needs.
     Here,
-    /// Another launch was quicker, or the run has ended: the recorder goes on.
+    /// A concurrent launch won, or the run has ended: the recorder continues.
     Elsewhere,
     /// No task was started.
     Blocked(Block),
@@ -308,7 +308,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             Err(why) => return Ok(Launched::Blocked(Block::Invalid(why))),
         },
         Some((record, request)) => {
-            // Before anything large is read: hundreds of Updates may wait for a claim or a slot.
+            // Before large reads, because hundreds of Updates may wait for a claim or a slot.
             claim::is_ours(ports, &settings.system_namespace, &record.run, request.is_check(), now).await?;
             if settings.limits.any() {
                 offer = Some(admission::ask(ports, settings, update, &record.run, request, now).await?);
@@ -331,7 +331,8 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         None => None,
     };
     let update = kept.as_ref().unwrap_or(update);
-    // The claim is in the record before it is taken, and a run that was abandoned before takes none: the recorder knows what to give back.
+    // The claim is in the record before it is taken, so the recorder knows what to release. A run that was abandoned earlier
+    // takes none.
     let (record, is_same) = if let Some((record, _)) = recorded {
         (record, true)
     } else {
@@ -354,27 +355,28 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
     let is_check = prepared.spec.preview_only;
     if settings.limits.any() {
-        // Neither is given back here, as another look at the same Update may go on with it. So the place comes first: one that waits for
-        // a place holds nobody up at the stack, and one that waits for its claim takes up no place.
+        // Neither is released on a failure here, because a concurrent reconciliation of the same Update may use it. The slot is
+        // taken first: a run that waits for a slot blocks no run of its stack, and a run that waits for its claim occupies no
+        // slot.
         claim::is_ours(ports, &settings.system_namespace, &record.run, is_check, now).await?;
         admission::ask(ports, settings, update, &record.run, &request, now).await?.take(ports.cluster).await?;
     }
     claim::take(ports, &settings.system_namespace, &record.run, is_check, now).await?;
     let task = match start(ports, &record, folder, now).await {
         Err(Stop::Wait(..)) if ports.objects.exists(&folder.owner()).await? => {
-            // Another launch was quicker, and its run may be over: then the recorder gives back what this one just took.
+            // A concurrent launch won and its run may have ended: then the recorder releases what this launch took.
             return Ok(Launched::Elsewhere);
         }
         started => started?,
     };
     let ticket = Owner { version: VERSION, task: Some(task.clone()), refused: None, at: now };
     if ports.objects.write_once(&folder.owner(), &ticket).await? {
-        // Once per run: only one ticket is ever written.
+        // Once per run, because only one owner is ever written.
         let waited = update.creation_timestamp().map_or(SignedDuration::ZERO, |created| now.duration_since(created.0));
         let fields = [("cluster", hint.update.cluster.as_str()), ("update", &hint.update.to_string())];
         metrics::emit(&[(Metric::StartDelay, waited.as_secs_f64().max(0.0))], &fields, now);
     } else if ports.objects.read(&folder.owner()).await?.and_then(|owner| owner.task).as_ref() != Some(&task) {
-        // Another task owns the run, or it was abandoned: this one never gets anything to do.
+        // Another task owns the run, or it was abandoned, so this task never gets a spec.
         ports.tasks.stop(&task, "another task owns this run").await?;
         return Ok(Launched::Elsewhere);
     }
@@ -386,7 +388,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     Ok(Launched::Here)
 }
 
-/// The task of a launch record. That there is none, for want of capacity or because of a quota, is nothing that the user could mend.
+/// Starts the task of a launch record. A user cannot fix a lack of capacity or a quota, so a refusal is no error of the Update.
 async fn start<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     record: &Launch,
@@ -398,18 +400,18 @@ async fn start<C, O: Objects, Q, T: Tasks>(
         Ok(Started::Refused { why }) => {
             (record.attempt + 1, Stop::wait(WaitReason::TaskNotStarted, format!("ECS did not start the task: {why}")))
         }
-        // It may have started one: the next try asks with the same token.
+        // ECS may have started a task: the next try uses the same token.
         Err(error) => (record.attempt, not_started(error)),
     };
-    // Of launches at the same time the slower one may set the attempt back, which costs a look.
+    // Of concurrent launches the slower one may write an older attempt, which costs one more try.
     let since = record.refused.map_or(now, |refused| refused.since);
     let next = Launch { attempt, refused: Some(Refused { since, last: now }), ..record.clone() };
     ports.objects.write(&folder.launch(), &next).await?;
     Err(stop)
 }
 
-/// Turns an error of ECS into the reason why an Update does not start yet. No error fails the message: the load passes, or the Update's
-/// message names who has to act.
+/// Turns an error of ECS into the reason why an Update does not start yet. No error fails the message: it is transient, or the
+/// Update's message names who has to act.
 pub(crate) fn not_started(error: driftless_aws::Error) -> Stop {
     match error {
         driftless_aws::Error::Transient { message, .. } => {
@@ -423,27 +425,27 @@ pub(crate) fn not_started(error: driftless_aws::Error) -> Stop {
     }
 }
 
-/// Keeps an Update that a user made until its end is recorded, and with it what it runs: neither a later change of its Workspace nor a
-/// retry makes it another run.
+/// Keeps a user's Update, and what it runs, until its outcome is recorded: neither a later change of its Workspace nor a retry
+/// changes the run.
 async fn keep<C: Cluster>(cluster: &C, update: &Update, ours: &DriftlessUpdate) -> Result<Update, KubernetesError> {
     let mut update = update.clone();
     finalizer::add(&mut update);
     if update.spec.driftless.replace(ours.clone()).is_some() {
-        // Its spec is immutable, down to the fields that our type leaves out.
+        // Its spec is immutable, including the fields that Driftless's type leaves out.
         return cluster.patch_metadata(&update).await;
     }
     cluster.replace(&update).await
 }
 
-/// The task definition of a shape, with the image that it has if it names none.
+/// The task definition of a shape, with this image if the shape names none.
 async fn definition<T: Tasks>(tasks: &T, settings: &Settings, image: &str, mut shape: TaskShape) -> Result<String, Stop> {
     shape.image.get_or_insert_with(|| image.to_owned());
     shape.architecture.get_or_insert(settings.default_architecture);
     tasks.definition(&shape).await.map_err(not_started)
 }
 
-/// The processor to try the images of a shape on: the other one, if they are not built for the one that was tried last. `None` if the
-/// Workspace selects one, or names no image: the installation has chosen its image and processor.
+/// The processor on which to try the images of a shape: the other one if they are not built for the last one. `None` if the
+/// Workspace selects a processor or names no image, because then the installation has chosen both.
 async fn tried<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -453,13 +455,13 @@ async fn tried<C, O: Objects, Q, T>(
     let (update, shape) = (&prepared.run.update, &prepared.shape);
     let images = shape.images(image).filter(|_| shape.architecture.is_none());
     let Some(images) = images else { return Ok(None) };
-    // The next failure writes it again.
+    // The next failure writes the document again.
     let unfit = ports.objects.read_if_valid(&keys::architecture(update, &images)).await?;
     let architecture = unfit.map_or(settings.default_architecture, |unfit| unfit.architecture.other());
     Ok(Some(TriedArchitecture { images, architecture, other_failed: unfit.is_some() }))
 }
 
-/// Writes the launch record, or finds that of a launch at the same time.
+/// Writes the launch record, or returns that of a concurrent launch.
 async fn record<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

@@ -80,7 +80,7 @@ async fn main() -> Result<(), Error> {
     .await
 }
 
-/// A limit of which 0 means that there is none.
+/// A limit, of which 0 means no limit.
 fn limit<N: FromStr<Err: Display> + Default + PartialEq>(variable: &'static str) -> Result<Option<N>, env::Error> {
     let limit: N = env::parsed(variable)?;
     Ok((limit != N::default()).then_some(limit))

@@ -1,4 +1,4 @@
-//! What a run is given of Secrets and ConfigMaps: its environment, its configuration and its files.
+//! Reads the inputs of a run from Secrets and ConfigMaps: environment, configuration and files.
 
 use driftless_api::{
     CONFIG_MAPS_MOUNT, ConfigItem, EnvFromSource, EnvVar, KeySelector, MountedFiles, SECRETS_MOUNT, WorkspaceSpec, WorkspaceStack,
@@ -12,14 +12,14 @@ use crate::{
     inputs::{Inputs, Kind},
 };
 
-/// What a run is given of Secrets and ConfigMaps, and of the same kind in place.
+/// The inputs of a run from Secrets and ConfigMaps, together with the inline ones.
 pub(crate) struct Read {
     pub(crate) env: Vec<Env>,
     pub(crate) config: Vec<Config>,
     pub(crate) files: Vec<File>,
 }
 
-/// Reads what a workspace refers to, for one of its stacks. `at` is where the user wrote it.
+/// Reads the references of a workspace, for one of its stacks. `at` is the field in which the user wrote it.
 pub(crate) async fn read<C: Cluster>(
     inputs: &mut Inputs<'_, C>,
     workspace: &WorkspaceSpec,
@@ -68,7 +68,7 @@ async fn env_var<C: Cluster>(inputs: &mut Inputs<'_, C>, var: &EnvVar) -> Result
     )))
 }
 
-/// Other sources of a configuration value: the variables and the files of the run, and the volumes, which have its tokens.
+/// Other sources of a configuration value: the variables and files of the run, and the volumes with its tokens.
 type Others<'a> = (&'a [Env], &'a [File], &'a [MountedFiles]);
 
 async fn config<C: Cluster>(inputs: &mut Inputs<'_, C>, others: Others<'_>, stack: &WorkspaceStack) -> Result<Vec<Config>, Stop> {
@@ -124,7 +124,7 @@ async fn config_value<C: Cluster>(
     serde_json::from_str(&text).map(ConfigValue::Json).map_err(|_| invalid(&format!("{of} is not JSON")))
 }
 
-/// The key of a Secret or ConfigMap that a path of PKO's mounts means.
+/// The key of a Secret or ConfigMap that a path of PKO's mounts refers to.
 fn object_of(path: &str) -> Option<(Kind, &str, &str)> {
     let (kind, rest) = match path.strip_prefix(SECRETS_MOUNT) {
         Some(rest) => (Kind::Secret, rest),

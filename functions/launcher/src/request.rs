@@ -1,4 +1,4 @@
-//! What an Update asks for, fixed when its launch is recorded.
+//! The request of an Update, fixed when its launch is recorded.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,13 @@ use kube::ResourceExt as _;
 
 use crate::{Settings, spec};
 
-/// Everything that decides what a run does. Before the launch record is written, it comes from the Update; after that, only from the record.
+/// Everything that determines a run. It comes from the Update until the launch record is written, and only from the record
+/// afterwards.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) spec: UpdateSpec,
     pub(crate) operation: Operation,
-    /// The Stack of the run, as the cluster has it. `None` for an Update without a Stack.
+    /// The Stack of the run, as read from the cluster. `None` for an Update without a Stack.
     pub(crate) stack: Option<StackId>,
     pub(crate) limits: RunLimits,
     /// See [`RunRequest::not_secret`].
@@ -37,7 +38,8 @@ pub(crate) enum CacheMode {
 }
 
 impl Request {
-    /// The request of an Update that is not launched yet, or which of the Update's fields makes it none. `stack` is the Stack that names it.
+    /// The request of an Update that is not launched yet, or the message that names its invalid field. `stack` is the Stack that
+    /// names it.
     pub(crate) fn of(settings: &Settings, update: &Update, stack: Option<&Stack>) -> Result<Self, String> {
         let spec = update.spec.clone();
         let operation = operation(&spec)?;
@@ -56,7 +58,7 @@ impl Request {
         }
         let id =
             |stack: &Stack| StackId { namespace: stack.namespace().unwrap_or_default(), uid: stack.uid().unwrap_or_default() };
-        // Not from the Update of a Stack: whoever may edit that need not be allowed to edit the Stack.
+        // Not from a Stack's Update: a user who may edit the Update may lack the right to edit the Stack.
         let annotations = stack.map_or_else(|| update.annotations(), |stack| stack.annotations());
         let not_secret = annotations.get(names::NOT_SECRET).map_or("", String::as_str);
         let mut request = Self {
@@ -84,7 +86,7 @@ impl Request {
     /// The part of the request that the launch record keeps.
     pub(crate) fn to_record(&self) -> RunRequest {
         let Self { spec, stack, limits, not_secret, .. } = self;
-        // A spec that the API server gave is JSON.
+        // A spec that the API server returned is always JSON.
         let spec = serde_json::to_value(spec).unwrap_or_default();
         RunRequest { spec, stack: stack.clone(), limits: *limits, not_secret: not_secret.clone() }
     }
@@ -127,7 +129,7 @@ fn cache(annotations: &BTreeMap<String, String>) -> Result<CacheMode, String> {
     }
 }
 
-/// Whether the run asks for Fargate Spot: its annotation decides, otherwise only runs that change nothing.
+/// Whether the run requests Fargate Spot: its annotation decides, else only runs that change nothing do.
 fn spot(settings: &Settings, update: &Update, changes_nothing: bool) -> Result<bool, String> {
     let (field, words) = (names::CAPACITY, [names::SPOT, names::ON_DEMAND]);
     let wanted = match update.annotations().get(field).map(String::as_str) {

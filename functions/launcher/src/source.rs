@@ -1,4 +1,4 @@
-//! The source that a Workspace names itself: what the fetcher found, and whether it has to look again.
+//! The source that a Workspace names itself: what the fetcher found, and whether to request another fetch.
 
 use driftless_api::OwnSource;
 use driftless_aws::{Objects, Queues};
@@ -8,27 +8,27 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{Error, Ports};
 
-/// A tree that was asked for so long ago is asked for again: whoever asks gets one that is kept for as long as this at least.
+/// A fetch is requested again if the last one is older than this. A tree that was just requested is kept at least this long.
 const RECENT: SignedDuration = SignedDuration::from_hours(12);
 
-/// For so long a source that cannot be used is not asked for again.
+/// A source that cannot be used is not requested for this long.
 const REFUSED: SignedDuration = SignedDuration::from_mins(10);
 
-/// What is known of a source.
+/// The state of a source.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
     There(FetchedArtifact),
-    /// In words.
+    /// The message of the wait.
     Fetching(String),
     Failed {
         words: String,
-        /// Not tried again until the source changes.
+        /// No retry until the source changes.
         terminal: bool,
     },
 }
 
-/// Looks at what was fetched for a Workspace, and has it fetched if that is due. A run begins with what was fetched after `since`, if the
-/// source may change, and who wants a run is not kept waiting by what failed before.
+/// Returns the state of a Workspace's source and requests a fetch if one is due. If the source may change, a run starts only from
+/// a fetch after `since`, and earlier failures do not delay it.
 pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     workspace: &ObjectKey,
@@ -42,7 +42,8 @@ pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
     let outcome = outcome.filter(|outcome| outcome.subject == fingerprint);
     let (source, ask) = judge(own, outcome.as_ref(), since, now);
     if ask {
-        // Those that know the same ask within moments of each other; a later try has to get through.
+        // Reconciliations that know the same request within moments of each other and are deduplicated; a later request must not
+        // be.
         let known = outcome.map(|outcome| outcome.at.to_string()).unwrap_or_default();
         let moment = (now.as_second() / 10).to_string();
         let deduplication = keys::hash(&["launcher", &keys::fetch(workspace), &fingerprint, &known, &moment]);
@@ -52,8 +53,8 @@ pub(crate) async fn look<C, O: Objects, Q: Queues, T>(
     Ok(source)
 }
 
-/// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is asked for again ten
-/// minutes after its rest: the installation may serve and allow its kind by then.
+/// Why a source that an Update names cannot be used, if the fetcher refused this digest or the source's kind. It is requested
+/// again ten minutes after its rest, because the installation may serve and allow its kind by then.
 pub(crate) async fn refused<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     source: &ObjectKey,
@@ -66,7 +67,8 @@ pub(crate) async fn refused<C, O: Objects, Q, T>(
     Ok(outcome.and_then(|outcome| outcome.failure).filter(|failure| failure.terminal).map(|failure| failure.message))
 }
 
-/// Returns what is known of a source, and whether to ask for it now. A source that rests is not asked for: the fetcher drops such a request.
+/// Returns the state of a source, and whether to request a fetch now. A resting source is not requested, because the fetcher
+/// drops the request.
 fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Timestamp>, now: Timestamp) -> (Source, bool) {
     let fetching = || (Source::Fetching(format!("fetching {own}")), true);
     let Some(outcome) = outcome else { return fetching() };
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn slow_source_is_not_asked_for_before_its_rest_ends() {
-        // Fetched in 20 s, so that it rests for 180 s after that.
+        // Fetched in 20 s, so that it rests for 180 s afterwards.
         let slow = |at, failure| FetchOutcome { took_seconds: 20, ..outcome(at, failure) };
         for (fetched, since, expected) in [
             (slow(ago(199), None), Some(ago(100)), ("fetching", false)),

@@ -1,4 +1,4 @@
-//! What the runner is told to do, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
+//! The spec for the runner, made from the Update's own snapshot and the Secrets and ConfigMaps that it names.
 
 use driftless_api::{
     DriftlessUpdate, ObjectReference, OwnSource, Tree, Update, Workspace, WorkspaceSpec, WorkspaceStack, finalizer,
@@ -27,10 +27,10 @@ use crate::{
 
 const DEFAULT_BACKEND: &str = "https://api.pulumi.com";
 
-/// A project's file that is longer is not read, in bytes: the function has little memory, and a tenant wrote it.
+/// A longer project file is not read, in bytes: the function has little memory, and a tenant wrote the file.
 const MAX_PROJECT_FILE: u64 = 1 << 20;
 
-/// A run that could start.
+/// A run that is ready to start.
 pub(crate) struct Prepared {
     pub(crate) run: RunId,
     pub(crate) spec: RunSpec,
@@ -40,33 +40,33 @@ pub(crate) struct Prepared {
     pub(crate) tree: Option<StoredTree>,
     /// What the run installs may be kept for later runs of its source: its revision is one that its Stack follows.
     pub(crate) stores: bool,
-    /// What becomes of the sealed copy.
+    /// What to do with the sealed copy.
     pub(crate) seal: Seal,
-    /// Who the program is; or why it is nobody, of a destroy that does not wait for that.
+    /// The identity of the program; or why a destroy runs without one.
     pub(crate) account: Result<Account, String>,
-    /// It destroys what is of a terminating namespace: nothing comes back there.
+    /// It destroys the resources of a terminating namespace, in which no missing object can return.
     pub(crate) is_last: bool,
-    /// What the Update is to be kept with, if that is not on it yet.
+    /// The snapshot to store in the Update, if it is not there yet.
     pub(crate) kept: Option<DriftlessUpdate>,
 }
 
-/// What becomes of the sealed copy of what the runs of a Stack read.
+/// What to do with the sealed copy of the inputs of a Stack's runs.
 pub(crate) enum Seal {
-    /// It is of this run.
+    /// Replace it by the inputs of this run.
     Write(StackId),
-    /// None is wanted any more.
+    /// Delete it, because none is wanted.
     Delete(StackId),
-    /// It is of the last run that changed something.
+    /// Leave it: it has the inputs of the last run that changed something.
     Leave,
 }
 
-/// What an Update runs in.
+/// The environment of an Update's run.
 pub(crate) struct Snapshot {
     ours: DriftlessUpdate,
     pub(crate) workspace: WorkspaceSpec,
-    /// Where the user wrote it.
+    /// The field in which the user wrote it.
     pub(crate) at: String,
-    /// Where what it names is.
+    /// The namespace of the objects that it names.
     pub(crate) namespace: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct StoredTree {
     pub(crate) manifest: Vec<u8>,
 }
 
-/// What an Update was made with, or for one that a user made without, what the Workspace that it names is now.
+/// The snapshot in the Update; for a user's Update without one, the current state of the Workspace that it names.
 pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     hint: &LaunchHint,
@@ -93,7 +93,7 @@ pub(crate) async fn snapshot<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(Snapshot { ours, workspace, at: at.into(), namespace })
 }
 
-/// Where an Update has the Workspace of its own snapshot.
+/// The field of an Update with the Workspace of its own snapshot.
 const OWN_WORKSPACE: &str = "spec.driftless.workspace";
 
 fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
@@ -104,7 +104,7 @@ fn own_workspace(ours: &DriftlessUpdate) -> Result<WorkspaceSpec, String> {
     serde_json::from_value(workspace).map_err(|error| format!("{OWN_WORKSPACE}: {error}"))
 }
 
-/// Returns why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
+/// Why no run can have this snapshot, which a user wrote into an Update. The Update's spec is immutable by then.
 pub(crate) fn check_own(settings: &Settings, ours: &DriftlessUpdate) -> Result<(), String> {
     let workspace = own_workspace(ours)?;
     settings.pod_fields.check(&workspace.pod_only(OWN_WORKSPACE))?;
@@ -133,7 +133,7 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
     let fetched = match found.own_source().map_err(|words| Stop::invalid(format!("{of}: {words}")))? {
         Some(own) => {
             let key = hint.update.sibling(WORKSPACE.0, WORKSPACE.1, name);
-            // A creation's time has no fraction of its second.
+            // A creation time is rounded down to whole seconds.
             let since = update.creation_timestamp().map_or(now, |created| created.0 + SignedDuration::from_secs(1));
             match source::look(ports, &key, hint.hops, &own, Some(since), now).await? {
                 Source::There(artifact) => Some(fetched(name, &own, artifact)),
@@ -154,7 +154,7 @@ async fn named<C: Cluster, O: Objects, Q: Queues, T>(
 /// API version and kind of the object that the tree of a Workspace's own source is stored under.
 const WORKSPACE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Workspace");
 
-/// The commit and the tree of what was fetched for a Workspace.
+/// The commit and the tree that were fetched for a Workspace.
 fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: FetchedArtifact) -> (String, Tree) {
     let (api_version, kind) = WORKSPACE;
     let source = ObjectReference { api_version: api_version.into(), kind: kind.into(), name: workspace.into() };
@@ -167,7 +167,7 @@ fn fetched(workspace: &str, own: &OwnSource<'_>, artifact: FetchedArtifact) -> (
     (artifact.revision, tree)
 }
 
-/// The spec of a Workspace as a run has it, and the tree that a Stack's has. What its own source is says [`Workspace::own_source`].
+/// The spec of a Workspace for a run, and a Stack's tree. For a Workspace's own source see [`Workspace::own_source`].
 pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
     let mut spec = workspace.spec;
     let tree = spec.driftless.take().and_then(|ours| ours.tree);
@@ -175,7 +175,7 @@ pub(crate) fn runnable(workspace: Workspace) -> (WorkspaceSpec, Option<Tree>) {
     (spec, tree)
 }
 
-/// Reads all that a run needs, or finds what it waits for.
+/// Reads everything that a run needs, or returns what it waits for.
 pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -194,7 +194,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     let stack_name = asked.stack_name.clone().unwrap_or_default();
     let preview_only = request.is_check();
     let stack = workspace.stacks.iter().find(|stack| stack.name == stack_name).cloned();
-    // As PKO does with one that its Workspace does not list.
+    // PKO does the same for a stack that its Workspace does not list.
     let stack = stack.unwrap_or_else(|| WorkspaceStack { create: Some(true), ..WorkspaceStack::default() });
     let is_last = operation == Operation::Destroy && namespace != key.namespace;
     let mounted = workspace.mounted_files(&at).map_err(Stop::invalid)?;
@@ -205,7 +205,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
 
     let mut inputs = Inputs::new(ports.cluster, &namespace);
     let Read { env, config, files } = match read(&mut inputs, &workspace, &mounted, &at, &stack_name).await {
-        // Where a namespace goes, its Secrets and the right to read them go first.
+        // In a terminating namespace, the Secrets and the right to read them are deleted first.
         Err(Stop::Wait(reason, words)) if operation == Operation::Destroy => {
             let Some(SealedInputs { env, config, files, .. }) = sealed(ports, &key.cluster, request.stack.as_ref()).await? else {
                 return Err(Stop::Wait(reason, words));
@@ -215,7 +215,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         }
         read => read?,
     };
-    // After the inputs: hundreds of Updates may wait for theirs, and a manifest is large.
+    // After the inputs, because hundreds of Updates may wait for theirs, and a manifest is large.
     let (source, project, tree) = source(ports, hint, &namespace, &ours, &workspace, now).await?;
 
     let values = inputs.values();
@@ -225,19 +225,19 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
 
     let backend = env.iter().rfind(|env| env.name == "PULUMI_BACKEND_URL").map_or(DEFAULT_BACKEND, |env| &env.value);
     let claim = keys::claim(&namespace, backend, &qualified(&stack_name, project.as_ref().map_or("", |project| &project.name)));
-    // Without it a lock that a dead run left is named by the run. A launch that failed here would fail again and again.
+    // Without this document the run reports a lock that a dead run left. An error here would fail every later launch too.
     let lock = ports.objects.read_if_valid(&keys::lock(&key.cluster, &claim)).await?;
-    // For the progress alone.
+    // Only used for the progress.
     let left = ports.objects.read_if_valid(&keys::resources(&key.cluster, &claim)).await?;
     let run = RunId { update: key.clone(), uid, claim };
-    // First, so that the user's own win.
+    // First, so that the user's own variables win.
     let env = git_environment(&ours).chain(env).collect();
     let spec = RunSpec {
         version: VERSION,
         run: run.clone(),
         operation,
         stack: stack_name,
-        // The stack of a destroy by hand is there, or its name is wrong.
+        // The stack of a destroy by hand exists, or its name is wrong.
         create: stack.create.unwrap_or(false) && (operation != Operation::Destroy || request.stack.is_some()),
         secrets_provider: stack.secrets_provider.clone(),
         source,
@@ -266,7 +266,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
         cache: None,
         not_secret: request.not_secret.clone(),
     };
-    // Nothing is kept for an Update without a Stack: no destroy of a Stack would look for it.
+    // An Update without a Stack has no sealed copy, because no destroy of a Stack would use it.
     let seal = match (&request.stack, operation) {
         (Some(stack), _) if ours.seal == Some(true) && !values.is_empty() => Seal::Write(stack.clone()),
         (Some(stack), Operation::Up | Operation::Refresh) if !preview_only => Seal::Delete(stack.clone()),
@@ -276,7 +276,7 @@ pub(crate) async fn prepare<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(Prepared { run, spec, shape, project, tree, stores, seal, account, is_last, kept })
 }
 
-/// What tells the program of its commit.
+/// The variables that name the commit to the program.
 fn git_environment(ours: &DriftlessUpdate) -> impl Iterator<Item = Env> {
     let tree = ours.tree.as_ref();
     let text = |field: fn(&Tree) -> &Option<String>| tree.and_then(|tree| field(tree).as_deref());
@@ -294,11 +294,11 @@ async fn sealed<C, O: Objects, Q, T>(
 ) -> Result<Option<SealedInputs>, Error> {
     let Some(stack) = stack else { return Ok(None) };
     let sealed = ports.objects.read(&keys::sealed(cluster, stack)).await?;
-    // The key says the same. A copy that came under another key serves nobody.
+    // The key names the same Stack. A copy that was moved to another key is ignored.
     Ok(sealed.filter(|sealed| sealed.stack == *stack))
 }
 
-/// What the run works on, its project if that is known, and the tree if there is one.
+/// The source of the run, its project if known, and the tree if there is one.
 async fn source<C, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     hint: &LaunchHint,
@@ -319,7 +319,7 @@ async fn source<C, O: Objects, Q: Queues, T>(
         if let Some(refused) = source::refused(ports, &object, digest, now).await? {
             return Err(Stop::invalid(format!("spec.driftless.tree.source: {refused}")));
         }
-        // The Updates of one source ask within moments of each other; a later try has to get through.
+        // The Updates of one source request it within moments of each other and are deduplicated; a later request must not be.
         let deduplication = keys::hash(&["launcher", &folder, &(now.as_second() / 60).to_string()]);
         let request = FetchRequest { version: VERSION, source: object, collect: false, hops: hint.hops.saturating_add(1) };
         ports.queues.fetch(&request, &deduplication).await?;
@@ -356,8 +356,9 @@ fn source_of(tree: &Tree) -> Result<(&ObjectReference, &str), String> {
     wrong.map_or(Ok((source, digest)), Err)
 }
 
-/// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the project
-/// `shop`. Which organization Pulumi Cloud adds to the first is not known here: there it may be one that another name spells out.
+/// A stack's name with its organization and project: `dev`, `organization/dev` and `organization/shop/dev` are one stack of the
+/// project `shop`. In Pulumi Cloud the default organization is not known here, so `dev` may be a stack that another name spells
+/// out.
 fn qualified(stack: &str, project: &str) -> String {
     match stack.split('/').collect::<Vec<_>>().as_slice() {
         [stack] => format!("organization/{project}/{stack}"),
@@ -366,7 +367,7 @@ fn qualified(stack: &str, project: &str) -> String {
     }
 }
 
-/// The project, from its `Pulumi.yaml`; `None` if that cannot be read, which the runner will say, or is very long.
+/// The project, from its `Pulumi.yaml`; `None` if that is very long or cannot be read, which the runner will report.
 async fn project_of<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     folder: &TreeFolder,
@@ -397,7 +398,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of an Update with that workspace and no tree.
+    /// The result of preparing an Update with that workspace and no tree.
     fn prepared(workspace: &Value) -> Result<Prepared, (&'static str, String)> {
         let spec = json!({ "type": "destroy", "stackName": "dev", "driftless": { "workspace": workspace } });
         let mut update = Update::new("u", serde_json::from_value::<UpdateSpec>(spec).unwrap());
@@ -416,7 +417,7 @@ mod tests {
         })
     }
 
-    /// The workspace of a project without a source, with `fields` besides.
+    /// The workspace of a project without a source, with additional `fields`.
     fn project(fields: &Value) -> Value {
         driftless_api::merge(json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } }), fields)
     }

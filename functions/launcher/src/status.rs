@@ -1,4 +1,4 @@
-//! What an Update's status says of its launch.
+//! The launch in the status of an Update.
 
 use driftless_api::Update;
 use driftless_aws::{Queues, Tasks};
@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings};
 
-/// Tries to write a status over a version that somebody else changes.
+/// The number of tries to write a status that another client changes at the same time.
 const STATUS_TRIES: usize = 3;
 
-/// Shows on an Update which task runs it, if its status does not: a launch may have ended just before.
+/// Shows the running task in an Update's status if an interrupted launch has not done so.
 pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -29,8 +29,8 @@ pub(crate) async fn show_running<C: Cluster, O, Q: Queues, T: Tasks>(
     .await
 }
 
-/// Changes the status of an Update whose outcome was not recorded when it was read, and hints its Stack if a wait begins, changes or ends. The
-/// status is a view for people: one that cannot be written in a few tries is left to the next reconciliation.
+/// Changes the status of an Update whose outcome was not recorded when it was read, and hints its Stack if a wait starts, changes
+/// or ends. The status is a view for people: after a few failed writes it is left to the next reconciliation.
 pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -42,7 +42,7 @@ pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
     let mut update = update.clone();
     for again in 0..STATUS_TRIES {
         let waited = update.waits_for().is_some();
-        // It may have been recorded meanwhile.
+        // The outcome may have been recorded in the meantime.
         if again > 0 && update.is_complete() || !change(&mut update) {
             return Ok(());
         }
@@ -58,7 +58,7 @@ pub(crate) async fn set_status<C: Cluster, O, Q: Queues, T>(
     Ok(())
 }
 
-/// The Stack shows what its run waits for.
+/// Hints the Stack, which shows what its run waits for.
 async fn tell_stack<C, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

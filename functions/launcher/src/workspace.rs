@@ -1,4 +1,4 @@
-//! A Workspace is checked when it is made, not when it is first run: its status says whether runs can take place in it.
+//! Checks a Workspace when it is created, before its first run: its status says whether runs can use it.
 
 use driftless_api::{Update, Workspace};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -14,10 +14,10 @@ use crate::{
     spec,
 };
 
-/// The number of Updates that wait for a source and are woken at once. The sweep hints the others.
+/// The number of waiting Updates of a source that are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
 
-/// Looks at a Workspace. What passes by itself is looked at again: by the sweep, and what the fetcher answers when it did.
+/// Reconciles a Workspace. A transient cause is repeated by the sweep and by the hint that follows the fetcher's answer.
 pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -54,7 +54,7 @@ pub(crate) async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if lacks_account && hint.hops < WAIT_HOPS { look_later(ports.queues, hint, WAIT_SECONDS).await } else { Ok(()) }
 }
 
-/// The task definition of its runs, and what is known of its own source, if it has one; or why there can be no runs.
+/// The task definition of its runs, and the state of its own source, if it has one; or why it can have no runs.
 async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -76,13 +76,13 @@ async fn check<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     Ok((definition, source))
 }
 
-/// Has the Updates looked at that wait for the source.
+/// Hints the Updates that wait for the source.
 async fn wake<C: Cluster, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &LaunchHint) -> Result<(), Error> {
     let key = &hint.update;
     let selector = format!("spec.workspaceName={}", key.name);
     let mut pages = Pages::<_, Update>::new(ports.cluster, Some(&key.namespace), Some(&selector));
     let mut woken = 0;
-    // The status may be anybody's word: it leads to a look and to nothing else.
+    // Any user may have written the status, but it only leads to a reconciliation.
     let waits = |update: &Update| {
         let reason = update.waits_for().and_then(|(reason, _)| reason);
         matches!(reason, Some(WaitReason::SourceNotFetched | WaitReason::SourceUnavailable)) && !update.is_complete()
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::tests::{looked, quiet};
 
-    /// What is said of a Workspace with that spec: the conditions with their reasons and words, and its task definition.
+    /// The status of a Workspace with that spec: the conditions with their reasons and messages, and its task definition.
     fn status(spec: &Value, owner: &str) -> (Vec<[String; 4]>, Option<String>) {
         let world = quiet();
         let owner = json!({ "apiVersion": "pulumi.com/v1", "kind": owner, "name": "s", "uid": "uid" });

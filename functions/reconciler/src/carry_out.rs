@@ -1,4 +1,4 @@
-//! Does what a plan says, commits first.
+//! Carries out a plan, commits first.
 
 use driftless_api::{Stack, Update, Workspace, finalizer, names};
 use driftless_aws::{Objects, Queues};
@@ -11,19 +11,19 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, hint_stacks, stack_key};
 
-/// SQS delays a message by this much at most. What is due later is the sweep's.
+/// The longest delay of an SQS message. The sweep hints what is due later.
 const MAX_DELAY_SECONDS: i64 = 900;
-/// An object changed while it was looked at.
+/// The requeue delay after a conflict: the object changed during the reconciliation.
 const LOOK_AGAIN_SECONDS: u16 = 1;
 
 /// The recorder completes an Update within this time after it has recorded the outcome, unless it is interrupted.
 const RELEASE_SECONDS: u16 = 15;
 
-/// A look that is booked for later than this follows from the time that passed, and begins a chain of its own.
+/// A requeue with a longer delay follows from the elapsed time, so its hops start at zero.
 const CHAIN_SECONDS: u16 = 5;
 
-/// Carries a plan out, unless it breaks a rule of core. What another look changed meanwhile ends this one: another is booked. `loaded` is
-/// what the plan was decided from, with the Updates of the Stack.
+/// Carries out a plan, unless it breaks a rule of core. A conflict with another reconciliation ends this one and requeues.
+/// `loaded` has the facts that the plan was decided from, and the Updates of the Stack.
 pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -41,9 +41,10 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
         metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
         refused(snapshot, &rules)
     };
-    // Before the status is written, as `nextLook` there says that it is booked: after a crash in between, no look would book it again.
+    // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it would
+    // never be sent again.
     if let Some(at) = plan.look_at {
-        // Rounded up: a message that arrives before the time finds nothing due.
+        // Rounded up, because a message that arrives early finds nothing due.
         let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
         if let Ok(delay) = u16::try_from(seconds.max(0))
             && i64::from(delay) <= MAX_DELAY_SECONDS
@@ -88,7 +89,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
     }
     for effect in effects {
         match effect {
-            // The first effect, if it is one at all.
+            // Done before all other effects.
             Effect::AddFinalizer => {}
             Effect::Fetch(source) => fetch(ports, hint, source, snapshot, now).await?,
             Effect::Run(update) => {
@@ -128,7 +129,7 @@ async fn effects<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Counts what a check found, once: this look has written it down.
+/// Counts a check's result once: this reconciliation has recorded it.
 fn count_drift(before: &DriftStatus, after: &DriftStatus, stack: &ObjectKey, now: Timestamp) {
     let found = match &after.verdict {
         Some(DriftVerdict::Found(drift)) => drift.count,
@@ -150,13 +151,13 @@ async fn fetch<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     let (api_version, kind, name) = source.object();
     let source = hint.object.sibling(api_version, kind, name);
-    // The Stacks of one source ask within moments of each other; a later try has to get through.
+    // The Stacks of one source request it within moments of each other and are deduplicated; a later request must not be.
     let moment = (now.as_second() / 10).to_string();
     let deduplication = keys::hash(&[&source.to_string(), &format!("{:?}", snapshot.source), &moment]);
     ask(ports, hint, source, &deduplication).await
 }
 
-/// Asks the fetcher for a source. Another request with the same deduplication within five minutes is none.
+/// Requests a source from the fetcher. SQS drops another request with the same deduplication id within five minutes.
 pub(crate) async fn ask<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -167,8 +168,8 @@ pub(crate) async fn ask<C: Cluster, O: Objects, Q: Queues>(
     Ok(ports.queues.fetch(&request, deduplication).await?)
 }
 
-/// The namespace of an Update that was created. An Update that the API server refuses, because of its template, a quota or an admission
-/// policy, is the Stack's matter: an Event names the reason, and each sweep has it tried again.
+/// Creates an Update and returns its namespace. If the API server refuses the Update, because of its template, a quota or an
+/// admission policy, an Event on the Stack names the reason, and each sweep leads to a retry.
 async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     stack: &Stack,
@@ -176,7 +177,7 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     now: Timestamp,
 ) -> Result<Option<String>, Error> {
     match created {
-        // Or there is one already that cannot be read, such as a Workspace of that name.
+        // Or an unreadable object of that name exists, such as a Workspace.
         Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
             let note = format!("no run can start, the API server refuses its objects: {message}");
             tracing::warn!(call, note);
@@ -187,8 +188,8 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Creates the Workspace and the Update. The Update's namespace: where the Stack's is terminating, what is to be destroyed is so from the
-/// system's.
+/// Creates the Workspace and the Update. Returns the Update's namespace: the system namespace for the destroy of a Stack in a
+/// terminating namespace.
 async fn create<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     stack: &Stack,
@@ -207,7 +208,7 @@ async fn create<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// One that is there already was made by another look: it counts if it is the same.
+/// Creates an Update. An existing one was created by another reconciliation and counts if it is the same.
 async fn create_update<C: Cluster>(cluster: &C, update: Update) -> Result<String, KubernetesError> {
     let namespace = update.namespace().unwrap_or_default();
     match cluster.create(&update).await {
@@ -220,7 +221,7 @@ async fn create_update<C: Cluster>(cluster: &C, update: Update) -> Result<String
     }
 }
 
-/// Has the launcher look at an object.
+/// Sends an object to the launcher.
 pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -232,7 +233,7 @@ pub(crate) async fn launch<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Takes our finalizer off an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
+/// Removes Driftless's finalizer from an Update whose outcome is on the Stack. `read` is the Update as it was read for that.
 async fn release<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -250,7 +251,7 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
     match ports.cluster.get::<Update>(namespace, name).await? {
         Some(update) if update.is_complete() => {
             let done = take_finalizer(ports, update).await;
-            // Another reconciliation was faster. Otherwise the sweep finds its finalizer.
+            // Another reconciliation was faster. Otherwise the sweep finds the finalizer.
             if is_conflict(&done) { Ok(()) } else { done }
         }
         // The recorder has not completed it yet, and the Stack no longer names it: a reconciliation of the Update releases it.
@@ -262,7 +263,7 @@ async fn release<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Deletes the Workspace of a Stack that wants none while nothing runs.
+/// Deletes the Workspace of a Stack that keeps none while no run is live.
 async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     stack: &Stack,
@@ -281,7 +282,7 @@ async fn reclaim<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Hints the Stacks that wait for the one that the hint speaks of.
+/// Hints the Stacks that wait for the hinted one.
 pub(crate) async fn wake_dependents<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -289,8 +290,8 @@ pub(crate) async fn wake_dependents<C: Cluster, O: Objects, Q: Queues>(
     hint_stacks(ports, hint, &format!("status.driftless.waitsFor={}", hint.object.name)).await
 }
 
-/// Takes our finalizer off an Update that its Stack needs no more. An Update in the system namespace has no owner and is deleted first: the
-/// sweep finds it by its finalizer, so a crash between the two steps leaves nothing behind.
+/// Removes Driftless's finalizer from an Update that its Stack no longer needs. An Update in the system namespace has no owner
+/// and is deleted first: the sweep finds it by its finalizer, so a crash between the two steps leaves no object behind.
 pub(crate) async fn take_finalizer<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     mut update: Update,

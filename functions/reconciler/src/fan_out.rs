@@ -1,5 +1,5 @@
-//! Finds the Stacks, in any namespace, of what the webhook hints that no field of theirs names: what applied them, and the repository
-//! that was pushed to.
+//! Finds the Stacks, in any namespace, for hints of the webhook that no field of a Stack names: the Kustomization or
+//! `HelmRelease` that applied them, and the repository of a push.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, carry_out, load, stack_key};
 
-/// Hints the Stacks that a Kustomization or a `HelmRelease` applied, and those of the Programs that it applied: they carry its name in
-/// labels.
+/// Hints the Stacks that a Kustomization or a `HelmRelease` applied, and the Stacks of the Programs that it applied. Flux writes
+/// its name into their labels.
 pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -43,8 +43,8 @@ pub(crate) async fn hint_applied<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Asks the fetcher for the Stacks that follow what was pushed to a repository, but for those of which the commit is known. It hints each when
-/// it has asked git.
+/// Requests a fetch for the Stacks that follow the ref of a push, except for those that have the commit. The fetcher hints each
+/// Stack after it has polled git.
 pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -59,7 +59,7 @@ pub(crate) async fn fetch_pushed<C: Cluster, O: Objects, Q: Queues>(
     Ok(())
 }
 
-/// Asks for one Stack, if it follows what was pushed.
+/// Requests a fetch for one Stack, if it follows the ref of the push.
 async fn fetch_if_pushed<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -85,7 +85,7 @@ async fn fetch_if_pushed<C: Cluster, O: Objects, Q: Queues>(
         tracing::info!(stack = %source, commit, "what was pushed is known");
         return Ok(());
     }
-    // A push that is replayed finds either what it pushed or, for five minutes, the request that it led to.
+    // A replayed push finds either that the commit is known or, for five minutes, that its request is a duplicate.
     let deduplication = keys::hash(&[&source.to_string(), pushed, &known]);
     carry_out::ask(ports, hint, source, &deduplication).await
 }

@@ -1,10 +1,10 @@
-//! The reconciler looks at a Stack, decides what is to be done, and has it done: [`load`] reads the facts, `driftless_core::decide`
-//! makes a plan of them, [`carry_out`] is the only part that changes anything.
+//! Reconciles a Stack: [`load`] reads the facts, `driftless_core::decide` makes a plan from them, and [`carry_out`] is the only
+//! part that changes anything.
 //!
-//! A hint may name a Stack or something that Stacks depend on; those are found by a field selector in that one namespace and hinted.
-//! What applied Stacks, and repositories that were pushed to, are [`fan_out`]'s.
+//! A hint may name a Stack or an object that Stacks depend on. A field selector finds those Stacks in the namespace of the
+//! object. [`fan_out`] handles what applied Stacks, and pushes to repositories.
 //!
-//! It reads no Secrets and does not call ECS.
+//! The reconciler reads no Secrets and does not call ECS.
 
 mod carry_out;
 mod fan_out;
@@ -26,33 +26,33 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 pub use load::snapshot;
 
-/// What the reconciler works with, for one cluster.
+/// The ports of the reconciler for one cluster.
 #[derive(Debug)]
 pub struct Ports<'a, C, O, Q> {
-    /// The cluster that the hint speaks of.
+    /// The cluster that the hint names.
     pub cluster: &'a C,
-    /// Trees, fetches and outcomes.
+    /// The bucket with trees, fetches and outcomes.
     pub objects: &'a O,
-    /// Where hints, launches and fetch requests go.
+    /// The queues for hints, launches and fetch requests.
     pub queues: &'a Q,
-    /// What an installation sets.
+    /// The settings of an installation.
     pub settings: Settings<'a>,
 }
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// The namespace of Updates whose own is terminating.
+    /// The system namespace, which has the Updates of terminating namespaces.
     pub system_namespace: &'a str,
-    /// Where it acts.
+    /// The namespace filter.
     pub namespaces: WatchNamespaces,
-    /// How old a tree may be that a run begins to use.
+    /// How old a tree may be when a run starts to use it.
     pub retention: Retention,
-    /// How often a Stack is run again, or its inputs are compared, that does not say so itself, in seconds.
+    /// The period in which a Stack is run again, or its inputs are compared, unless the Stack sets one, in seconds.
     pub resync_seconds: i64,
-    /// The least time between two resyncs of a Stack, whatever it says, in seconds.
+    /// The shortest resync period, whatever the Stack sets, in seconds.
     pub min_resync_seconds: i64,
-    /// What becomes of fields that only say where or how a pod runs.
+    /// How fields that only concern the pod are treated.
     pub pod_fields: PodFields,
 }
 
@@ -62,22 +62,22 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// Why a look failed.
+/// Why a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// AWS.
+    /// A call of AWS failed.
     #[error(transparent)]
     Aws(#[from] driftless_aws::Error),
-    /// The API server.
+    /// A call of the API server failed.
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
-    /// The manifest of a tree that this release cannot read.
+    /// This release cannot read the manifest of a tree.
     #[error(transparent)]
     Manifest(#[from] driftless_source::InvalidManifest),
 }
 
 impl Error {
-    /// Another look may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -88,10 +88,10 @@ impl Error {
     }
 }
 
-/// After a cause that passes (a throttle, an API server that is away) it is looked again after this long.
+/// The requeue delay after a transient error, such as a throttle or an unavailable API server, in seconds.
 const PASSING_SECONDS: u16 = 15;
 
-/// Does what a hint asks for. For a cause that passes another look is booked; an error is one that does not.
+/// Does what a hint asks for. A transient error leads to a requeue; any other is returned.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -106,11 +106,11 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Requeues after a transient error, such as a cluster that cannot be reached. An object that this release cannot read fails no message,
-/// because a tenant wrote it. Any other error is returned.
+/// Requeues after a transient error, such as a cluster that cannot be reached. An object that this release cannot read fails no
+/// message, because a tenant wrote it. Any other error is returned.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(driftless_kubernetes::Error::Unreadable { .. }) = error {
-        // Only a change of the object ends this, and that is an event.
+        // Only a change of the object ends this, and that sends an event.
         tracing::warn!(object = %hint.object, %error, "nothing is done: an object cannot be read");
         metrics::count_one(Metric::UnreadableObjects, "reconciler", &hint.object.cluster, &hint.object, now);
         return Ok(());
@@ -128,7 +128,7 @@ pub async fn failed<Q: Queues>(queues: &Q, hint: &Hint, error: Error, now: Times
 
 async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
     match (hint.object.group(), hint.object.kind.as_str()) {
-        // Whose Stacks are in any namespace, or whose own need not be the one that counts.
+        // Their Stacks may be in any namespace, or the namespace filter that counts is not that of the object.
         ("kustomize.toolkit.fluxcd.io" | "helm.toolkit.fluxcd.io", _) => fan_out::hint_applied(ports, hint).await,
         (PREFIX, "Repository") => fan_out::fetch_pushed(ports, hint).await,
         ("auto.pulumi.com", "Update") => hint_run(ports, hint, now).await,
@@ -142,7 +142,7 @@ async fn follow<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, h
     }
 }
 
-/// Looks at a Stack.
+/// Reconciles a Stack, and requeues after a conflict.
 async fn look<C: Cluster, O: Objects, Q: Queues>(ports: &Ports<'_, C, O, Q>, hint: &Hint, now: Timestamp) -> Result<(), Error> {
     match ports.cluster.get::<Stack>(&hint.object.namespace, &hint.object.name).await? {
         Some(stack) => reconcile(ports, hint, stack, now).await,
@@ -157,7 +157,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
     stack: Stack,
     now: Timestamp,
 ) -> Result<(), Error> {
-    // Kubernetes keeps times in whole seconds: what is written has to be what is read back.
+    // Kubernetes stores whole seconds, so the time is rounded to what will be read back.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let (snapshot, updates) = load::load(ports, &hint.object.cluster, &stack, now).await?;
     let plan = decide(&snapshot, now);
@@ -172,7 +172,8 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
     carry_out::carry_out(ports, hint, stack, (&snapshot, updates), plan, now).await
 }
 
-/// Reconciles the Stack that a field selector chooses for a source. Several Stacks get a hint each, so that none waits for another.
+/// Reconciles the single Stack that a field selector finds for a source. Several Stacks get a hint each, so that none waits for
+/// another.
 async fn reconcile_of_source<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -191,7 +192,7 @@ async fn reconcile_of_source<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Hints the Stacks of the namespace that a field selector chooses.
+/// Hints the Stacks of the namespace that a field selector finds.
 pub(crate) async fn hint_stacks<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -222,7 +223,8 @@ async fn hint_pages<C: Cluster, O: Objects, Q: Queues>(
     }
 }
 
-/// Hints the Stacks of a Flux source, once it shows the revision that the hint speaks of: the webhook comes before the status.
+/// Hints the Stacks of a Flux source, once it shows the revision in the hint: a notification arrives before the status is
+/// written.
 async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -230,7 +232,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
 ) -> Result<(), Error> {
     if let Some(revision) = &hint.revision {
         let source = match ports.cluster.get_dynamic(&hint.object).await {
-            // A kind that is not served or may not be read: the Stack's own look says so.
+            // The kind is not served or cannot be read: the Stack's own reconciliation reports that.
             Err(driftless_kubernetes::Error::Permanent { .. } | driftless_kubernetes::Error::Unreadable { .. }) => None,
             source => source?,
         };
@@ -245,7 +247,7 @@ async fn hint_of_source<C: Cluster, O: Objects, Q: Queues>(
     reconcile_of_source(ports, hint, &format!("spec.fluxSource.sourceRef.name={}", hint.object.name), now).await
 }
 
-/// An Update changed, or is due.
+/// Handles an Update that changed or is due.
 async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     hint: &Hint,
@@ -261,7 +263,7 @@ async fn hint_run<C: Cluster, O: Objects, Q: Queues>(
         match plan_update(&known, &facts, now) {
             Ok(effects) => break effects,
             Err(Need::Watched) => {
-                // That of its Stack, if that one's is terminating.
+                // The namespace of its Stack, if that is terminating.
                 let namespace = stack.as_ref().map_or(&hint.object.namespace, |stack| &stack.namespace);
                 facts.watched = Some(ports.settings.watch().is_ours(ports.cluster, namespace).await?);
             }

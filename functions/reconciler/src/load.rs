@@ -1,4 +1,4 @@
-//! Reads the facts that a decision about a Stack is made from, each where it lives.
+//! Reads the facts for a decision about a Stack, each from where it lives.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports};
 
-/// Everything that is true of a Stack as far as a decision needs it.
+/// Reads all facts about a Stack that a decision needs.
 pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     cluster: &str,
@@ -26,7 +26,7 @@ pub async fn snapshot<C: Cluster, O: Objects, Q: Queues>(
     Ok(load(ports, cluster, stack, now).await?.0)
 }
 
-/// The same with the Updates of the Stack that were read for it.
+/// The same, with the Updates of the Stack that were read for it.
 pub(crate) async fn load<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     cluster: &str,
@@ -101,7 +101,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
 
     async fn flux(&self, api_version: &str, kind: &str, namespace: &str, name: &str) -> Result<Found<Source>, Error> {
         match self.ports.cluster.get_dynamic(&self.object(api_version, kind, namespace, name)).await {
-            // A kind that is not served, or that the installation does not let us read.
+            // A kind that is not served, or that the installation may not read.
             Err(KubernetesError::Permanent { message, .. }) => Ok(Found::Unreadable(message)),
             got => found(got.map(|object| object.as_ref().map(Source::from_object))),
         }
@@ -109,7 +109,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
 
     async fn outcome(&self, update: &Update) -> Result<Option<RunOutcome>, Error> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner).push(update.clone());
-        // What the Update's status says of it is for people. What happened is in the bucket.
+        // The Update's status is a view for people. What happened is in the bucket.
         let key = keys::run(self.cluster, &update.uid().unwrap_or_default()).outcome();
         Ok(self.ports.objects.read(&key).await?.map(run_outcome))
     }
@@ -124,7 +124,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
         }))
     }
 
-    /// What a run would find in the stored tree, if there is one.
+    /// The state of the stored tree, for a run.
     async fn tree(
         &self,
         stack: &CoreStack,
@@ -134,7 +134,7 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
     ) -> Result<Option<TreeState>, Error> {
         let manifest = keys::tree(&self.key(stack, source), digest).manifest();
         let Some((document, modified)) = self.ports.objects.get_modified(&manifest).await? else { return Ok(None) };
-        // An old one may be on its way to be deleted: it counts as not stored, and the fetcher stores it again.
+        // An old tree may be about to be deleted: it counts as not stored, and the fetcher stores it again.
         if !self.ports.settings.retention.is_usable(modified, now) {
             return Ok(None);
         }
@@ -188,7 +188,7 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
     }
 }
 
-/// How the last fetch of a source ended, if it was about this state of it.
+/// The result of the last fetch of a source, if it was for this state of the source.
 pub(crate) async fn outcome<C: Cluster, O: Objects, Q: Queues>(
     ports: &Ports<'_, C, O, Q>,
     source: &ObjectKey,

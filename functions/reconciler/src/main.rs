@@ -1,4 +1,4 @@
-//! The Lambda function that looks at Stacks. See the library.
+//! The Lambda function that reconciles Stacks. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
 use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};

@@ -10,7 +10,7 @@ use super::*;
 mod refused;
 
 const SYSTEM: &str = "driftless";
-/// What our reconciler writes into an Update.
+/// What Driftless's reconciler writes into an Update.
 const MADE_BY_US: &str = r#"{ "commit": "c", "stackGeneration": 1 }"#;
 
 fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
@@ -48,7 +48,7 @@ fn ports(world: &World) -> Ports<'_, World, World, World> {
     Ports { cluster: world, objects: world, queues: world, settings }
 }
 
-/// The kinds that were hinted: to the launcher, and to us.
+/// The kinds that were hinted: to the launcher, and to the reconciler.
 fn hinted(world: &World) -> (Vec<String>, Vec<String>) {
     let (mut launches, mut hints) = (Vec::new(), Vec::new());
     for message in world.sent() {
@@ -61,18 +61,18 @@ fn hinted(world: &World) -> (Vec<String>, Vec<String>) {
     (launches, hints)
 }
 
-/// An Update as somebody says that it is.
+/// An Update and the facts about it.
 #[derive(Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "each may be so or not, whatever the others are")]
 struct Said {
-    /// By its status, an hour ago.
+    /// Complete since an hour ago, by its status.
     complete: bool,
     finalizer: bool,
     of_stack: bool,
     ours: bool,
     /// The Stack names it.
     current: bool,
-    /// The bucket says that its run is over.
+    /// The outcome is in the bucket.
     outcome: bool,
     ttl: Option<&'static str>,
 }
@@ -201,7 +201,7 @@ fn who_waits_for_a_stack_is_looked_at_wherever_the_look_that_records_its_success
         world.crash_before_call(calls);
         let ended = world.drive(handle(&ports(&world), &Hint::new(key("pulumi.com/v1", "Stack", "s")), world.now())).is_some();
         if !ended {
-            // SQS delivers it once more, and the sweep finds an Update that nobody released.
+            // SQS delivers it once more, and the sweep finds an Update that no function released.
             look(&world, key("pulumi.com/v1", "Stack", "s"));
             look(&world, update_key());
         }
@@ -270,7 +270,7 @@ fn push(url: &str, commit: &str) -> Hint {
     Hint { revision, ..Hint::new(ObjectKey::repository(CLUSTER, url).unwrap()) }
 }
 
-/// The sources that the fetcher was asked for, of those messages that were delivered.
+/// The sources of the fetch requests that were delivered.
 fn fetches(world: &World) -> Vec<String> {
     let delivered = std::iter::from_fn(|| world.receive());
     let fetched = delivered.map(|message| match message {
@@ -335,7 +335,7 @@ fn a_replayed_push_asks_for_nothing() {
     take(&world, &push(url, "c2"));
     assert_eq!(fetches(&world), nothing, "known");
 
-    // An old push that is replayed costs one look; a branch that is set back is a push like others.
+    // An old push that is replayed costs one reconciliation; a branch that is set back is a push like others.
     for expected in [&asked, &nothing] {
         take(&world, &push(url, "c1"));
         assert_eq!(fetches(&world), *expected);
@@ -392,7 +392,7 @@ fn a_spec_stays_as_the_user_wrote_it_also_what_is_empty_or_not_known_here() {
     as_written("it loses our finalizer", &json!(["other"]));
 }
 
-/// The hints that are in the queue, and how many seconds from now they come.
+/// The hints in the queue, and their delays in seconds.
 fn booked(world: &World) -> Vec<(Hint, i64)> {
     let begin = world.now();
     let mut booked = Vec::new();
@@ -447,7 +447,7 @@ fn crash_at_any_call_loses_no_booked_look() {
     assert!(calls > 3, "{calls} calls");
 }
 
-/// A Stack after a look at it, which has to make fewer calls than that.
+/// A Stack after its reconciliation, which has to make fewer calls than this.
 fn looked_within(world: &World, calls: u32, name: &str) -> Value {
     let stack = key("pulumi.com/v1", "Stack", name);
     world.crash_before_call(calls);
@@ -505,7 +505,7 @@ fn what_is_in_another_operators_namespace_is_not_touched() {
         (history, false),
         (theirs, false),
         (RECORDED, false),
-        // It may have begun while the namespace was ours.
+        // It may have started while the namespace filter included the namespace.
         (Said { complete: false, outcome: false, current: true, ..RECORDED }, true),
     ] {
         let world = world(said);

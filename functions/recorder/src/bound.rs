@@ -1,25 +1,26 @@
-//! What a task reported, within bounds: what ran in the task may have written it, and it becomes part of objects. A Stack that etcd refuses,
-//! which takes 1.5 MiB, could not even be deleted.
+//! Bounds what a task reported, because the tenant's program may have written it and it becomes part of objects. A Stack that
+//! etcd refuses, above 1.5 MiB, could not even be deleted.
 
 use driftless_contract::{Drift, Installed, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason};
 use jiff::Timestamp;
 
-/// A text is not longer than this, in bytes.
+/// The maximum length of a text, in bytes.
 const MAX_TEXT: usize = 4 << 10;
 
-/// As many entries of a list are kept.
+/// The maximum number of entries of a list.
 const MAX_ENTRIES: usize = 200;
 
-/// As many resources that failed are told of.
+/// The maximum number of failed resources.
 const MAX_FAILURES: usize = 10;
 
-/// A report takes no more than this when it is parsed, in bytes: a function has 256 MiB, for four messages at once.
+/// The maximum memory of a parsed report, in bytes: a function has 256 MiB, for four messages at once.
 pub(crate) const MAX_PARSED: usize = 16 << 20;
 
-/// Of a digest of inputs: HMAC-SHA256 in hex.
+/// The length of a digest of inputs: HMAC-SHA256 in hex.
 const DIGEST_LENGTH: usize = 64;
 
-/// As much of a result as can be kept, of a run that was owned then. Outputs that are too large are left out and do not change the verdict.
+/// Returns as much of a result as can be kept, for a run with an owner since `owned`. Outputs that are too large are left out and
+/// do not change the verdict.
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
@@ -27,7 +28,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => {
-            // Of another one a condition might not be valid.
+            // A condition with an unknown reason might be invalid.
             let reason = reason::ALL.into_iter().find(|known| *known == reason).unwrap_or(reason::UNKNOWN).into();
             Verdict::Failed { phase, reason, message: cut(&message) }
         }
@@ -54,12 +55,12 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     }
 }
 
-/// A failure that has no reason of its own.
+/// A failure without a known reason.
 pub(crate) fn unknown(message: &str) -> Verdict {
     Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: cut(message) }
 }
 
-/// The text, or its beginning and a sign that there was more.
+/// The text, or its beginning and a mark that it was cut.
 pub(crate) fn cut(text: &str) -> String {
     if text.len() <= MAX_TEXT { text.to_owned() } else { format!("{}…", &text[..text.floor_char_boundary(MAX_TEXT - 3)]) }
 }

@@ -1,4 +1,4 @@
-//! What a run came to, in metrics.
+//! The metrics of a run.
 
 use driftless_api::Update;
 use driftless_contract::{Launch, Outcome, Owner, Verdict};
@@ -6,12 +6,14 @@ use driftless_core::Operation;
 use driftless_telemetry::metrics::{self, Metric};
 use jiff::Timestamp;
 
-/// Fargate bills no less for a task.
+/// The shortest time that Fargate bills for a task.
 const BILLED_SECONDS: f64 = 60.0;
 
-/// Counts a run that ended. Whoever wrote the outcome does it, so that no redelivery counts it again; a crash just then leaves it out.
+/// Counts a run that ended. Only the recorder that wrote the outcome does it, so that no redelivery counts the run twice; a crash
+/// at that moment loses it.
 ///
-/// Its time is that of our own clocks, from the owner's ticket on: what the task says of itself proves nothing.
+/// The duration is measured by the functions' clocks, from the time the task became the owner: the task's own times prove
+/// nothing.
 pub(crate) fn ended(update: Option<&Update>, owner: &Owner, launch: Option<&Launch>, outcome: &Outcome, now: Timestamp) {
     let operation = update.and_then(|update| Operation::parse(update.spec.operation.as_deref()?));
     let ended = match (&outcome.verdict, &owner.task) {

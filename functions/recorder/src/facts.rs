@@ -1,4 +1,4 @@
-//! Reads the facts that `plan_run` asks for, each where it lives.
+//! Reads the facts that `plan_run` needs, each from where it lives.
 
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, TaskState, Tasks};
@@ -13,7 +13,7 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings, outcome::is_interrupted, report::reported};
 
-/// A run and what is known of it.
+/// A run and the known facts about it.
 pub(crate) struct Run {
     pub(crate) folder: RunFolder,
     pub(crate) facts: RunFacts,
@@ -22,18 +22,18 @@ pub(crate) struct Run {
     /// The folder of the task that owns the run.
     pub(crate) task: Option<TaskFolder>,
     pub(crate) launch: Option<Launch>,
-    /// What the task reported.
+    /// The outcome, from the task's report.
     pub(crate) reported: Option<Outcome>,
-    /// The report that this was made from.
+    /// The report that the outcome was made from.
     pub(crate) result: Option<Vec<u8>>,
-    /// The outcome that is recorded.
+    /// The recorded outcome.
     pub(crate) outcome: Option<Outcome>,
     key: ObjectKey,
     uid: String,
 }
 
 impl Run {
-    /// The run that a hint is about. `None` if there is no Update of that name and no uid to find its run by.
+    /// The run that a hint names. `None` if there is no Update of that name and no uid to find its run by.
     pub(crate) async fn find<C: Cluster, O, Q, T>(
         ports: &Ports<'_, C, O, Q, T>,
         settings: &Settings,
@@ -42,8 +42,8 @@ impl Run {
     ) -> Result<Option<Self>, Error> {
         let key = &hint.update;
         let (update, is_readable) = match ports.cluster.get::<Update>(&key.namespace, &key.name).await {
-            // Otherwise its task could outlive every limit and keep its slot from other namespaces. Another release may read it: only the
-            // limits end its task.
+            // Without this, its task could outlive every limit and keep its slot from other namespaces. Another release may be
+            // able to read the Update, so only the limits end its task.
             Err(error @ KubernetesError::Unreadable { .. }) => {
                 tracing::warn!(update = %key, %error, "its run is recorded without it");
                 (None, false)
@@ -63,7 +63,7 @@ impl Run {
         Ok(Some(Self { folder, facts, update, owner, task, launch, reported, result, outcome, key: key.clone(), uid }))
     }
 
-    /// Sets the owner of the run, as it was read or written.
+    /// Sets the owner of the run, as read or written.
     pub(crate) fn set_owner(&mut self, settings: &Settings, owner: Option<Owner>) {
         self.facts.owner = Some(owner.as_ref().map(Owner::facts));
         let arn = owner.as_ref().and_then(|owner| owner.task.as_deref());
@@ -71,13 +71,13 @@ impl Run {
         self.owner = owner;
     }
 
-    /// The run, as its launch recorded it.
+    /// The run, as recorded by its launch.
     pub(crate) fn id(&self) -> RunId {
         let without_launch = || RunId { update: self.key.clone(), uid: self.uid.clone(), claim: String::new() };
         self.launch.as_ref().map_or_else(without_launch, |launch| launch.run.clone())
     }
 
-    /// Reads the launch record, if it was not read: every outcome says which run it is of, and what that held.
+    /// Reads the launch record if it was not read before. Every outcome needs it to name its run and the claim to release.
     pub(crate) async fn read_launch<C, O: Objects, Q, T>(&mut self, ports: &Ports<'_, C, O, Q, T>) -> Result<(), Error> {
         if self.facts.launch.is_none() {
             self.launch = ports.objects.read(&self.folder.launch()).await?;
@@ -86,7 +86,7 @@ impl Run {
         Ok(())
     }
 
-    /// Reads a fact. `false` if only the launcher reads it: there is nothing to record.
+    /// Reads a fact. Returns `false` if only the launcher reads it, so that there is nothing to record.
     pub(crate) async fn read<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         &mut self,
         ports: &Ports<'_, C, O, Q, T>,
@@ -112,7 +112,7 @@ impl Run {
                     TaskState::Missing => TaskFacts::Missing,
                 };
                 if !matches!(task, TaskFacts::Alive { .. }) && self.reported.is_none() {
-                    // The task may have written them between the first look and its end.
+                    // The task may have written them between the first read and its end.
                     (self.facts.result, self.facts.began) = (None, None);
                 }
                 self.facts.task = Some(task);

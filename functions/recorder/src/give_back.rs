@@ -1,4 +1,4 @@
-//! Gives back what a run held, and has those looked at that wait for it.
+//! Releases what a run held, and wakes the Updates that wait for it.
 
 use std::{collections::BTreeSet, iter};
 
@@ -14,19 +14,19 @@ use crate::{Error, Ports, Settings};
 
 /// The number of Updates that wait for a claim and are woken at once. The sweep hints the others.
 const WOKEN: usize = 50;
-/// Each of those that wait is told a second after the one before, so that it comes first, but none later than this.
+/// Waiting Updates are hinted a second apart, so that the first one wins, up to this delay.
 const LAST_AFTER_SECONDS: u16 = 5;
 
-/// For a place that is free so many are told: the first may be gone.
+/// The number of Updates that are woken for one free slot, because the first may have been deleted.
 const CALLED: usize = 2;
 
-/// What pulumi did to resources that are there afterwards.
+/// Pulumi's operations on resources that exist afterwards.
 const LEFT: [&str; 7] = ["same", "create", "update", "replace", "import", "read", "refresh"];
 
-/// Others change the Leases at the same time.
+/// Other functions change the Leases at the same time.
 const TRIES: u32 = 4;
 
-/// Gives the claim and the place among the runs back. May be done again.
+/// Releases the claim and the slot of a run. Idempotent.
 pub(crate) async fn give_back<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -41,7 +41,7 @@ pub(crate) async fn give_back<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(())
 }
 
-/// Has Updates looked at that may go on, one after another.
+/// Wakes Updates that may start, one after another.
 async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint, updates: Vec<ObjectKey>) {
     let delays = (0..LAST_AFTER_SECONDS).chain(iter::repeat(LAST_AFTER_SECONDS));
     for (update, delay_seconds) in updates.into_iter().zip(delays) {
@@ -52,8 +52,9 @@ async fn wake<C, O, Q: Queues, T>(ports: &Ports<'_, C, O, Q, T>, hint: &RunHint,
     }
 }
 
-/// Gives the claim back, and forgets the lock of an earlier run that this one removed or did not find. One that changed nothing may not
-/// have looked for a lock, and does not count what it left. Returns whether another run waits for the claim.
+/// Releases the claim, and deletes the record of an earlier run's lock that this run removed or did not find. A run without
+/// changes may have skipped the check for a lock, and its resources are not counted. Returns whether another run waits for the
+/// claim.
 async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -78,15 +79,15 @@ async fn give_claim_back<C: Cluster, O: Objects, Q, T>(
         tries -= 1;
         match ports.cluster.delete(&lease).await {
             Ok(()) => return Ok(lease.annotations().contains_key(names::WAITED)),
-            // Another run begins to wait for it.
+            // Another run has just started to wait for the claim.
             Err(KubernetesError::Conflict { .. }) if tries > 0 => {}
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Those that wait for a claim of the namespace that a run counts for: destroys first, then the oldest. Whether it is this very claim
-/// they find out.
+/// The Updates that wait for a claim in the namespace that a run counts for: destroys first, then the oldest. Each of them checks
+/// itself whether it waits for this claim.
 async fn claimants<C: Cluster, O, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -95,7 +96,7 @@ async fn claimants<C: Cluster, O, Q, T>(
 ) -> Vec<ObjectKey> {
     let system = &settings.system_namespace;
     let stack = update.and_then(|update| update.stack(system));
-    // A Stack whose namespace is terminating has its Update in the system's.
+    // A Stack in a terminating namespace has its Update in the system namespace.
     let namespaces = BTreeSet::from([stack.map_or_else(|| run.namespace.clone(), |stack| stack.namespace), system.clone()]);
     let rank = |update: &Update| {
         let destroys = update.spec.operation.as_deref() == Some(Operation::Destroy.as_str());
@@ -103,7 +104,7 @@ async fn claimants<C: Cluster, O, Q, T>(
         (!destroys, created, update.name_any(), update.namespace().unwrap_or_default())
     };
     let mut waiting = Vec::new();
-    // The status may be anybody's word: it leads to a look and to nothing else.
+    // Any user may have written the status, but it only leads to a reconciliation.
     let selector = format!("status.driftless.waitingReason={}", WaitReason::StackClaimed);
     for namespace in &namespaces {
         let mut pages = Pages::<_, Update>::new(ports.cluster, Some(namespace), Some(&selector));
@@ -123,7 +124,7 @@ async fn claimants<C: Cluster, O, Q, T>(
     waiting.into_iter().map(|(.., name, namespace)| beside(run, &namespace, &name)).collect()
 }
 
-/// Gives the place among the runs back, where there are limits. Those whose turn it is then.
+/// Releases the slot, where there are limits. Returns the Updates that are next.
 async fn give_place_back<C: Cluster, O, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

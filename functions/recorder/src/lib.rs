@@ -1,6 +1,6 @@
-//! The recorder writes down how a run ended, once, and makes it known: the outcome in the bucket first, then the outputs Secret; then
-//! it gives the claim back, deletes what the task was given and what it left, and says last, on the Update, that all is done. A message
-//! only says where to look; what happened is read from the task's folder and from ECS.
+//! Records how a run ended, exactly once, and publishes it. The outcome is written to the bucket first, then the outputs Secret.
+//! Then the recorder releases the claim, deletes the content of the task folder, and marks the Update complete as the last step.
+//! A message only names a run; the facts are read from the task's folder and from ECS.
 
 mod bound;
 mod cache;
@@ -30,20 +30,20 @@ use facts::Run;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-/// What the recorder works with, for one cluster.
+/// The ports of the recorder for one cluster.
 #[derive(Debug)]
 pub struct Ports<'a, C, O, Q, T> {
-    /// The cluster that the run is of.
+    /// The cluster of the run.
     pub cluster: &'a C,
-    /// Runs and tasks' folders.
+    /// The bucket with runs and task folders.
     pub objects: &'a O,
-    /// Where hints go.
+    /// The queues for hints.
     pub queues: &'a Q,
     /// Fargate.
     pub tasks: &'a T,
 }
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The namespace of the claims.
@@ -58,19 +58,19 @@ pub struct Settings {
     pub cache_namespace_bytes: u64,
 }
 
-/// Why recording failed.
+/// Why a run could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// AWS.
+    /// A call of AWS failed.
     #[error(transparent)]
     Aws(#[from] driftless_aws::Error),
-    /// The API server.
+    /// A call of the API server failed.
     #[error(transparent)]
     Kubernetes(#[from] KubernetesError),
 }
 
 impl Error {
-    /// Another look may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -80,19 +80,19 @@ impl Error {
     }
 }
 
-/// What a message makes due for a run.
+/// What a message requests for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The run's end is recorded. Of a run that goes on nothing more is read.
+    /// Record the end of the run. Nothing more is read if the run is live.
     Outcome,
-    /// The same, where a function asks for it: an event of the end may be lost, or its handling was interrupted.
+    /// The same, as requested by a function: an event of the end may be lost, or its handling was interrupted.
     Repair,
-    /// The run's progress is shown. That calls nothing that tenants share and is not requeued, because a task writes progress as often as it
-    /// likes. The next progress shows what this one missed, and the sweep finds a run whose task ended.
+    /// Show the run's progress. That uses no resource that tenants share and is never requeued, because a task may write progress
+    /// at any rate. The next progress shows what this one missed, and the sweep finds a run whose task has ended.
     Progress,
 }
 
-/// The runs that a message may be about: the Updates to look at, and what is due for them. A live task that no run owns is stopped here.
+/// The runs that a message may concern: their Updates, and what it requests for them. A live task without a run is stopped here.
 pub async fn runs<O: Objects, T: Tasks>(
     objects: &O,
     tasks: &T,
@@ -114,7 +114,7 @@ pub async fn runs<O: Objects, T: Tasks>(
     };
     let mut hints = Vec::new();
     for (folder, due) in folders {
-        // Absent if the task was never given a run, or if all is recorded.
+        // Absent if the task never got a run, or if everything is recorded.
         if let Some(TaskRun { run, .. }) = objects.read(&folder.run()).await? {
             hints.push((RunHint { version: VERSION, update: run.update, uid: Some(run.uid), hops: 0 }, due));
         }
@@ -125,7 +125,8 @@ pub async fn runs<O: Objects, T: Tasks>(
     Ok(hints)
 }
 
-/// Merges a message into one about the end of the same task, and returns whether it did: a task's result and its stop are often in one batch.
+/// Merges a message into another about the end of the same task, and returns whether it did: a task's result and its stop are
+/// often in one batch.
 #[must_use]
 pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> bool {
     let ended = |message: &RunMessage| match message {
@@ -139,10 +140,10 @@ pub fn absorb(settings: &Settings, kept: &RunMessage, other: &RunMessage) -> boo
     kept == other || ended(kept).zip(ended(other)).is_some_and(|(kept, other)| kept == other)
 }
 
-/// After a cause that passes it is looked again after this long.
+/// The requeue delay after a transient error, in seconds.
 const PASSING_SECONDS: u16 = 15;
 
-/// Does what is due for the run of an Update. For a cause that passes, the outcome is requeued; an error is one that does not.
+/// Does what is requested for the run of an Update. A transient error requeues an outcome; any other is returned.
 pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -163,10 +164,10 @@ pub async fn handle<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     }
 }
 
-/// Requeues an outcome after a cause that passes; else the error.
+/// Requeues an outcome after a transient error; returns any other error.
 pub async fn failed<Q: Queues>(queues: &Q, hint: &RunHint, due: Due, error: Error, now: Timestamp) -> Result<(), Error> {
     if let Error::Kubernetes(KubernetesError::Unreadable { .. }) = error {
-        // Only a change of the object ends this, and that is an event.
+        // Only a change of the object ends this, and that sends an event.
         tracing::warn!(update = %hint.update, %error, "nothing is done: an object cannot be read");
         metrics::count_one(Metric::UnreadableObjects, "recorder", &hint.update.cluster, &hint.update, now);
         return Ok(());
@@ -258,7 +259,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
                 }
                 return Box::pin(publish::end(ports, settings, hint, due, run, now)).await;
             }
-            // The launcher's, or it goes on: the progress of its task shows how far it is.
+            // The launcher acts, or the run continues and its progress shows in the status.
             RunPlan::Leave | RunPlan::Start | RunPlan::Wait { .. } | RunPlan::Supply { .. } => return Ok(()),
         }
     }

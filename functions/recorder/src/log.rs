@@ -1,4 +1,4 @@
-//! The log of a run, for those who may read the Update's namespace and nothing of AWS: the chunks that the task wrote, in one ConfigMap.
+//! Copies the log of a run into a ConfigMap, for users who can read the Update's namespace but nothing on AWS.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use kube::ResourceExt as _;
 
 use crate::{Error, Ports, Settings, owned};
 
-/// A ConfigMap has no more than this of a log, in bytes: it holds 1 MiB, and is written anew with each part that is added.
+/// The maximum size of a log in a ConfigMap, in bytes: a ConfigMap holds 1 MiB, and each added part rewrites it.
 const MAX_LOG: usize = 512 << 10;
 
-/// The key of the note that earlier parts are left out. It comes before those of all parts.
+/// The key of the note that earlier parts are left out. It sorts before those of all parts.
 const NOTE: &str = "0000";
 
-/// While a run goes on, this many parts are added at once.
+/// The number of parts that are added at once while a run is live.
 pub(crate) const SOME: u16 = 20;
 
 /// Another reconciliation of the same run may write the log at the same time.
@@ -27,16 +27,16 @@ const TRIES: u32 = 3;
 /// Why a log is not in its ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotStored {
-    /// It will not be, for this reason.
+    /// It cannot be copied, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// Another try may succeed.
+    /// A retry may succeed.
     #[error(transparent)]
     Failed(#[from] Error),
 }
 
-/// Copies what is left of a log when its run is recorded, and tells if there is no place for it. Returns the name of the ConfigMap, if the
-/// task wrote a log.
+/// Copies the rest of a log when its run is recorded, and publishes an Event if it cannot be copied. Returns the name of the
+/// ConfigMap, if the task wrote a log.
 pub(crate) async fn finish<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -65,7 +65,8 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
     most: u16,
 ) -> Result<Option<String>, NotStored> {
     let (namespace, name) = (update.namespace().unwrap_or_default(), name(&update.name_any()));
-    // The Update of a terminating namespace: tenants do not read the system's namespace, and no right to write there is worth it.
+    // The Update of a terminating namespace: tenants cannot read the system namespace, so the right to write ConfigMaps there
+    // would serve no purpose.
     if namespace == settings.system_namespace {
         return Ok(None);
     }
@@ -79,7 +80,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
             Err(other) => return Err(other),
         };
         return match wrong {
-            // The namespace goes, and its readers with it.
+            // The namespace is deleted, and its readers with it.
             KubernetesError::NamespaceTerminating { .. } => Ok(None),
             KubernetesError::Unreadable { message, .. } => {
                 Err(NotStored::Refused(format!("the ConfigMap {name} cannot be read: {message}; delete it and run again")))
@@ -93,7 +94,7 @@ pub(crate) async fn copy<C: Cluster, O: Objects, Q, T>(
     }
 }
 
-/// Adds parts once. Returns whether there is a ConfigMap.
+/// Adds parts with one write. Returns whether there is a ConfigMap.
 async fn add<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &Update,
@@ -126,8 +127,8 @@ async fn add<C: Cluster, O: Objects, Q, T>(
     Ok(true)
 }
 
-/// A part that the task wrote; `None` where the log ends. What ran in the task may have written it: it is text of bounded length, and
-/// does nothing to the terminal that shows it.
+/// A part that the task wrote; `None` at the end of the log. The tenant's program may have written it, so it is cut and stripped
+/// of what a terminal would execute.
 async fn part<O: Objects>(objects: &O, task: &TaskFolder, number: u16) -> Result<Option<String>, Error> {
     let content = match objects.get_range(&task.log_chunk(number), 0, MAX_LOG_CHUNK_BYTES as u64).await {
         Err(AwsError::Permanent { call, message }) => {
@@ -148,7 +149,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Those of a ConfigMap. Somebody may have changed it: other keys are left out.
+    /// The parts in a ConfigMap. A user may have changed it: other keys are left out.
     fn of(data: BTreeMap<String, String>) -> Self {
         let is_cut = data.contains_key(NOTE);
         let number =
@@ -161,7 +162,7 @@ impl Parts {
         self.parts.last_key_value().map_or(1, |(number, _)| number + 1)
     }
 
-    /// Adds a part; the earliest go if all are too large together.
+    /// Adds a part, and drops the earliest while all together are too large.
     fn add(&mut self, number: u16, part: String) {
         self.parts.insert(number, part);
         let mut total: usize = self.parts.values().map(String::len).sum();

@@ -60,7 +60,7 @@ pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
             other_architecture(ports, launch, taken_away(outcome.clone(), &end)).await
         }
         (Ending::Lost { end, cause, began }, Some(task), _) => {
-            // The task may have lived on, and taken the lock, after this reconciliation began.
+            // The task may have run on, and taken the lock, after this reconciliation began.
             keep_lock(ports, task, &id, Some(end.at.map_or(now, |at| at.max(now)))).await?;
             let next = if end.is_other_architecture() { next_architecture(ports, launch).await? } else { None };
             let remedy = next.unwrap_or_else(|| end.remedy().into());
@@ -79,7 +79,7 @@ pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
     }
 }
 
-/// Adds what becomes of a run whose pulumi could not be run on the task's processor.
+/// Adds the remedy to the outcome of a run whose Pulumi cannot run on the task's processor.
 async fn other_architecture<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     launch: Option<&Launch>,
@@ -116,7 +116,7 @@ async fn next_architecture<C, O: Objects, Q, T>(
     }))
 }
 
-/// Why there is no result, in ECS's words, and the remedy.
+/// Why there is no result, in the terms of ECS, and the remedy.
 fn without_result(cause: Cause, words: &str, remedy: &str, size: Option<TaskSize>) -> String {
     match cause {
         Cause::Program => format!("the task ended without a result: {words}"),
@@ -135,12 +135,12 @@ const ABANDONED: &str = "run was abandoned before its task started";
 /// The beginning of the message of a run that Fargate Spot interrupted.
 const SPOT: &str = "Fargate Spot took the capacity back";
 
-/// Whether the task was told to stop before the run was done.
+/// Returns whether the task was stopped before the end of the run.
 pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
     matches!(&outcome.verdict, Verdict::Failed { reason, .. } if reason == reason::INTERRUPTED)
 }
 
-/// Marks a run as failed by the platform if AWS or a person stopped its task, or if S3 failed its runner.
+/// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner could not use S3.
 fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
@@ -158,8 +158,8 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     outcome
 }
 
-/// Keeps what a dead pulumi wrote into the backend's lock, so that the next run of the same stack can remove it. It is dead if the task is
-/// (`gone`), or if the runner says so.
+/// Records the content of the backend's lock that a dead Pulumi left, so that the next run of the same stack can remove it.
+/// Pulumi is dead if its task is (`gone`), or if the runner says so.
 async fn keep_lock<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &TaskFolder,
@@ -169,7 +169,7 @@ async fn keep_lock<C, O: Objects, Q, T>(
     let Some(document) = report::read(ports.objects, &task.lock()).await? else { return Ok(()) };
     let lock = match Lock::parse(&document) {
         Ok(lock) if document.len() <= MAX_LOCK => lock,
-        // The task wrote it: the record of its end does not depend on that.
+        // The task wrote it, and a bad lock must not prevent the record of the end.
         other => {
             let error = other.err().map_or_else(|| "too large".into(), |error| error.to_string());
             tracing::warn!(update = %run.update, error, "a lock that the run may have left is not known");

@@ -17,18 +17,18 @@ use serde_json::Value;
 
 use crate::{Error, Ports, owned, report};
 
-/// What stands for a secret value, as in PKO.
+/// The replacement of a secret value, as in PKO.
 const MASK: &str = "[secret]";
 
-/// A status has no more than this of outputs, in bytes. The API server notes the path of each value beside it, which is up to three times as
-/// long, and etcd takes an object of 1.5 MiB.
+/// The maximum size of the outputs in a status, in bytes. The API server records the path of each value beside it, which is up to
+/// three times as long, and etcd accepts objects up to 1.5 MiB.
 const MAX_SHOWN: usize = 256 << 10;
 
-/// What stands for an output that no Secret holds.
+/// The replacement of an output that no Secret holds.
 const TOO_LARGE: &str = "[not kept: outputs of more than 1 MiB; make this one smaller, or export it otherwise]";
 
-/// The outputs as a status has them: a secret one as a whole replaced, and the largest by a note of where it is, until the others fit.
-/// `left_out` are the names of those that `secret`, the outputs Secret, does not hold.
+/// The outputs for a status: secret ones are masked, and the largest are replaced by a note until the others fit. `left_out`
+/// names the outputs that `secret`, the outputs Secret, does not hold.
 pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String], secret: &str) -> BTreeMap<String, Value> {
     let keys = keys(outputs);
     let mask = |output: &OutputValue| if output.secret { MASK.into() } else { output.value.clone() };
@@ -54,18 +54,18 @@ pub(crate) fn shown(outputs: &BTreeMap<String, OutputValue>, left_out: &[String]
     if total <= MAX_SHOWN {
         return shown;
     }
-    // Their names alone are too many.
+    // The names alone are too long.
     let note = format!("[not shown: {} outputs, more than a status holds; see Secret {secret:?}]", shown.len());
     [(format!("{PREFIX}/outputs"), note.into())].into()
 }
 
-/// What a JSON text takes in an object. Kubernetes writes `<`, `>` and `&` in six bytes.
+/// The length of a JSON text in an object. Kubernetes writes `<`, `>` and `&` as six bytes each.
 fn written(json: &str) -> usize {
     json.bytes().map(|byte| if b"<>&".contains(&byte) { 6 } else { 1 }).sum()
 }
 
-/// Creates the outputs Secret of an Update from the very result that the outcome was made from. `result` is the task's result if it was just
-/// read. Its name, if there are outputs.
+/// Creates the outputs Secret of an Update from exactly the result that the outcome was made from. `result` is the task's result
+/// if it was just read. Returns the name of the Secret, if there are outputs.
 pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     update: &Update,
@@ -82,7 +82,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         None => report::read(ports.objects, &task.result()).await?,
     };
     let Some(document) = document else {
-        // It is deleted when the Secret is there, or could not be made: the status that was written then says which.
+        // The result is deleted once the Secret exists or cannot be created: the status then has its name or the reason.
         if update.is_complete() {
             return Ok(update.status.as_ref().and_then(|status| status.outputs.clone()));
         }
@@ -110,7 +110,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
         Err(KubernetesError::Permanent { message, .. }) => {
             format!("the outputs Secret could not be created: {message}; {}", owned::BIND)
         }
-        // It goes, and nobody is left to read them.
+        // The namespace is deleted, and with it all readers of the outputs.
         Err(KubernetesError::NamespaceTerminating { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
@@ -122,7 +122,7 @@ pub(crate) async fn store<C: Cluster, O: Objects, Q, T>(
 /// owner, can have the same name.
 async fn is_stored<C: Cluster>(cluster: &C, update: &Update, expected: Option<&Secret>) -> Result<bool, KubernetesError> {
     let found = match cluster.get::<Secret>(&update.namespace().unwrap_or_default(), &name(&update.name_any())).await {
-        // The recorder would have written one that can be read.
+        // The recorder's own Secret is always readable.
         Err(KubernetesError::Unreadable { .. }) => None,
         found => found?,
     };
@@ -136,8 +136,8 @@ pub(crate) fn name(update: &str) -> String {
     format!("{update}{}", names::OUTPUTS_SUFFIX)
 }
 
-/// The key of each output in the Secret: its name, with `_` for what a key cannot have. Where that makes names the same, each gets a hash of
-/// its own, but for one that is a key as it is.
+/// The key of each output in the Secret: its name, with `_` for characters that a key cannot have. Names that become equal get a
+/// hash each, except for a name that is a valid key.
 fn keys(outputs: &BTreeMap<String, OutputValue>) -> BTreeMap<&str, String> {
     let key = |output: &str| output.replace(|c: char| !(c.is_ascii_alphanumeric() || "-._".contains(c)), "_");
     let mut same = BTreeMap::<_, usize>::new();
@@ -226,7 +226,7 @@ mod tests {
             (many(&"x".repeat(257 << 10), true, 1), true),
             (many(&"<".repeat(50 << 10), false, 1), false),
             (many("", false, 20_000), true),
-            // `[secret]` is longer than what it hides.
+            // `[secret]` is longer than the value that it masks.
             (many("", true, 20_000), false),
         ] {
             let shown = shown(&outputs, &[], "s");

@@ -1,13 +1,14 @@
-//! What a run leaves beside its Update and what goes with the Update: the outputs Secret and the ConfigMap with the log.
+//! The objects that a run leaves beside its Update and that are deleted with the Update: the outputs Secret and the ConfigMap
+//! with the log.
 
 use driftless_api::{Update, names};
 use kube::{Resource as _, ResourceExt, core::ObjectMeta};
 
-/// The remedy where such an object may not be written.
+/// The remedy if the API server refuses to write such an object.
 pub(crate) const BIND: &str =
     "bind the ClusterRole driftless:run-outputs in this namespace (infra/kubernetes/runs) and run again";
 
-/// The metadata of an object of that name.
+/// The metadata for an object with this name.
 pub(crate) fn metadata(update: &Update, name: String) -> ObjectMeta {
     ObjectMeta {
         name: Some(name),
@@ -18,12 +19,12 @@ pub(crate) fn metadata(update: &Update, name: String) -> ObjectMeta {
     }
 }
 
-/// Whether an object that was found under the name is this Update's.
+/// Returns whether an existing object of that name belongs to this Update.
 pub(crate) fn is_of(object: &impl ResourceExt, update: &Update) -> bool {
     object.owner_references().iter().any(|owner| Some(&owner.uid) == update.metadata.uid.as_ref())
 }
 
-/// The message where it is not.
+/// The message if it does not.
 pub(crate) fn is_another(kind: &str, name: &str) -> String {
     format!("the {kind} {name} is there and is not this Update's; delete it and run again")
 }

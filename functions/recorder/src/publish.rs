@@ -1,4 +1,4 @@
-//! Makes a recorded outcome known and releases what the run held.
+//! Publishes a recorded outcome and releases what the run held.
 
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
@@ -9,10 +9,10 @@ use kube::ResourceExt as _;
 
 use crate::{Due, Error, Ports, Settings, facts::Run, give_back::give_back, log, outputs, status, tell};
 
-/// The result, the end of the task and its progress are messages of their own, and each may write the Update at the same time.
+/// The result, the end of the task and its progress are separate messages, and each may write the Update at the same time.
 const STATUS_TRIES: u32 = 3;
 
-/// Publishes the recorded outcome of a run, after its task was told to stop.
+/// Publishes the recorded outcome of a run after it has stopped the task.
 pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -22,7 +22,7 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     now: Timestamp,
 ) -> Result<(), Error> {
     let Run { update, owner, task, result, outcome: Some(outcome), .. } = run else { return Ok(()) };
-    // A task can report a result and go on. Its claim and slot are released only after ECS accepted the stop.
+    // A task can report a result and run on. Its claim and slot are released only after ECS accepted the stop.
     if let Some(arn) = owner.and_then(|owner| owner.task) {
         ports.tasks.stop(&arn, "run is recorded").await?;
     }
@@ -30,14 +30,14 @@ pub(crate) async fn end<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
     if let Some(update) = published {
         hand_over(ports, settings, hint, due, update).await?;
     }
-    // Last: until then, a message about the task finds its run. After a crash, that message is all that comes again.
+    // Last: until then, a message about the task finds its run. After a crash, only that message is delivered again.
     if let Some(task) = &task {
         ports.objects.delete(&task.run()).await?;
     }
     Ok(())
 }
 
-/// Makes an outcome known and gives back what the run held. Every step may be done again. Returns the Update, complete, if it is there.
+/// Publishes an outcome and releases what the run held. Every step is idempotent. Returns the completed Update, if it exists.
 pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -57,7 +57,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         tidy(ports, task).await?;
     }
     let Some(mut update) = update else { return Ok(None) };
-    // After the claim is free: no other run waits for a log.
+    // After the release of the claim, because no other run waits for a log.
     let log = match task {
         Some(task) => log::finish(ports, settings, &update, task, now).await?,
         None => None,
@@ -67,8 +67,8 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
         Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
     };
-    // Last: until an Update is complete the sweep has it looked at, and its finalizer keeps it there. A status that is complete may be
-    // anybody's word: what it says of the run is put right.
+    // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
+    // status, which is corrected here.
     let mut tries = STATUS_TRIES;
     loop {
         let told = update.is_complete();
@@ -98,7 +98,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     Ok(Some(update))
 }
 
-/// Has the Stack of a complete Update reconciled, or releases an Update without a Stack.
+/// Hints the Stack of a complete Update, or releases an Update without a Stack.
 async fn hand_over<C: Cluster, O, Q: Queues, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -112,15 +112,15 @@ async fn hand_over<C: Cluster, O, Q: Queues, T>(
         let object = if due == Due::Repair { hint.update.clone() } else { stack };
         ports.queues.hint(&Hint::new(object), 0).await?;
     } else if finalizer::is_on(&update) {
-        // No Stack has to learn of it.
+        // It has no Stack that must record it first.
         finalizer::remove(&mut update);
         ports.cluster.patch_metadata(&update).await?;
     }
     Ok(())
 }
 
-/// Deletes what the task was given and what it left. The log stays in the folder until that expires: a copy of it may still be
-/// under way. `in/run` stays until all is told.
+/// Deletes what the task received and what it reported. The log stays in the folder until that expires, because a copy of it may
+/// still be in progress. `in/run` stays until everything is published.
 async fn tidy<C, O: Objects, Q, T>(ports: &Ports<'_, C, O, Q, T>, task: &TaskFolder) -> Result<(), Error> {
     let archives = Layer::ALL.iter().flat_map(|layer| [task.restored(*layer), task.installed(*layer)]).collect::<Vec<_>>();
     let keys: [&str; 7] =

@@ -1,4 +1,4 @@
-//! Reads what a task reported. The program that ran in the task may have written it, so it is bounded.
+//! Reads a task's report. The tenant's program may have written it, so it is bounded.
 
 use driftless_aws::Objects;
 use driftless_contract::{Document as _, Key, Outcome, Owner, Phase, RunResult, VERSION, Verdict, keys::TaskFolder, parsed};
@@ -7,9 +7,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Ports, bound, facts::Run, outputs};
 
-/// The maximum size of a document of a task that is read, in bytes. What is kept of it is less.
+/// The maximum size of a task's document, in bytes. Less of it is kept.
 const MAX_REPORT: u64 = 4 << 20;
-/// What the runner reported, without the outputs' secret values, and the report itself.
+/// The runner's report without the secret values of outputs, and the report as written.
 pub(crate) async fn reported<C, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     task: &TaskFolder,
@@ -18,7 +18,7 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
     now: Timestamp,
 ) -> Result<Option<(Outcome, Vec<u8>)>, Error> {
     let Some(document) = read(ports.objects, &task.result()).await? else { return Ok(None) };
-    // The task wrote it, and what ran in the task may have: it is an answer even if it is no result.
+    // The tenant's program may have written it: even an invalid document counts as a report.
     let result = if parsed(&document) > bound::MAX_PARSED {
         Err("the task's result has too many values; let the program have smaller outputs".into())
     } else {
@@ -61,8 +61,8 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
     Ok(Some((outcome, document)))
 }
 
-/// Reads up to [`MAX_REPORT`] bytes of what a task wrote. An object that S3 has and does not return counts as empty: the end of a run
-/// does not depend on how its task stored a report.
+/// Reads up to [`MAX_REPORT`] bytes of a task's document. An object that S3 lists and does not return counts as empty, because
+/// the end of a run must not depend on how its task stored a report.
 pub(crate) async fn read<O: Objects, D>(objects: &O, key: &Key<D>) -> Result<Option<Vec<u8>>, Error> {
     match objects.get_range(key, 0, MAX_REPORT).await {
         Err(driftless_aws::Error::Permanent { call, message }) => {

@@ -1,4 +1,4 @@
-//! What the status of an Update says of its run: how far it is, and how it ended.
+//! The status of an Update: the progress of its run, and its end.
 
 use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus};
 use driftless_aws::Objects;
@@ -9,14 +9,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::{Error, Ports, Settings, log, report};
 
-/// What ran in the task may have written its progress: a step is not longer than this, in bytes.
+/// The maximum length of a step, in bytes, because the tenant's program may have written the progress.
 const MAX_STEP: usize = 1024;
 
-/// What pulumi did to resources and how that is written in short. What it left as it was is not told.
+/// Pulumi's operations with their short form in a summary. Unchanged resources are left out.
 const SIGNS: [(&str, char); 5] = [("create", '+'), ("update", '~'), ("replace", '±'), ("delete", '-'), ("import", '=')];
 
-/// Shows how far a run is that goes on, and what it has logged. It is a view: one that cannot be read, or is overtaken, is left to the
-/// next look.
+/// Shows the progress and the log of a live run. A status is a view: if it cannot be read or written, it is left to the next
+/// reconciliation.
 pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,
@@ -47,7 +47,7 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     if update.is_complete() {
         return Ok(());
     }
-    // The end of the run tells why there is none.
+    // The end of the run reports why there is none.
     let log = if progress.log_chunks == Some(0) { Ok(None) } else { log::copy(ports, settings, &update, task, log::SOME).await };
     let log = log.inspect_err(|error| tracing::info!(task = &**task, %error, "the log of a run is not copied")).ok().flatten();
     if !update.set_progress(shown, log) {
@@ -59,8 +59,8 @@ pub(crate) async fn show_progress<C: Cluster, O: Objects, Q, T>(
     }
 }
 
-/// Fills in what the Update's status says of an outcome. The same outcome makes the same of it. `message` is that of the Update's spec,
-/// which Pulumi repeats of what has changed something.
+/// Writes an outcome into the Update's status; the result depends on nothing else. `message` is the one in the Update's spec,
+/// which Pulumi repeats for an operation that changed something.
 pub(crate) fn fill(
     status: &mut UpdateStatus,
     outcome: &Outcome,
@@ -90,12 +90,13 @@ pub(crate) fn fill(
     ours.summary = summary(outcome);
 }
 
-/// Kubernetes keeps times in whole seconds: what is written has to be what is read back, or every look would write it again.
+/// Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and every reconciliation would
+/// write it again.
 fn whole(at: Timestamp) -> Time {
     Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }
 
-/// As Go writes durations, in whole seconds.
+/// A duration in Go's format, in whole seconds.
 fn words(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -105,7 +106,7 @@ fn words(duration: SignedDuration) -> String {
     }
 }
 
-/// What a run changed, or found changed outside. Of one that failed without a word of it nothing is known.
+/// The changes that a run made or found. `None` for a failed run that reported none.
 fn summary(outcome: &Outcome) -> Option<String> {
     let count = |operation| outcome.changes.get(operation).filter(|count| **count > 0);
     let changed: Vec<_> = SIGNS.iter().filter_map(|(operation, sign)| Some(format!("{sign}{}", count(*operation)?))).collect();

@@ -1,4 +1,4 @@
-//! Events about a run, on the Update and on the Stack that it is of.
+//! Events about a run, on the Update and on its Stack.
 
 use driftless_api::{Stack, StackReference, StackSpec, Update};
 use driftless_contract::Outcome;
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use crate::{Ports, Settings};
 
-/// Names the resources that failed, and the operations that an interrupted run had begun.
+/// Names the resources that failed, and the operations that an interrupted run left pending.
 pub(crate) async fn tell<C: Cluster, O, Q, T>(
     ports: &Ports<'_, C, O, Q, T>,
     settings: &Settings,

@@ -1,17 +1,18 @@
-//! What pulumi is asked to do, as arguments. No secret is ever one: other processes see them.
+//! The arguments of Pulumi's calls. A secret is never an argument, because other processes can see those.
 
 use std::path::Path;
 
 use driftless_contract::{Config, ConfigValue, Lock, Operation, RunSpec};
 use serde_json::{Value, json};
 
-/// Longer values are given on standard input: Linux takes 128 KiB for one argument, and JSON in JSON may be three times as long.
+/// A longer value goes to standard input: Linux accepts 128 KiB for one argument, and JSON in JSON may be three times as long.
 pub(crate) const MAX_ARGUMENT_BYTES: usize = 32 << 10;
 
-/// A call has no more of shorter values: together they may be one argument, and Linux bounds all of a call's, too.
+/// The maximum length of the shorter values of one call: together they may be one argument, and Linux limits all arguments of a
+/// call too.
 const MAX_CALL_BYTES: usize = 100 << 10;
 
-/// A call of pulumi: its arguments, and what it reads.
+/// A call of Pulumi: its arguments and its standard input.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub arguments: Vec<String>,
@@ -31,7 +32,7 @@ impl Call {
 /// The flag of a destroy that removes the stack at its end.
 pub(crate) const REMOVE: &str = "--remove";
 
-/// Why the stack of a destroy may be missing, although its name and its backend are right.
+/// Why a destroy may find no stack although the name and the backend are right.
 pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
     let dead = || spec.stale_lock.iter().flat_map(Lock::all);
     if spec.create {
@@ -41,7 +42,7 @@ pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
     }
 }
 
-/// Selects the stack, and creates it if that is asked for. Neither a check for drift nor a destroy creates one.
+/// Selects the stack, and creates it if requested. Neither a drift check nor a destroy creates one.
 pub(crate) fn select(spec: &RunSpec) -> Call {
     let mut arguments = vec!["stack".to_owned(), "select".into()];
     if spec.create && !spec.preview_only && spec.operation != Operation::Destroy {
@@ -51,8 +52,8 @@ pub(crate) fn select(spec: &RunSpec) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Writes the stack's configuration: plain values in as few calls as pulumi allows, a secret in a call of its own, on its standard
-/// input. A path goes over what is set before it.
+/// Sets the stack's configuration: plain values in as few calls as possible, each secret in its own call, through standard input.
+/// A path overwrites what was set before it.
 pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
     let stack = Some(stack);
     let on_input = |config: &Config| config.secret || text(config).len() > MAX_ARGUMENT_BYTES;
@@ -73,7 +74,7 @@ pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
         let value = json!({ "value": text(config), "objectValue": structured(config)? });
         Some(format!("{}:{value}", Value::from(config.key.as_str())))
     };
-    // Of several `--json` pulumi takes the last.
+    // Of several `--json` arguments Pulumi uses the last.
     for entries in parts(together.iter().filter_map(|config| entry(config)).collect()) {
         set_all(&[], vec![format!("--json={{{}}}", entries.join(","))]);
     }
@@ -86,14 +87,14 @@ pub(crate) fn config(config: &[&Config], stack: &str) -> Vec<Call> {
         let arguments = ["config", "set", kind].into_iter().chain(path);
         let mut call = Call::new(arguments, stack);
         call.arguments.extend(["--".into(), config.key.clone()]);
-        // pulumi removes one newline from the end of its input. Only versions since June 2026 have `--raw`, which keeps it.
+        // Pulumi removes one newline from the end of its input. Only versions since June 2026 have `--raw`, which keeps it.
         call.input = text(config) + "\n";
         calls.push(call);
     }
     calls
 }
 
-/// Values in their order, as many in a part as one call may have.
+/// The values in order, in parts that each fit into one call.
 fn parts(values: Vec<String>) -> Vec<Vec<String>> {
     let mut parts: Vec<Vec<String>> = Vec::new();
     let mut bytes = 0;
@@ -110,12 +111,12 @@ fn parts(values: Vec<String>) -> Vec<Vec<String>> {
     parts
 }
 
-/// The key of a value that pulumi cannot take.
+/// The key of a value that Pulumi does not accept.
 pub(crate) fn unusable(spec: &RunSpec) -> Option<&str> {
     spec.config.iter().find(|config| config.path && structured(config).is_some()).map(|config| config.key.as_str())
 }
 
-/// A value that is no string: pulumi has other ways for it.
+/// A value that is not a string, which Pulumi sets in other ways.
 pub(crate) fn structured(config: &Config) -> Option<&Value> {
     match &config.value {
         ConfigValue::Json(Value::String(_)) | ConfigValue::String(_) | ConfigValue::Token(_) => None,
@@ -140,7 +141,7 @@ pub(crate) fn environments(spec: &RunSpec) -> Option<Call> {
     })
 }
 
-/// The operation. What an operation has no flag for is left out, as PKO does.
+/// The operation. A setting for which the operation has no flag is left out, as in PKO.
 pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     use Operation::{Destroy, Preview, Refresh, Up};
     let of = |operations: &[Operation]| operations.contains(&spec.operation);
@@ -151,13 +152,13 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
             arguments.push(flag.to_owned());
         }
     };
-    // Without --diff: that shows values that a provider read, and nobody has marked those as secret.
+    // Without --diff, which shows values that a provider read and that are not marked as secret.
     flag(spec.preview_only, &[Refresh], "--preview-only");
     flag(!spec.preview_only, &[Up, Refresh, Destroy], "--yes");
     flag(!spec.preview_only, &[Up, Refresh, Destroy], "--skip-preview");
     flag(true, &[Up, Preview], "--diff");
     flag(spec.expect_no_changes, &[Up, Preview, Refresh], "--expect-no-changes");
-    // Nothing is left to refresh where the refresh found no changes.
+    // The refresh before found no changes, so there is nothing to refresh.
     flag(spec.refresh && !refreshes_before(spec), &[Up, Preview, Destroy], "--refresh");
     flag(spec.target_dependents, &[Up, Preview, Destroy], "--target-dependents");
     flag(spec.continue_on_error, &[Up, Destroy], "--continue-on-error");
@@ -172,12 +173,12 @@ pub(crate) fn operation(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Is the operation to be preceded by [`refresh_before`]?
+/// Returns whether [`refresh_before`] precedes the operation.
 pub(crate) fn refreshes_before(spec: &RunSpec) -> bool {
     spec.expect_no_refresh_changes && matches!(spec.operation, Operation::Up | Operation::Preview)
 }
 
-/// The refresh that must find no changes. It writes nothing, or else the next run would take what it found for expected.
+/// The refresh that must find no changes. It writes nothing, because the next run would then count its findings as expected.
 pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
     let mut arguments =
         ["refresh", "--suppress-progress", "--preview-only", "--diff", "--expect-no-changes"].map(str::to_owned).to_vec();
@@ -187,12 +188,12 @@ pub(crate) fn refresh_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Is the operation to be preceded by [`destroy_before`]? `destroy` has no `--expect-no-changes`.
+/// Returns whether [`destroy_before`] precedes the operation. `destroy` has no `--expect-no-changes`.
 pub(crate) fn looks_before(spec: &RunSpec) -> bool {
     spec.expect_no_changes && spec.operation == Operation::Destroy
 }
 
-/// What a destroy would do.
+/// The preview of a destroy.
 pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
     let mut arguments = ["destroy", "--suppress-progress", "--preview-only"].map(str::to_owned).to_vec();
     arguments.push(format!("--event-log={}", event_log.display()));
@@ -201,7 +202,7 @@ pub(crate) fn destroy_before(spec: &RunSpec, event_log: &Path) -> Call {
     Call::new(arguments, Some(&spec.stack))
 }
 
-/// Pulumi's log on its standard error: what every call starts with.
+/// The flags for Pulumi's log on standard error, with which every call starts.
 pub(crate) fn log(spec: &RunSpec) -> Vec<String> {
     let level = spec.log_level.filter(|level| *level > 0);
     level.map_or_else(Vec::new, |level| vec![format!("-v={level}"), "--logtostderr".into()])
@@ -358,7 +359,7 @@ mod tests {
         );
     }
 
-    /// The newline is the one that every version of pulumi removes; a flag against that is unknown to older ones.
+    /// Every version of Pulumi removes the newline; older ones do not know the flag that keeps it.
     #[test]
     fn value_on_standard_input_has_one_newline_more() {
         let mut spec = spec(Operation::Up);
@@ -393,7 +394,7 @@ mod tests {
     #[test]
     fn no_argument_and_no_call_is_longer_than_linux_takes() {
         let entry = |key: String, value: ConfigValue, path: bool| Config { key, path, value, secret: false };
-        // JSON that is twice as long in JSON, and much of each.
+        // JSON that doubles in length within JSON, and much of each.
         let structured = json!({ "n": "\"".repeat(MAX_ARGUMENT_BYTES / 2 - 8) });
         let mut spec = spec(Operation::Up);
         for n in 0..9 {

@@ -7,15 +7,15 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-/// Credentials are fetched again when they have less than this left: ECS has new ones by then.
+/// Credentials with less than this left are fetched again: ECS has new ones by then.
 const REFRESH_BEFORE: SignedDuration = SignedDuration::from_mins(5);
 
-/// Where a task gets its credentials. Has no `Debug`.
+/// The endpoint of a task's credentials. Has no `Debug`.
 #[derive(Clone)]
 pub struct CredentialsEndpoint {
     /// The whole URL.
     pub url: String,
-    /// What is sent as `Authorization`, where the endpoint wants that.
+    /// The value of the `Authorization` header, if the endpoint requires one.
     pub authorization: Option<String>,
 }
 
@@ -28,7 +28,7 @@ struct Answer {
     expiration: Timestamp,
 }
 
-/// Fetches credentials and keeps them until they are about to expire.
+/// Fetches credentials and caches them until shortly before they expire.
 pub(crate) struct Provider {
     client: reqwest::Client,
     endpoint: CredentialsEndpoint,

@@ -1,23 +1,25 @@
-//! The file that `PULUMI_ENV` names: variables that an init container writes for pulumi, as PKO's agent (godotenv) reads them.
+//! The file that `PULUMI_ENV` names: variables for Pulumi from an init container, parsed as PKO's agent (godotenv) does.
 
 use std::collections::BTreeMap;
 
-/// The longest value, in bytes: Linux starts no process with a longer variable. Each line may double the one before it.
+/// The maximum length of a value, in bytes: Linux starts no process with a longer variable. Each line may double the one before
+/// it.
 const MAX_VALUE: usize = 128 << 10;
 
-/// The file is none; the number of the line where that shows. It says no more: what stands there is secret.
+/// The file is invalid. The error has only a line number, because the content is secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLine {
-    /// Not a variable.
+    /// The line is not a variable.
     #[error("line {0} is not NAME=value")]
     Shape(usize),
-    /// A value that no process can get.
+    /// The value is too long for a process.
     #[error("the value of line {0} has more than 128 KiB")]
     TooLong(usize),
 }
 
-/// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes `\n` is a line's end; there and
-/// without quotes `$NAME` and `${NAME}` stand for the value of an earlier line, else for what `known` says, else for nothing.
+/// Reads `NAME=value` lines, also with `export` before them, a comment or quotes. In double quotes `\n` is a line break; there
+/// and without quotes `$NAME` and `${NAME}` stand for the value of an earlier line, else for that of `known`, else for an empty
+/// text.
 pub fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTreeMap<String, String>, InvalidLine> {
     let text = text.replace("\r\n", "\n");
     let mut found = BTreeMap::new();
@@ -43,7 +45,7 @@ pub fn parse(text: &str, known: impl Fn(&str) -> Option<String>) -> Result<BTree
     Ok(found)
 }
 
-/// The value at the start of the text, unless it is too long, and what follows it; `None` if its quote does not end.
+/// The value at the start of the text, unless it is too long, and the rest; `None` if its quote does not end.
 fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(Option<String>, &str)> {
     let Some(quote) = text.chars().next().filter(|first| "'\"".contains(*first)) else {
         let (line, rest) = text.split_once('\n').unwrap_or((text, ""));
@@ -55,7 +57,7 @@ fn value(text: &str, lookup: impl Fn(&str) -> String) -> Option<(Option<String>,
     Some((if quote == '"' { expand(&unescape(inner), lookup) } else { Some(inner.to_owned()) }, rest))
 }
 
-/// Takes the backslashes away, but for `\$`, which is [`expand`]'s.
+/// Removes backslashes, except in `\$`, which [`expand`] handles.
 fn unescape(text: &str) -> String {
     let mut plain = String::new();
     let mut chars = text.chars();

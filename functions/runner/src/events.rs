@@ -1,4 +1,4 @@
-//! pulumi's engine events: one JSON object per line of a file that pulumi writes while it runs.
+//! Pulumi's engine events: a file with one JSON object per line, which Pulumi writes while it runs.
 
 use std::{
     collections::BTreeMap,
@@ -13,50 +13,50 @@ use serde_json::{Map, Value};
 
 use crate::mask::Mask;
 
-/// An event that is longer is not looked at: it is a resource with a huge state, and only its kind would be counted.
+/// A longer event is skipped: it belongs to a resource with a huge state, and only its kind would be counted.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// As much of pulumi's error messages as is kept, in bytes.
+/// The maximum length of Pulumi's error messages that is kept, in bytes.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 10;
 
 /// The type of the resource whose outputs are the stack's.
 const STACK: &str = "pulumi:pulumi:Stack";
 
-/// As many changed resources are named.
+/// The maximum number of changed resources that are named.
 const MAX_CHANGED: usize = 100;
 
-/// As many failed resources are told, and as much of what went wrong with each, in bytes.
+/// The maximum number of failed resources, and the maximum length of the message of each, in bytes.
 const MAX_FAILURES: usize = 10;
 const MAX_FAILURE_BYTES: usize = 500;
 
-/// What the events have told so far.
+/// The facts from the events so far.
 #[derive(Default)]
 pub struct Events {
-    /// Events of whatever kind: signs of life. The engine sends none without a cause.
+    /// Events of any kind, as signs of life. Each event of the engine has a cause.
     pub seen: u64,
-    /// Resource steps begun.
+    /// Resource steps that started.
     pub started: u32,
-    /// Resource steps ended, also those that failed.
+    /// Resource steps that ended, including the failed ones.
     pub done: u32,
     /// Resource steps that failed.
     pub failed: u32,
-    /// Resources that failed, each in its provider's first words; the first ten.
+    /// Resources that failed, each with the start of its provider's message; the first ten.
     pub failures: Vec<ResourceFailure>,
-    /// Resource changes by operation, once the operation is over.
+    /// Resource changes by operation, after the end of the operation.
     pub changes: BTreeMap<String, u64>,
-    /// What an interrupted run had begun and whose end is not known; pulumi tells where it does not refresh.
+    /// The pending operations of an interrupted run; Pulumi reports them if it does not refresh.
     pub pending: Vec<String>,
     /// Resources that changed, or would, as `update URN`; the first 100.
     pub changed: Vec<String>,
-    /// The stack's outputs, as the end of its last step has them: secrets as `[secret]`, assets without their text.
+    /// The stack's outputs, from the end of its last step: secrets as `[secret]`, assets without their text.
     pub outputs: Option<Map<String, Value>>,
-    /// Of a refresh: resources that are not as they were left, and by URN the first of them.
+    /// For a refresh: the resources that drifted, and the first of them by URN.
     drifted: u32,
     drift: BTreeMap<String, DriftedResource>,
-    /// Steps begun and not ended that change something outside, in order.
+    /// Steps in progress that change something outside, in order.
     under_way: Vec<Step>,
     errors: Vec<String>,
-    /// What the program wrote to its standard error: the only words there are where its language host has none of its own.
+    /// The program's standard error: the only message if its language host has none of its own.
     complaints: Vec<String>,
     reader: Option<BufReader<File>>,
     line: Vec<u8>,
@@ -90,17 +90,17 @@ struct Step {
     r#type: String,
     old: Option<State>,
     new: Option<State>,
-    /// By path; none if the provider does not say.
+    /// By path; absent if the provider reports none.
     detailed_diff: Option<Map<String, Value>>,
-    /// Properties at the top: all that a provider without paths tells.
+    /// Top-level properties: all that a provider without paths reports.
     diffs: Option<Vec<String>>,
-    /// It is of the program, not of a refresh.
+    /// The step comes from the program, not from a refresh.
     logical: bool,
 }
 
 #[derive(Deserialize)]
 struct State {
-    /// A provider has it; else it only groups others, and its step may have no end.
+    /// The resource belongs to a provider; a component only groups others, and its step may have no end.
     #[serde(default)]
     custom: bool,
 }
@@ -110,8 +110,8 @@ impl Step {
         [&self.old, &self.new].into_iter().flatten().any(|state| state.custom)
     }
 
-    /// Of the end of a refresh: is the resource not as it was left? Where the program runs too, pulumi calls every group and every
-    /// provider updated, without a refresh of any.
+    /// At the end of a refresh step: whether the resource drifted. Where the program runs too, Pulumi reports every component and
+    /// every provider as updated, without a refresh of any.
     fn is_drift(&self) -> bool {
         matches!(self.op.as_str(), "update" | "delete")
             && !self.logical
@@ -119,7 +119,7 @@ impl Step {
             && !self.r#type.starts_with("pulumi:providers:")
     }
 
-    /// What changed, with secrets masked.
+    /// The drift of the resource, with secrets masked.
     fn drift(&self, mask: &Mask) -> DriftedResource {
         let paths: Vec<&String> = self.detailed_diff.iter().flatten().map(|(path, _)| path).collect();
         let mut properties = if paths.is_empty() { self.diffs.iter().flatten().collect() } else { paths };
@@ -155,7 +155,7 @@ struct Summary {
     resource_changes: BTreeMap<String, u64>,
 }
 
-/// The outputs in an event of the stack's step. Those of other resources are not kept, as they may be large.
+/// The outputs in an event of the stack's step. Outputs of other resources are not kept, because they may be large.
 fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
     let mut event: Value = serde_json::from_slice(line).ok()?;
     match event.pointer_mut("/resOutputsEvent/metadata/new/outputs")?.take() {
@@ -165,7 +165,7 @@ fn stack_outputs(line: &[u8]) -> Option<Map<String, Value>> {
 }
 
 impl Events {
-    /// Takes in what was added to the file since the last time. A file that is not there yet has nothing.
+    /// Reads what was appended to the file since the last call. A missing file counts as empty.
     pub(crate) fn read(&mut self, path: &Path, mask: &Mask) -> io::Result<()> {
         if self.reader.is_none() {
             match File::open(path) {
@@ -193,7 +193,7 @@ impl Events {
         Ok(())
     }
 
-    /// One line. What is no event that we know is passed over: new kinds come with new versions of pulumi.
+    /// Reads one line. An unknown event is skipped, because new versions of Pulumi add kinds.
     pub fn take(&mut self, line: &[u8], mask: &Mask) {
         let Ok(event) = serde_json::from_slice::<Event>(line) else { return };
         self.seen += 1;
@@ -202,7 +202,7 @@ impl Events {
         self.failed += u32::from(event.failed.is_some());
         self.under_way.extend(event.started.map(|of| of.metadata).filter(|step| step.op != "same" && step.is_custom()));
         for OfStep { metadata: ended } in event.done.iter().chain(&event.failed) {
-            // By the resource alone: a refresh ends as what it found.
+            // Matched by the resource alone, because a refresh may end with another operation than it started with.
             if let Some(at) = self.under_way.iter().rposition(|step| step.urn == ended.urn) {
                 self.under_way.remove(at);
             }
@@ -252,7 +252,7 @@ impl Events {
         }
     }
 
-    /// What a refresh found. All of it is counted, also what was too long to be looked at.
+    /// The result of a refresh. Every drifted resource is counted, even if it is not named.
     #[must_use]
     pub fn drift(&self) -> Drift {
         let counted: u64 = ["update", "delete"].iter().filter_map(|change| self.changes.get(*change)).sum();
@@ -260,13 +260,14 @@ impl Events {
         Drift { count, resources: self.drift.values().cloned().collect() }.bounded()
     }
 
-    /// The step that began last and has not ended.
+    /// The last started step that has not ended.
     #[must_use]
     pub fn current(&self) -> Option<String> {
         self.under_way.last().map(Step::name)
     }
 
-    /// What went wrong, in pulumi's words with secrets masked; what names a resource comes first. Empty if no event tells.
+    /// The failure in Pulumi's own text, with secrets masked; messages that name a resource come first. Empty if no event has
+    /// one.
     #[must_use]
     pub fn errors(&self) -> String {
         if self.errors.is_empty() {
@@ -279,7 +280,7 @@ impl Events {
     }
 }
 
-/// The operations in pulumi's warning of them, a line each: `  * URN, interrupted while creating`.
+/// The operations in Pulumi's warning about them, one per line: `  * URN, interrupted while creating`.
 fn pending(warning: &str) -> impl Iterator<Item = String> {
     let lines = if warning.contains(" pending operations from previous deployment") { warning } else { "" }.lines();
     lines.filter_map(|line| line.trim_start().strip_prefix("* ")?.rsplit_once(", interrupted while ")).map(pending_operation)
@@ -311,12 +312,12 @@ pub(crate) fn pending_in_state(state: &[u8]) -> serde_json::Result<Vec<String>> 
     Ok(deployment.pending_operations.iter().map(name).collect())
 }
 
-/// An operation as it is told: `creating URN`.
+/// A pending operation as text: `creating URN`.
 fn pending_operation((urn, operation): (&str, &str)) -> String {
     format!("{operation} {urn}")
 }
 
-/// The text, or as much of its beginning as `limit` bytes hold and a sign that there was more.
+/// The text, or its first `limit` bytes with a mark that it was cut.
 pub(crate) fn cut(text: &str, limit: usize) -> String {
     if text.len() <= limit { text.to_owned() } else { format!("{}…", &text[..text.floor_char_boundary(limit - 3)]) }
 }
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(events(&[&last, &end(STACK, "null")]).outputs, None);
     }
 
-    /// The end of a refresh's step as pulumi 3.259.0 writes it, and the rest of its metadata.
+    /// The end of a refresh step as Pulumi 3.259.0 writes it, and the rest of its metadata.
     fn refreshed(op: &str, kind: &str, name: &str, rest: &str) -> String {
         let urn = format!("urn:pulumi:dev::p::{kind}::{name}");
         let custom = if kind == STACK { "" } else { r#""custom":true,"# };
@@ -388,7 +389,7 @@ mod tests {
         format!(r#"{{"summaryEvent":{{"resourceChanges":{{{changes}}},"PolicyPacks":{{}},"isPreview":true}}}}"#)
     }
 
-    /// What was found in these lines: how many, and each as `update NAME PATHS`.
+    /// The drift in these lines: the count, and each resource as `update NAME PATHS`.
     fn drift(lines: &[String]) -> (u32, Vec<String>) {
         let Drift { count, resources } = events(&lines.iter().map(String::as_str).collect::<Vec<_>>()).drift();
         let named = resources.into_iter().map(|DriftedResource { urn, change, properties }| {

@@ -1,4 +1,4 @@
-//! Why a run failed, in words and as a reason.
+//! Why a run failed, as a message and a reason.
 
 use std::fmt::Display;
 
@@ -6,7 +6,7 @@ use driftless_contract::{Lock, MORE_DISK, MORE_MEMORY, reason};
 
 use crate::{events::Events, lock};
 
-/// Why a run failed: the condition's reason, and pulumi's own words with secrets masked.
+/// Why a run failed: the condition's reason, and Pulumi's own message with secrets masked.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub reason: &'static str,
@@ -18,7 +18,7 @@ impl Failure {
         Self { reason: reason::UNKNOWN, message: message.to_string() }
     }
 
-    /// The bucket failed the runner before Pulumi began: the run does not count as a failure.
+    /// The runner could not use the bucket before Pulumi started: the run does not count as a failure.
     pub(crate) fn platform(message: impl Display) -> Self {
         Self { reason: reason::PLATFORM_FAILURE, message: message.to_string() }
     }
@@ -28,8 +28,8 @@ impl Failure {
         Self { reason: reason::OTHER_ARCHITECTURE, message: message.to_string() }
     }
 
-    /// pulumi said these words and failed. The reasons are PKO's, and so is how they are known: pulumi has no other sign.
-    /// `dead` is what is known of the lock of a dead run.
+    /// Pulumi failed with this message. The reasons are PKO's, and so is their detection by text: Pulumi has no other sign.
+    /// `dead` has the known locks of dead runs.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
             return Self { reason: reason::UPDATE_CONFLICT, message: lock::conflict(words, dead) };
@@ -51,19 +51,20 @@ impl Failure {
         Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
     }
 
-    /// A signal ended pulumi that the runner did not send: the kernel sends one when the task runs out of memory.
+    /// A signal that the runner did not send ended Pulumi: the kernel sends one when the task runs out of memory.
     pub(crate) fn of_killed(self) -> Self {
         let why = "pulumi was killed, probably because the task ran out of memory";
         Self { message: format!("{why}; {MORE_MEMORY}; its last words:\n{}", self.message), ..self }
     }
 
-    /// The kernel killed a process of the run, such as a provider, and pulumi failed.
+    /// The kernel killed a process of the run, such as a provider, and Pulumi failed.
     pub(crate) fn of_memory(self) -> Self {
         let why = "the task ran out of memory and a process was killed";
         Self { message: format!("{why}; {MORE_MEMORY}; pulumi's last words:\n{}", self.message), ..self }
     }
 
-    /// Names the field for a larger disk if the message says that a disk is full: the task's, or that of a machine that the program manages.
+    /// Names the field for a larger disk if the message says that a disk is full: the task's, or that of a machine that the
+    /// program manages.
     pub(crate) fn of_disk(self) -> Self {
         if !self.message.to_lowercase().contains("no space left on device") {
             return self;
@@ -71,12 +72,12 @@ impl Failure {
         Self { message: format!("a disk is full; if it is the task's, {MORE_DISK}; {}", self.message), ..self }
     }
 
-    /// Whether the backend has no such stack.
+    /// Returns whether the backend has no such stack.
     pub(crate) fn is_of_no_stack(&self) -> bool {
         self.message.contains("no stack named")
     }
 
-    /// It is of a destroy, which creates no stack.
+    /// Adapts the message for a destroy, which creates no stack.
     pub(crate) fn of_destroy(self, stack: &str) -> Self {
         if !self.is_of_no_stack() {
             return self;
@@ -87,7 +88,7 @@ impl Failure {
         Self { message: format!("{why}; {remedy}; pulumi's last words:\n{}", self.message), ..self }
     }
 
-    /// It is of the refresh that must find no changes. Where pulumi has no error to tell, it is what the refresh found.
+    /// Adapts the failure for the refresh that must find no changes. If Pulumi reports no error, the changes are the failure.
     pub(crate) fn of_refresh(self, events: &Events) -> Self {
         let found = if events.errors().is_empty() { events.changed.join(", ") } else { String::new() };
         let what = if found.is_empty() {

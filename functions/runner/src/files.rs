@@ -1,4 +1,4 @@
-//! Files that a pod has at its mount paths.
+//! Writes files at the mount paths of a pod.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -14,7 +14,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 ///
 /// # Errors
 ///
-/// They name the path and the remedy.
+/// The error names the path and the remedy.
 pub(crate) fn mount(path: &str, content: &[u8], mode: u32) -> io::Result<()> {
     write(Path::new(path), content, mode, DIRECTORY_MODE).map_err(|error| {
         let remedy = "mount the volume at a directory of its own, or use an image whose user may write there";
@@ -22,11 +22,12 @@ pub(crate) fn mount(path: &str, content: &[u8], mode: u32) -> io::Result<()> {
     })
 }
 
-/// Writes a file and the directories above it, which have `directory_mode`. A reader finds the old content or the new, whole.
+/// Writes a file and the directories above it, which get `directory_mode`. A reader sees the old content or the new, never a
+/// part.
 ///
 /// # Errors
 ///
-/// They name the path.
+/// The error names the path.
 pub(crate) fn write(path: &Path, content: &[u8], mode: u32, directory_mode: u32) -> io::Result<()> {
     let written = || {
         let directory = path.parent().unwrap_or(path);
@@ -34,13 +35,13 @@ pub(crate) fn write(path: &Path, content: &[u8], mode: u32, directory_mode: u32)
         let (new, mut file) = temporary(directory)?;
         let filled = file.write_all(content).and_then(|()| file.set_permissions(Permissions::from_mode(mode & 0o777)));
         let placed = filled.and_then(|()| fs::rename(&new, path));
-        // A renewal is tried again every 30 s, each time with another name.
+        // A renewal is retried every 30 s, each time with another name.
         placed.inspect_err(|_| drop(fs::remove_file(new)))
     };
     written().map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
 }
 
-/// Creates a file under a name that no file of the directory has: a volume may have a file of any name.
+/// Creates a file under an unused name, because a volume may have a file of any name.
 fn temporary(directory: &Path) -> io::Result<(PathBuf, File)> {
     let mut number = 0_u64;
     loop {
@@ -78,7 +79,7 @@ mod tests {
         for name in names {
             mount(dir.join(name).to_str().unwrap(), name.as_bytes(), 0o644).unwrap();
         }
-        // A directory cannot be written over, and nothing is left of the attempt.
+        // A directory cannot be overwritten, and the attempt leaves no file.
         fs::create_dir(dir.join("d")).unwrap();
         let words = mount(dir.join("d").to_str().unwrap(), b"", 0o644).unwrap_err().to_string();
         assert!(words.ends_with("or use an image whose user may write there"), "{words}");

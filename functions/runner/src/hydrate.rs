@@ -1,4 +1,4 @@
-//! Puts the tree of the run into place.
+//! Writes the tree of the run to disk.
 
 use std::{io, io::Write, path::Path};
 
@@ -13,7 +13,7 @@ use crate::{
     s3::{Folder, StoreError},
 };
 
-/// Why the tree is not in place.
+/// Why the tree could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HydrateError {
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub(crate) enum HydrateError {
 }
 
 impl HydrateError {
-    /// Another try may succeed.
+    /// Returns whether a retry may succeed.
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Store(error) => error.passes(),
@@ -44,7 +44,7 @@ impl HydrateError {
         }
     }
 
-    /// Why the run failed: because of the bucket, or of what is in it.
+    /// The failure of the run: the bucket's, or that of its content.
     pub(crate) fn failure(self) -> Failure {
         match self {
             Self::Store(_) | Self::Pack(_) => Failure::platform(self),
@@ -53,8 +53,9 @@ impl HydrateError {
     }
 }
 
-/// Writes the tree below `root`, which is made new: all of it, as a program may refer to what is beside its directory, or what the
-/// Stack says that it needs. Every file is verified as it is written. Links come last, so that nothing is written through one.
+/// Writes the tree below `root`, which is created anew: the whole tree, because a program may refer to files beside its
+/// directory, or the paths that the Stack names. Every file is verified as it is written. Links come last, so that no file is
+/// written through one.
 pub(crate) async fn hydrate(
     folder: &Folder,
     project: &str,
@@ -73,7 +74,7 @@ pub(crate) async fn hydrate(
     let dir = fresh(root).map_err(written("."))?;
     let whole = [String::new()];
     let paths = if paths.is_empty() { &whole } else { paths };
-    // What is listed and not there is part of the digest that the run was decided by: it may come with a later revision.
+    // A listed path that does not exist is part of the digest that the run was decided by: a later revision may add it.
     let parts: Vec<_> = paths.iter().filter_map(|path| manifest.part(path)).collect();
     for part in &parts {
         files(folder, &dir, part).await?;
@@ -84,7 +85,7 @@ pub(crate) async fn hydrate(
     Ok(())
 }
 
-/// Writes the files of a part of the tree: one ranged read.
+/// Writes the files of a part of the tree with one ranged read.
 async fn files(folder: &Folder, dir: &Dir, part: &Directory<'_>) -> Result<(), HydrateError> {
     let mut pack = if part.size == 0 { None } else { Some(folder.get_range(&folder.keys.pack(), part.offset, part.size).await?) };
     let mut piece = bytes::Bytes::new();
@@ -113,7 +114,7 @@ fn written(path: &str) -> impl FnOnce(io::Error) -> HydrateError {
     move |error| HydrateError::Write { path, error }
 }
 
-/// An empty directory; what an earlier try left is removed.
+/// An empty directory; files of an earlier try are removed.
 fn fresh(root: &Path) -> io::Result<Dir> {
     match std::fs::remove_dir_all(root) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,4 +1,4 @@
-//! Who the program is: its ServiceAccount's tokens, in files as a pod has them, for as long as the run lasts.
+//! The identity of the program: its ServiceAccount's tokens, in files as in a pod, for the whole run.
 
 use std::{
     cell::{Cell, RefCell},
@@ -22,10 +22,10 @@ use crate::{
     s3::{Folder, StoreError},
 };
 
-/// New tokens come well before the old ones expire.
+/// How often new tokens are read. The launcher writes them well before the old ones expire.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// The length of the longest name that STS takes for a session of a role.
+/// The maximum length of a role session's name in STS.
 const MAX_SESSION_NAME: usize = 64;
 
 /// Why there are no new tokens.
@@ -39,11 +39,13 @@ enum RenewError {
     Write(#[from] io::Error),
 }
 
-/// Where a pod has its ServiceAccount's files, and where EKS's webhook puts the token for AWS, below [`driftless_contract::SECRETS`].
+/// The directory of a pod's ServiceAccount files, and that of the token for AWS from EKS's webhook, below
+/// [`driftless_contract::SECRETS`].
 const ACCOUNT: &str = "kubernetes.io/serviceaccount";
 const AWS_TOKEN: &str = "eks.amazonaws.com/serviceaccount/token";
 
-/// The identity as the program has it: a provider or a client that finds its cluster in a pod finds it here, and stores nothing of it.
+/// The identity in the form of a pod: a provider or a client that finds its cluster in a pod finds it here, and stores nothing of
+/// it.
 pub(crate) struct ProgramIdentity {
     secrets: PathBuf,
     given: RefCell<Identity>,
@@ -57,7 +59,8 @@ impl ProgramIdentity {
         Ok(Self { secrets: secrets.to_owned(), given: RefCell::new(given), expiry_told: Cell::new(false) })
     }
 
-    /// What tells pulumi and its plugins where the files are. The same in every run of a stack: a program may store its environment.
+    /// The variables that name the files to Pulumi and its plugins. They are the same in every run of a stack, because a program
+    /// may store its environment.
     pub(crate) fn variables(&self, stack: &str) -> Vec<(OsString, OsString)> {
         let given = self.given.borrow();
         let mut variables: Vec<(OsString, OsString)> = match service(&given.cluster.server) {
@@ -71,7 +74,7 @@ impl ProgramIdentity {
                 ("AWS_ROLE_ARN".into(), OsString::from(&web.role_arn)),
                 ("AWS_WEB_IDENTITY_TOKEN_FILE".into(), self.secrets.join(AWS_TOKEN).into()),
                 ("AWS_ROLE_SESSION_NAME".into(), session_name(&given.cluster.namespace, stack).into()),
-                // As EKS sets it: older SDKs call the global endpoint of STS without it, which a VPC endpoint does not serve.
+                // As EKS sets it: without it older SDKs call the global endpoint of STS, which a VPC endpoint does not serve.
                 ("AWS_STS_REGIONAL_ENDPOINTS".into(), "regional".into()),
             ]);
             // As EKS sets them in a pod whose ServiceAccount has a role.
@@ -82,12 +85,12 @@ impl ProgramIdentity {
         variables
     }
 
-    /// Adds the tokens to what is kept secret.
+    /// Adds the tokens to the masked secrets.
     pub(crate) fn hide(&self, mask: &Mask) {
         tokens(&self.given.borrow()).for_each(|token| mask.add_text(token));
     }
 
-    /// Rewrites the files whenever the launcher has written new tokens.
+    /// Rewrites the files after each renewal by the launcher.
     pub(crate) async fn keep(&self, folder: &Folder, mask: &Mask, log: &Log, now: fn() -> Timestamp) -> Infallible {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -108,7 +111,7 @@ impl ProgramIdentity {
         if new == *self.given.borrow() {
             return Ok(());
         }
-        // Before anybody can read them.
+        // Before any process can read them.
         tokens(&new).for_each(|token| mask.add_text(token));
         write(&self.secrets, &new)?;
         self.given.replace(new);
@@ -116,7 +119,7 @@ impl ProgramIdentity {
         Ok(())
     }
 
-    /// What to tell when no new tokens came, once. It is no failure: pulumi tells if it needed them.
+    /// The warning after tokens expired without a renewal, once. It is no failure: Pulumi fails if it needs them.
     fn expired(&self, now: Timestamp) -> Option<String> {
         let at = self.given.borrow().expires_at;
         (now >= at && !self.expiry_told.replace(true))
@@ -124,16 +127,16 @@ impl ProgramIdentity {
     }
 }
 
-/// Returns the name that AWS's logs show of what a program did: `driftless-NAMESPACE.STACK`, with a dot for each character that STS
-/// does not take, and not longer than STS takes.
+/// Returns the session name that AWS's logs show for the program's calls: `driftless-NAMESPACE.STACK`, with a dot for each
+/// character that STS does not allow, cut to its maximum length.
 fn session_name(namespace: &str, stack: &str) -> String {
     let is_taken = |character: char| character.is_ascii_alphanumeric() || "_+=,.@-".contains(character);
     let name = format!("driftless-{namespace}.{stack}");
     name.chars().map(|character| if is_taken(character) { character } else { '.' }).take(MAX_SESSION_NAME).collect()
 }
 
-/// Returns the Region of an EKS cluster by the address of its API server: `https://ID.gr7.REGION.eks.amazonaws.com`, or
-/// `https://ID.gr7.REGION.api.aws` with IPv6. None for any other cluster.
+/// Returns the Region of an EKS cluster from the address of its API server: `https://ID.gr7.REGION.eks.amazonaws.com`, or
+/// `https://ID.gr7.REGION.api.aws` with IPv6. `None` for any other cluster.
 fn region_of_eks(server: &str) -> Option<&str> {
     let host = server.strip_prefix("https://")?.split([':', '/']).next()?;
     let suffixes = [".eks.amazonaws.com", ".eks.amazonaws.com.cn", ".api.aws"];
@@ -141,8 +144,8 @@ fn region_of_eks(server: &str) -> Option<&str> {
     before.rsplit_once('.').map(|(_, region)| region)
 }
 
-/// Returns the host and the port of an API server that clients in a pod can reach by them; `None` if its address has a path, as behind a
-/// proxy for many clusters.
+/// Returns the host and the port of an API server for clients in a pod; `None` if its address has a path, as behind a proxy for
+/// many clusters.
 fn service(server: &str) -> Option<(String, u16)> {
     let url = Url::parse(server).ok()?;
     let is_plain = url.scheme() == "https" && url.path() == "/";

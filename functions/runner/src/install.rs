@@ -1,4 +1,4 @@
-//! Whether `pulumi install` has anything to do: it takes a process, and the dependencies of a language take minutes.
+//! Decides whether `pulumi install` has work to do: it costs a process, and the dependencies of a language take minutes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,17 +13,17 @@ use serde_json::Value;
 
 use crate::files;
 
-/// As many files of a project are looked through.
+/// The maximum number of a project's files that are checked.
 const MAX_FILES: usize = 10_000;
 
 /// Keys of a project's file that name packages.
 const PACKAGES: [&str; 2] = ["packages", "plugins"];
 
-/// What the name of a function begins with.
+/// The prefix of a function's name.
 const FUNCTION: &str = "fn::";
 
-/// Returns whether a YAML project needs nothing that the image does not have. Any doubt, such as a version that the program asks for, is
-/// left to pulumi.
+/// Returns whether the image has everything that a YAML project needs. Any doubt, such as a version that the program requires, is
+/// left to Pulumi.
 pub(crate) fn has_all(dir: &Path, environment: &BTreeMap<OsString, OsString>) -> bool {
     let Some(Value::Object(project)) = read(dir) else { return false };
     let is_yaml = project.get("runtime").is_some_and(|runtime| runtime == "yaml");
@@ -36,7 +36,7 @@ pub(crate) fn has_all(dir: &Path, environment: &BTreeMap<OsString, OsString>) ->
         && packages.iter().all(|package| is_installed(package, environment))
 }
 
-/// Reads the project's file if pulumi reads no other one.
+/// Reads the project's file if Pulumi reads no other one.
 pub(crate) fn read(dir: &Path) -> Option<Value> {
     let [file, others @ ..] = PROJECT_FILES;
     let is_only = others.iter().all(|other| fs::symlink_metadata(dir.join(other)).is_err());
@@ -44,7 +44,8 @@ pub(crate) fn read(dir: &Path) -> Option<Value> {
     serde_saphyr::from_str(&text).ok()
 }
 
-/// Returns whether the directory has no YAML but the project's file and settings: a program in another file, or a package's declaration.
+/// Returns whether the project's file and settings are the only YAML in the directory: another file may be a program or a
+/// package's declaration.
 fn has_one_program(dir: &Path) -> bool {
     let (mut dirs, mut seen) = (vec![dir.to_owned()], 0);
     while let Some(current) = dirs.pop() {
@@ -66,7 +67,7 @@ fn has_one_program(dir: &Path) -> bool {
     true
 }
 
-/// Collects the packages of the types and functions in a part of the program; `false` if pulumi has to look at it.
+/// Collects the packages of the types and functions in a part of the program; `false` if Pulumi has to decide.
 fn take(key: &str, value: &Value, packages: &mut BTreeSet<String>) -> bool {
     // A function's own name is in the key, or a field beside its arguments.
     let function = key.get(..FUNCTION.len()).filter(|start| start.eq_ignore_ascii_case(FUNCTION)).map(|_| &key[FUNCTION.len()..]);
@@ -90,12 +91,12 @@ fn take(key: &str, value: &Value, packages: &mut BTreeSet<String>) -> bool {
     }
 }
 
-/// Returns whether an option of a resource or a function asks for a plugin.
+/// Returns whether an option of a resource or a function names a plugin or its version.
 fn is_version(option: &str) -> bool {
     ["version", "pluginDownloadURL"].iter().any(|name| option.eq_ignore_ascii_case(name))
 }
 
-/// Returns the package of a type or a function, if it is one and pulumi does not have it built in.
+/// Returns the package of a type or a function, unless it is built into Pulumi.
 fn package(token: &str) -> Option<String> {
     let parts: Vec<&str> = token.split(':').collect();
     let package = match parts.as_slice() {
@@ -106,7 +107,7 @@ fn package(token: &str) -> Option<String> {
     (package != "pulumi").then(|| package.to_owned())
 }
 
-/// Returns whether pulumi finds a resource plugin of the package without a download, in any version.
+/// Returns whether Pulumi finds a resource plugin of the package without a download, in any version.
 fn is_installed(package: &str, environment: &BTreeMap<OsString, OsString>) -> bool {
     let variable = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let home = variable("PULUMI_HOME").map(PathBuf::from).or_else(|| Some(Path::new(variable("HOME")?).join(".pulumi")));
@@ -121,13 +122,13 @@ fn is_installed(package: &str, environment: &BTreeMap<OsString, OsString>) -> bo
     plugins.into_iter().flatten().flatten().any(|entry| is_complete(&entry.path()))
 }
 
-/// Languages whose programs pulumi does not build in order to list their packages.
+/// Languages whose packages Pulumi lists without building the program.
 const LISTED: [&str; 3] = ["go", "nodejs", "python"];
 
-/// Returns whether the state of a project can be destroyed and refreshed without its dependencies, as long as its program does not run: a
-/// plugin of its own, or a language that is built first, is left to pulumi.
+/// Returns whether a project can be destroyed and refreshed without its dependencies, as long as its program does not run. A
+/// plugin of its own, or a language that is built first, is left to Pulumi.
 pub(crate) fn may_leave_out(dir: &Path, environment: &BTreeMap<OsString, OsString>) -> bool {
-    // With it pulumi runs the program in any case.
+    // With it Pulumi runs the program in any case.
     let runs_program = environment.contains_key(OsStr::new("PULUMI_RUN_PROGRAM"));
     let listed = |project: &Value| {
         let is_simple = PACKAGES.iter().all(|key| project.get(key).is_none());
@@ -136,8 +137,8 @@ pub(crate) fn may_leave_out(dir: &Path, environment: &BTreeMap<OsString, OsStrin
     !runs_program && read(dir).as_ref().is_some_and(listed)
 }
 
-/// Takes the options of its runtime out of a project: they name a virtual environment, which pulumi would create and fill to list the
-/// program's packages. Returns whether nothing else changed.
+/// Removes the options of its runtime from a project: they name a virtual environment, which Pulumi would create and fill to list
+/// the program's packages. Returns whether nothing else changed.
 pub(crate) fn leave_out(dir: &Path) -> bool {
     let path = dir.join(PROJECT_FILES[0]);
     let (Some(mut project), Ok(text)) = (read(dir), fs::read_to_string(&path)) else { return false };
@@ -155,7 +156,7 @@ pub(crate) fn runtime(project: &Value) -> Option<&Value> {
     project.get("runtime").map(|runtime| runtime.get("name").unwrap_or(runtime))
 }
 
-/// Returns the text of a project's file with its runtime by name alone.
+/// Returns the text of a project's file with only the name of its runtime.
 fn without_options(text: &str, runtime: &Value) -> String {
     let mut edited = String::new();
     let mut is_within = false;
@@ -171,7 +172,7 @@ fn without_options(text: &str, runtime: &Value) -> String {
     edited
 }
 
-/// Returns whether a resource of a state is one of the program's own, whose provider is among the dependencies of the language.
+/// Returns whether a state has a dynamic resource, whose provider is among the dependencies of the language.
 pub(crate) fn has_dynamic(state: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct State {

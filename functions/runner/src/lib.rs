@@ -1,9 +1,9 @@
-//! The program inside the task: waits for its run folder, puts the tree into place, runs `pulumi`, tells how far it is, stores the
+//! The program inside the task: waits for its spec, writes the tree to disk, runs `pulumi`, reports progress, and stores the
 //! result.
 //!
-//! All it knows of the outside is its own folder in the bucket; all it may do there is to read `in/` and to write `out/`. A task that
-//! does not own its run never gets a spec, and ends. What pulumi says goes to standard output, line by line, with every secret of the
-//! run masked; the task's own credentials do not reach pulumi.
+//! Outside the task it only knows its own folder in the bucket, and there it may only read `in/` and write `out/`. A task without
+//! its own run never gets a spec, and ends. Pulumi's output goes to standard output, line by line, with every secret of the run
+//! masked; the task's own credentials do not reach Pulumi.
 
 mod archive;
 mod arguments;
@@ -65,30 +65,30 @@ pub use {
     pulumi::plain,
 };
 
-/// The launcher writes the spec, and before it all else, seconds after it started the task. Later than this, nobody will.
+/// The launcher writes the spec last, seconds after it started the task. After this time it does not come any more.
 const SPEC_WITHIN: Duration = Duration::from_mins(10);
 
-/// A task that is told to stop this long after its start, and has read no spec, was denied its folder or never given one.
+/// A task that is stopped this long after its start without a spec was denied its folder, or never got a run.
 const SPEC_IS_LATE: Duration = Duration::from_mins(1);
 
-/// Progress is written this often, and when the operation begins, whether there is any or not: silence means that the task is gone.
+/// Progress is written this often, and when the operation starts, whether it changed or not: silence means that the task is dead.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
-/// A result that cannot be stored in this time is lost, and the run is found dead.
+/// A result that cannot be stored in this time is lost, and the recorder finds the run dead.
 const RESULT_WITHIN: Duration = Duration::from_mins(10);
 
-/// What a task knows when it starts.
+/// The settings of a task at its start.
 #[derive(Clone)]
 pub struct Settings {
     /// The bucket.
     pub bucket: BucketEndpoint,
-    /// The id of the task role: the first part of the folder's name.
+    /// The id of the task role, which is the first part of the folder's name.
     pub role_id: String,
-    /// Where the task's own credentials come from.
+    /// The endpoint of the task's own credentials.
     pub credentials: CredentialsEndpoint,
     /// ECS's metadata endpoint of this container.
     pub metadata: String,
-    /// More certificate authorities, as PEM.
+    /// Additional CA certificates, as PEM.
     pub certificates: Option<PathBuf>,
     /// The container's environment.
     pub environment: Vec<(OsString, OsString)>,
@@ -96,10 +96,11 @@ pub struct Settings {
     pub share: PathBuf,
     /// [`driftless_contract::SECRETS`].
     pub secrets: PathBuf,
-    /// `/proc/vmstat`: how many processes the kernel has killed for want of memory. A Fargate task has a kernel of its own.
+    /// `/proc/vmstat`, which counts the processes that the kernel has killed for lack of memory. A Fargate task has its own
+    /// kernel.
     pub vmstat: PathBuf,
-    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard input
-    /// and becomes PROGRAM, with the same process id.
+    /// This program, for [`driftless_contract::Lock`]: called as `hold PROGRAM ARGUMENTS…` it waits for a byte on its standard
+    /// input and then becomes PROGRAM, with the same process id.
     pub runner: PathBuf,
     /// The clock.
     pub now: fn() -> Timestamp,
@@ -108,34 +109,34 @@ pub struct Settings {
 /// Why no result was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another task owns the run, it was abandoned, or S3 denies the read: S3 says the same of all three.
+    /// Another task owns the run, it was abandoned, or S3 denies the read: S3 answers the same in all three cases.
     #[error("no run was given to this task within 10m; another task owns it, or the bucket denies the read")]
     NoRun(#[source] StoreError),
-    /// The task was told to stop before it had a run.
+    /// The task was stopped before it had a run.
     #[error("told to stop before a run was given to this task")]
     Stopped {
         /// Long after its start: S3 denies the read of the spec, or the launcher did not write it.
         late: bool,
     },
-    /// ECS does not say which task this is.
+    /// ECS does not report which task this is.
     #[error("cannot read the task's metadata")]
     Metadata(#[source] reqwest::Error),
-    /// The bucket or the credentials for it.
+    /// The bucket or its credentials failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The container has no place to write.
+    /// The container has no writable directory.
     #[error("cannot write to {path:?}")]
     Scratch {
         /// The directory.
         path: PathBuf,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Returns the exit code by which ECS tells the recorder why there is no report.
+    /// Returns the exit code from which the recorder, through ECS, learns why there is no report.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -147,8 +148,8 @@ impl Error {
     }
 }
 
-/// Does the run that is given to this task. Success is a stored result, also of a run that failed. When `stop` becomes true, pulumi is
-/// interrupted and the result is stored then; without a run there is nothing to store.
+/// Carries out the run of this task. Returns `Ok` when a result is stored, even that of a failed run. When `stop` becomes true,
+/// Pulumi is interrupted and the result is stored; without a run there is none to store.
 pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result<(), Error> {
     let (since, is_absent) = (Instant::now(), Cell::new(false));
     let (task, folder, spec) = tokio::select! {
@@ -189,16 +190,16 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
     };
     let result = RunResult { pull_millis: task.pull_millis, ..result(ended, told, &gauge, &log, (settings.now)()) };
     let result = to_json(&result.fitting());
-    // Before the result, which has the recorder copy the log for the last time.
+    // Before the result, after which the recorder copies the log for the last time.
     log.finish(&put_log).await;
-    // A stop does not keep the result from being stored.
+    // A stop does not prevent the result from being stored.
     let key = folder.keys.result();
     let put = || folder.put(&key, result.clone(), true);
     let back_off = ExponentialBuilder::default().without_max_times().with_total_delay(Some(RESULT_WITHIN));
     Ok(put.retry(back_off).when(StoreError::passes).await?)
 }
 
-/// Returns why a task ends that was told to stop before it had a run: `is_absent` says how S3 answered last when it asked for the spec.
+/// Returns why a task without a run was stopped: `is_absent` is S3's last answer about the spec.
 fn stopped(waited: Duration, is_absent: bool) -> Error {
     Error::Stopped { late: is_absent && waited > SPEC_IS_LATE }
 }
@@ -220,7 +221,7 @@ async fn begin(
             let Failure { reason, message } = Failure::platform(&error);
             let now = (settings.now)();
             let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason: reason.into(), message }, now, now);
-            // What keeps the spec from being read may keep the result from being written: the log has it in any case.
+            // If the spec cannot be read, the result may not be writable either: the log has the error in any case.
             if let Err(unwritten) = folder.put(&folder.keys.result(), to_json(&result), true).await {
                 log::print(&format!("driftless: cannot write the result: {unwritten}"));
             }
@@ -229,7 +230,7 @@ async fn begin(
     }
 }
 
-/// A directory for pulumi's events, and for its home where the image has none. Like all that a run writes it goes with the task's disk.
+/// A directory for Pulumi's events, and for its home if the image has none. It is deleted with the task's disk.
 fn scratch(settings: &Settings) -> Result<PathBuf, Error> {
     let path = settings.share.join(".driftless");
     match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path) {
@@ -275,7 +276,7 @@ impl Task {
     }
 }
 
-/// Waits for a document that the launcher writes, and shows meanwhile whether S3 answers that it is not there.
+/// Waits for a document of the launcher, and records whether S3's last answer was that it is absent.
 async fn given<D: Document>(
     folder: &s3::Folder,
     key: &Key<D>,

@@ -1,17 +1,17 @@
-//! The lock that pulumi's own backends keep beside the state, as pulumi speaks of it.
+//! The lock that Pulumi's own backends store beside the state, as Pulumi's messages name it.
 
 use std::fmt;
 
 use driftless_contract::Lock;
 use jiff::{SignedDuration, Timestamp};
 
-/// The lock of somebody else, in pulumi's words.
+/// Another process's lock, from Pulumi's message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     user: String,
     host: String,
     pid: u32,
-    /// In whole seconds, cut.
+    /// In whole seconds, rounded down.
     at: Timestamp,
 }
 
@@ -21,23 +21,23 @@ impl fmt::Display for Held {
     }
 }
 
-/// What stands before the holder of a lock; the lock's URL comes first.
+/// The text before the owner of a lock; the lock's URL comes first.
 const HOLDER: &str = ": created by ";
 
-/// What stands before the number of locks.
+/// The text before the number of locks.
 const LOCKED: &str = "the stack is currently locked by ";
 
-/// Does pulumi say that the stack is locked?
+/// Returns whether Pulumi's message says that the stack is locked.
 pub(crate) fn is_locked(words: &str) -> bool {
     words.contains(LOCKED)
 }
 
-/// Does Pulumi Cloud say that another update runs? It does not say which.
+/// Returns whether Pulumi Cloud's message says that another update runs. It does not name it.
 pub(crate) fn is_busy(words: &str) -> bool {
     words.contains("Conflict: Another update is currently in progress")
 }
 
-/// The locks that pulumi names: `URL: created by USER@HOST (pid N) at TIME`.
+/// The locks that Pulumi names: `URL: created by USER@HOST (pid N) at TIME`.
 fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
     words.lines().filter_map(|line| line.rsplit_once(HOLDER)).map(|(_, holder)| {
         let (who, rest) = holder.rsplit_once(" (pid ")?;
@@ -47,7 +47,7 @@ fn locks(words: &str) -> impl Iterator<Item = Option<Held>> {
     })
 }
 
-/// Returns whether `dead` covers every lock that pulumi names. `false` if pulumi names fewer or more locks than it counts.
+/// Returns whether `dead` covers every lock that Pulumi names. `false` if the number of named locks differs from the stated one.
 #[must_use]
 pub fn is_stale(words: &str, dead: &Lock) -> bool {
     let counted = words.split_once(LOCKED).and_then(|(_, rest)| rest.split_once(" lock(s)")?.0.parse().ok());
@@ -55,7 +55,7 @@ pub fn is_stale(words: &str, dead: &Lock) -> bool {
     counted == Some(held.len()) && !held.is_empty() && held.iter().all(|held| dead.all().any(|dead| held.is_of(dead)))
 }
 
-/// What to tell of a stack that somebody else works on: who that is comes first. `dead` is what is known of a dead run of ours.
+/// The message for a stack that another process has locked, which starts with its owner. `dead` has the known locks of dead runs.
 #[must_use]
 pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     if is_busy(words) {
@@ -76,7 +76,7 @@ pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     format!("the stack is locked by {holders}. If that is not at work any more, `pulumi cancel` removes the lock.\n{words}")
 }
 
-/// The line that names a lock, its URL without its query.
+/// The line that names a lock, without the query of its URL.
 fn without_query(line: &str) -> String {
     line.rsplit_once(HOLDER).map_or_else(
         || line.to_owned(),
@@ -85,7 +85,7 @@ fn without_query(line: &str) -> String {
 }
 
 impl Held {
-    /// It was taken by the run that wrote `dead` down: host and process agree, and the time is within that run's life.
+    /// Returns whether the run that recorded `dead` took it: host and process are equal, and the time is within that run's life.
     fn is_of(&self, dead: &Lock) -> bool {
         let is_early = self.at.duration_since(dead.not_before) <= SignedDuration::from_secs(-1);
         self.host == dead.host && self.pid == dead.pid && !is_early && dead.not_after.is_some_and(|end| self.at <= end)

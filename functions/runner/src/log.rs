@@ -1,4 +1,5 @@
-//! The log of a run: all that the runner prints. It is also stored in chunks in the task's folder, for people without a right in AWS.
+//! The log of a run: all that the runner prints. It is also stored in chunks in the task's folder, for users without access to
+//! AWS.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,41 +19,41 @@ use tokio::{
 
 use crate::s3::{StoreError, back_off};
 
-/// The first line waits this long for others to share its chunk.
+/// How long the first line waits for others to share its chunk.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 
-/// Each chunk waits a quarter longer than the one before, up to this: a run of 13 h needs 130 chunks, one of 23 h 220.
+/// Each chunk waits a quarter longer than the last, up to this: a run of 13 h needs 130 chunks, one of 23 h 220.
 const LONGEST_WAIT: Duration = Duration::from_secs(400);
 
-/// The end of a run waits this long for its log. ECS gives a task that it stops 12 s more than pulumi gets.
+/// How long the end of a run waits for its log. ECS gives a task that it stops 12 s more than Pulumi gets.
 const END_WITHIN: Duration = Duration::from_secs(3);
 
-/// The maximum size of the lines that wait, in bytes. Where more is said, the oldest lines are in standard output only.
+/// The maximum size of the waiting lines, in bytes. Beyond it, the oldest lines are in standard output only.
 const MAX_WAITING: usize = 7 * MAX_LOG_CHUNK_BYTES;
 
-/// Where more lines wait than one chunk holds, they get chunks of their own, as many in the whole run. After that, of each wait only the
-/// newest lines are stored.
+/// If more lines wait than one chunk holds, they get additional chunks, this many in the whole run. After that, only the newest
+/// lines of each wait are stored.
 const SPARE_CHUNKS: usize = 150;
 
-/// The numbers that are kept for the end of the run.
+/// The chunk numbers that are reserved for the end of the run.
 const END_CHUNKS: usize = 16;
 
-/// The note of lines that are left out is shorter than this, in bytes.
+/// The maximum length of the note about lines that are left out, in bytes.
 const MAX_NOTE_BYTES: usize = 128;
 
-/// Where the lines of a run go.
+/// The log of a run.
 pub(crate) struct Log {
     kept: RefCell<Kept>,
     said: Notify,
-    /// A failure was told.
+    /// A failure was reported.
     told: Cell<bool>,
 }
 
 struct Kept {
     waiting: String,
-    /// The number of lines before those that wait, which are left out.
+    /// The number of lines before the waiting ones that are left out.
     left_out: usize,
-    /// Chunks that are not stored, as far as is known. One whose answer was lost is written again as it was: the first write counts.
+    /// Chunks that are not known to be stored. A chunk whose answer was lost is written again unchanged: the first write counts.
     chunks: VecDeque<String>,
     /// The number of the first of them.
     next: u16,
@@ -69,13 +70,13 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Prints a line, in which secrets are masked, and keeps it for the next chunk.
+    /// Prints a line with secrets masked, and adds it to the next chunk.
     pub(crate) fn say(&self, line: &str) {
         print(line);
         self.add(line);
     }
 
-    /// The number of chunks that are stored.
+    /// The number of stored chunks.
     pub(crate) fn stored(&self) -> u16 {
         self.kept.borrow().next - 1
     }
@@ -85,7 +86,7 @@ impl Log {
         self.said.notify_one();
     }
 
-    /// Stores chunks while the run lasts; `put` writes a chunk, once.
+    /// Stores chunks during the run; `put` writes a chunk, once.
     pub(crate) async fn keep(&self, put: &impl AsyncFn(u16, String) -> Result<(), StoreError>) -> Infallible {
         loop {
             while self.kept.borrow().is_empty() {
@@ -119,7 +120,7 @@ impl Log {
         }
     }
 
-    /// Tells once that there is no log in the cluster, or not all of it. The run goes on.
+    /// Reports once that the log in the cluster is missing or incomplete. The run continues.
     fn tell(&self, error: &str) {
         if !self.told.replace(true) {
             print(&format!("driftless: cannot store the log for readers in the cluster; this output has all of it: {error}"));
@@ -132,7 +133,7 @@ impl Kept {
         self.waiting.push_str(line);
         self.waiting.push('\n');
         if self.waiting.len() > MAX_WAITING {
-            // Half of it, so that not every line moves all others.
+            // Half of it, so that not every further line moves all others.
             self.leave_out_before(MAX_WAITING / 2);
         }
     }
@@ -147,7 +148,7 @@ impl Kept {
         mem::replace(&mut self.wait, longer)
     }
 
-    /// Keeps whole lines of the last `bytes` bytes.
+    /// Keeps the whole lines within the last `bytes` bytes.
     fn leave_out_before(&mut self, bytes: usize) {
         if self.waiting.len() <= bytes {
             return;
@@ -158,7 +159,7 @@ impl Kept {
         self.waiting.drain(..from);
     }
 
-    /// Makes chunks of the lines that wait, unless the chunks before them are not stored yet.
+    /// Makes chunks of the waiting lines, unless earlier chunks are not stored yet.
     fn cut_some(&mut self) {
         if !self.chunks.is_empty() {
             return;
@@ -171,19 +172,19 @@ impl Kept {
         self.cut(if is_spare { more + 1 } else { 1 }, END_CHUNKS);
     }
 
-    /// Makes chunks of all lines that wait.
+    /// Makes chunks of all waiting lines.
     fn cut_all(&mut self) {
         self.cut(END_CHUNKS, 0);
     }
 
-    /// Makes up to `most` chunks of the newest lines that wait, and leaves `reserved` numbers.
+    /// Makes up to `most` chunks of the newest waiting lines, and leaves `reserved` numbers unused.
     fn cut(&mut self, most: usize, reserved: usize) {
         let used = usize::from(self.next) - 1 + self.chunks.len();
         let most = most.min(usize::from(MAX_LOG_CHUNKS).saturating_sub(used + reserved));
         if most == 0 {
             return;
         }
-        // A chunk may be some bytes shorter than it could be, for the sake of the characters in it.
+        // A chunk ends at a character boundary, so it may be some bytes shorter than its maximum.
         self.leave_out_before(most * (MAX_LOG_CHUNK_BYTES - char::MAX_LEN_UTF8) - MAX_NOTE_BYTES);
         let mut rest = mem::take(&mut self.waiting);
         let left_out = mem::take(&mut self.left_out);
@@ -207,7 +208,7 @@ impl Kept {
     }
 }
 
-/// Writes a line to our standard output. A closed one stops nothing.
+/// Writes a line to standard output. A closed one is ignored.
 pub(crate) fn print(line: &str) {
     let _: io::Result<()> = writeln!(io::stdout(), "{line}");
 }
@@ -221,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// What was stored, by name, with the seconds after the begin.
+    /// The stored chunks by name, with the seconds since the start.
     #[derive(Default)]
     struct Folder(RefCell<BTreeMap<u16, (u64, String)>>);
 
@@ -231,7 +232,7 @@ mod tests {
         }
     }
 
-    /// Says `lines`, each so many seconds after the one before, and ends so long after the last.
+    /// Logs `lines`, each this many seconds after the one before, and ends `last` seconds after them.
     async fn run(lines: impl Iterator<Item = (u64, String)>, last: u64) -> Folder {
         let (log, folder, began) = (Log::default(), Folder::default(), Instant::now());
         let put = async |number: u16, text: String| {

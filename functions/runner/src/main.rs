@@ -22,10 +22,10 @@ use tokio::{
     sync::watch,
 };
 
-/// Where ECS answers relative addresses.
+/// The address for ECS's relative URIs.
 const ECS: &str = "http://169.254.170.2";
 
-/// Runs pulumi in a task and stores how it ended.
+/// Runs Pulumi in a task and stores the result.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -53,7 +53,7 @@ struct Arguments {
     /// The whole address of the task's credentials.
     #[arg(long, env = "AWS_CONTAINER_CREDENTIALS_FULL_URI")]
     credentials_url: Option<String>,
-    /// What that address wants as authorization.
+    /// The value of the `Authorization` header for that address.
     #[arg(long, env = "AWS_CONTAINER_AUTHORIZATION_TOKEN", hide_env_values = true)]
     credentials_token: Option<String>,
     /// A file with more certificate authorities.
@@ -77,19 +77,19 @@ fn main() -> ExitCode {
 /// See [`Settings::runner`].
 fn hold(mut command: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
     let program = command.next().ok_or("hold: no program is named")?;
-    // Nothing outlives its run: the program goes when its parent goes.
+    // No process outlives its run: the program is killed when its parent ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The end of input instead of a byte: the parent is gone already.
+    // End of input instead of a byte means that the parent has ended.
     io::stdin().read_exact(&mut [0])?;
     Err(Command::new(program).args(command).exec().into())
 }
 
-/// What the init container does: puts this program onto the volume that it shares with the user's image.
+/// The init container's command: copies this program to the volume that it shares with the user's image.
 fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Error>> {
     let path = paths.next().ok_or("install: no path is named")?;
-    // With its permissions: whoever the user's image is may execute it.
+    // With its permissions, so that any user of the user's image may execute it.
     fs::copy(env::current_exe()?, path)?;
-    // The rest are volumes that containers share, whatever their users are.
+    // The other paths are volumes that containers with different users share.
     paths.try_for_each(|volume| fs::set_permissions(volume, Permissions::from_mode(0o1777)))?;
     Ok(())
 }
@@ -97,14 +97,15 @@ fn install(mut paths: impl Iterator<Item = OsString>) -> Result<(), Box<dyn Erro
 #[tokio::main(flavor = "current_thread")]
 async fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
     let settings = settings(arguments)?;
-    // What runs beside us as the same user must not read our memory or environment. This hides our own path too: it is known by now.
+    // Other processes of the same user must not read this one's memory or environment. This also hides the program's path, which
+    // was read before.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let (told, stop) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
         tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         told.send_replace(true);
-        // Kept open: a run that looks later is told too.
+        // Kept open, so that a run that checks later sees the stop too.
         told.closed().await;
     });
     Ok(runner::run(&settings, stop).await?)
@@ -117,7 +118,7 @@ fn settings(arguments: Arguments) -> io::Result<Settings> {
         bucket: BucketEndpoint { url: s3.or(aws).unwrap_or_else(regional), region, bucket },
         role_id,
         credentials: CredentialsEndpoint {
-            // One of the two is there.
+            // One of the two is set.
             url: credentials_path.map_or_else(|| credentials_url.unwrap_or_default(), |path| format!("{ECS}{path}")),
             authorization: arguments.credentials_token,
         },

@@ -1,35 +1,35 @@
-//! Keeps the secrets that this run knows out of everything that leaves it.
+//! Masks the secrets of this run in everything that leaves it.
 
 use std::cell::RefCell;
 
 use driftless_contract::{ConfigValue, RunSpec};
 use serde_json::Value;
 
-/// What stands where a secret stood.
+/// The replacement of a secret.
 const MASK: &str = "[secret]";
 
-/// Shorter values are not masked in a log: they are in every other word, and tell little. For the same reason they hide no number and no
-/// field name of an output.
+/// Shorter values are not masked in a log: many words contain them, and they reveal little. For the same reason they mask no
+/// number and no field name of an output.
 const MIN_BYTES: usize = 4;
-/// A shorter value hides an output only if it is the whole of a text in it: a Secret that also holds `prod` or `true` would hide every
-/// address that has the word in it.
+/// A shorter value masks an output only if it is one of its texts as a whole: a Secret that also holds `prod` or `true` would
+/// mask every address that contains the word.
 const MIN_BYTES_WITHIN_OUTPUT: usize = 8;
 
 /// The keys of a Kubernetes object, such as a kubeconfig, whose values are public.
 const PUBLIC_KEYS: [&str; 2] = ["apiVersion", "kind"];
-/// Values that every other file has.
+/// Values that occur in most files.
 const PUBLIC_VALUES: [&str; 3] = ["true", "false", "null"];
 
-/// The secrets of a run, in all the forms in which they are looked for: whole, line by line (a log is lines), as JSON writes them
-/// (Go writes `<`, `>` and `&` in its own way), as JSON in JSON (pulumi's own log), and the parts of a structured one. More may come while
-/// the run lasts.
+/// The secrets of a run, in all forms in which they can occur: whole, line by line (a log is lines), as JSON (Go escapes `<`, `>`
+/// and `&` in its own way), as JSON in JSON (Pulumi's own log), and the parts of a structured one. More may be added during the
+/// run.
 #[derive(Default)]
 pub struct Mask {
     forms: RefCell<Vec<String>>,
 }
 
 impl Mask {
-    /// The secrets that a spec brings, and `others`.
+    /// The secrets of a spec, and `others`.
     pub(crate) fn of(spec: &RunSpec, others: &[String]) -> Self {
         let mask = Self::default();
         for text in others {
@@ -67,7 +67,7 @@ impl Mask {
         forms.dedup();
     }
 
-    /// Whether an output tells a secret.
+    /// Returns whether an output contains a secret.
     #[must_use]
     pub fn is_told_by(&self, output: &Value) -> bool {
         match output {
@@ -81,14 +81,14 @@ impl Mask {
         }
     }
 
-    /// Whether a text is a secret of `min_bytes` or more, or has a longer one in it.
+    /// Returns whether a text is a secret of `min_bytes` or more, or contains a longer one.
     fn is_told_by_text(&self, text: &str, min_bytes: usize) -> bool {
         let is_whole = |form: &String| form.len() >= min_bytes && text.trim() == form;
         let tells = |form: &String| is_whole(form) || form.len() >= MIN_BYTES_WITHIN_OUTPUT && text.contains(form.as_str());
         self.forms.borrow().iter().any(tells)
     }
 
-    /// The text with every secret in it replaced; secrets that overlap are replaced as one.
+    /// The text with every secret in it replaced; overlapping secrets are replaced as one.
     #[must_use]
     pub fn apply(&self, text: &str) -> String {
         let forms = self.forms.borrow();
@@ -139,13 +139,14 @@ fn add_forms(forms: &mut Vec<String>, text: &str) {
     }
 }
 
-/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values, and those of YAML. Every
-/// PEM file has the same boundaries, and every kubeconfig the same keys: as secrets they would hide the outputs that have them.
+/// The parts of a text that are secret by themselves: its lines, or the values of lines that are keys with values, and those of
+/// YAML. Every PEM file has the same boundaries, and every kubeconfig the same keys: as secrets they would mask the outputs that
+/// contain them.
 fn parts(text: &str) -> impl Iterator<Item = String> {
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_pem_boundary(line));
     let mut values = Vec::new();
     let separator = if let Ok(yaml @ Value::Object(_)) = serde_saphyr::from_str(text) {
-        // Also those of a list, within braces, or before a comment: the lines alone do not tell them.
+        // This includes values in a list, within braces or before a comment, which the lines alone do not show.
         values = scalars(&yaml, &PUBLIC_KEYS);
         values.retain(|value| is_secret(value.trim()));
         Some(':')
@@ -165,12 +166,12 @@ fn parts(text: &str) -> impl Iterator<Item = String> {
     values.into_iter().map(|value| value.trim().to_owned()).chain(of_lines)
 }
 
-/// Whether a value may be secret by itself.
+/// Returns whether a value may be secret by itself.
 fn is_secret(value: &str) -> bool {
     value.len() >= MIN_BYTES && !PUBLIC_VALUES.contains(&value)
 }
 
-/// Whether a line begins or ends a PEM block, such as `-----BEGIN CERTIFICATE-----`.
+/// Returns whether a line begins or ends a PEM block, such as `-----BEGIN CERTIFICATE-----`.
 fn is_pem_boundary(line: &str) -> bool {
     let label = line.strip_prefix("-----BEGIN ").or_else(|| line.strip_prefix("-----END "));
     let is_label = |label: &str| label.bytes().all(|byte| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b' '));
@@ -202,7 +203,7 @@ fn quoted(text: &str) -> (String, String) {
     (json, go)
 }
 
-/// Where `form` stands in `text`, overlapping places included.
+/// The positions of `form` in `text`, including overlapping ones.
 fn occurrences<'a>(text: &'a str, form: &'a str) -> impl Iterator<Item = (usize, usize)> + 'a {
     let step = form.chars().next().map_or(1, char::len_utf8);
     let mut at = 0;
@@ -279,7 +280,7 @@ mod tests {
             "K=abc\nTUlJ\nTUlJcanary==",
         ]);
         assert_eq!(mask.apply("wJalr/canary tok-canary"), "[secret] [secret]");
-        // Too short to be a value, and lines of a text that is no such file.
+        // Too short to be a value, and lines of a text in no such form.
         assert_eq!(mask.apply("PIN=12 K=abc TUlJcanary=="), "[secret] [secret] [secret]");
     }
 

@@ -1,5 +1,5 @@
-//! Secrets in a stack's settings file, as pulumi encrypts them with a passphrase: AES-256-GCM, with a key that PBKDF2 makes of the
-//! passphrase and of a salt. One derivation serves all secrets of a run; each `config set` of pulumi makes its own.
+//! Secrets in a stack's settings file, as Pulumi encrypts them with a passphrase: AES-256-GCM, with a key that PBKDF2 derives
+//! from the passphrase and a salt. One derivation serves all secrets of a run; each `config set` of Pulumi needs its own.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(1_000_000).unwrap();
 
-/// What a salt's check decrypts to.
+/// The decrypted check value of a salt.
 const CHECK: &[u8] = b"pulumi";
 
-/// Returns the passphrase that pulumi finds in its environment, called in this directory.
+/// Returns the passphrase that Pulumi finds in its environment when called in this directory.
 pub(crate) fn of(environment: &BTreeMap<OsString, OsString>, dir: &Path) -> Option<String> {
     let variable = |name: &str| environment.get(OsStr::new(name));
     if let Some(passphrase) = variable("PULUMI_CONFIG_PASSPHRASE") {
@@ -34,7 +34,7 @@ pub(crate) fn of(environment: &BTreeMap<OsString, OsString>, dir: &Path) -> Opti
 pub(crate) struct Passphrase(RandomizedNonceKey);
 
 impl Passphrase {
-    /// Returns the key of a passphrase and a file's `encryptionsalt`; `None` if the salt is of another passphrase or form.
+    /// Returns the key for a passphrase and a file's `encryptionsalt`; `None` if the salt belongs to another passphrase or form.
     pub(crate) fn new(passphrase: &str, salt: &str) -> Option<Self> {
         let (salt, check) = salt.strip_prefix("v1:")?.split_once(':')?;
         let (nonce, check) = check.strip_prefix("v1:")?.split_once(':')?;
@@ -47,7 +47,7 @@ impl Passphrase {
         (decrypted == CHECK).then_some(Self(key))
     }
 
-    /// Returns a secret as the settings file has it.
+    /// Returns a secret in the form of the settings file.
     pub(crate) fn encrypt(&self, secret: &str) -> Option<String> {
         let mut text = secret.as_bytes().to_vec();
         let nonce = self.0.seal_in_place_append_tag(Aad::empty(), &mut text).ok()?;
@@ -59,7 +59,7 @@ impl Passphrase {
 mod tests {
     use super::*;
 
-    /// As pulumi 3.259 wrote it for the passphrase "pw".
+    /// As Pulumi 3.259 wrote it for the passphrase "pw".
     const SALT: &str = "v1:EAqe1n0Wkwo=:v1:0n7VeclnEGpRlhE0:aBeMyY8MAudbDgXv/0st1XiBn+FhSQ==";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Running pulumi as a child process: what it says goes to our standard output, masked, line by line.
+//! Runs Pulumi as a child process: its output goes to standard output, masked, line by line.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,62 +28,63 @@ use crate::{
     stop::{Stop, lapsed, stopped},
 };
 
-/// A line that is longer is not shown: a secret could stand across the place where it would be cut.
+/// A longer line is not shown: a secret could span the place where it would be cut.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// As much standard output as is kept where it is the answer: a stack's outputs.
+/// The maximum length of standard output that is an answer: a stack's outputs.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-/// What a process that pulumi left behind still says is waited for this long.
+/// How long the output of a process that Pulumi left behind is read.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Runs pulumi in one project.
+/// Runs Pulumi in one project.
 pub(crate) struct Pulumi<'a> {
-    /// This very program; see [`Pulumi::hold`].
+    /// This program; see [`Pulumi::hold`].
     pub runner: PathBuf,
     pub environment: BTreeMap<OsString, OsString>,
     pub dir: PathBuf,
-    /// What a call starts with; not one whose answer is asked for: there it would show more than a run does.
+    /// The flags with which a call starts, except for a call whose answer is read: there they would log more than a run does.
     pub log_flags: Vec<String>,
     pub log: &'a Log,
     pub mask: Mask,
     pub stop: watch::Receiver<Option<Stop>>,
-    /// The last sign of life: a call that begins, or a line of what pulumi says.
+    /// The last sign of life: the start of a call, or a line of Pulumi's output.
     pub heard: Cell<Instant>,
-    /// What else it took to end pulumi, if it did not end when it was interrupted.
+    /// The further steps that ended Pulumi, if the interrupt did not.
     pub forced: RefCell<String>,
 }
 
 /// How a call ended.
 pub(crate) struct Ended {
     pub success: bool,
-    /// By a signal, not by itself: what it held, it holds.
+    /// By a signal, not by itself: it has not released what it held.
     pub killed: bool,
-    /// What pulumi said last on standard error, or if nothing, on standard output; secrets masked.
+    /// The end of Pulumi's standard error, or of its standard output if that is empty; secrets masked.
     pub words: String,
-    /// The update's address in Pulumi Cloud.
+    /// The URL of the update in Pulumi Cloud.
     pub permalink: Option<String>,
 }
 
 impl Pulumi<'_> {
-    /// Runs a call to its end. When the run is to stop, pulumi is interrupted, and waited for: it saves its state.
+    /// Runs a call to its end. When the run is to stop, Pulumi is interrupted and waited for, because it saves its state.
     pub(crate) async fn run(&self, call: &Call) -> io::Result<Ended> {
         self.finish(self.command("pulumi", &self.log_flags, call).spawn()?, &call.input).await
     }
 
-    /// Starts the process that will be pulumi and holds it: its process id is known, nothing has begun. [`Pulumi::release`] goes on.
+    /// Starts a process that will become Pulumi and holds it: its process id is known, but nothing has started.
+    /// [`Pulumi::release`] continues it.
     pub(crate) fn hold(&self, call: &Call) -> io::Result<Child> {
         let before: Vec<&str> = ["hold", "pulumi"].into_iter().chain(self.log_flags.iter().map(String::as_str)).collect();
         self.command(&self.runner, &before, call).spawn()
     }
 
-    /// Lets a held process become pulumi, and waits for its end.
+    /// Lets a held process become Pulumi, and waits for its end.
     pub(crate) async fn release(&self, held: Child) -> io::Result<Ended> {
         self.finish(held, "\n").await
     }
 
-    /// Runs a call whose standard output is the answer, and shows none of it. It only reads, and a run that is to stop finishes it if it
-    /// is quick: an update that succeeded is not lost for its outputs.
+    /// Runs a call whose standard output is the answer, and shows none of it. The call only reads, so a run that is to stop still
+    /// completes it if it is quick: an update that succeeded is not lost for its outputs.
     pub(crate) async fn ask(&self, call: &Call) -> io::Result<(bool, Vec<u8>, String)> {
         let mut child = self.command("pulumi", &[] as &[&str], call).spawn()?;
         let mut answer = Vec::new();
@@ -112,7 +113,8 @@ impl Pulumi<'_> {
         let mut command = Command::new(program);
         command.args(before).args(&call.arguments).env_clear().envs(&self.environment).current_dir(&self.dir);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // In a group of its own, so that a signal that we get is not also pulumi's: a second one would make it drop its work.
+        // In its own process group, so that a signal to the runner does not reach Pulumi too: a second one would make it drop its
+        // work.
         command.process_group(0).kill_on_drop(true);
         command
     }
@@ -127,7 +129,7 @@ impl Pulumi<'_> {
         let status = tokio::select! {
             _ = &mut talking => waiting.await?,
             status = &mut waiting => {
-                // A plugin that outlives pulumi may keep the pipes open: what was said by then is all there is.
+                // A plugin that outlives Pulumi may keep the pipes open: only the output until then is read.
                 let _: Result<_, _> = timeout(DRAIN, &mut talking).await;
                 status?
             }
@@ -172,7 +174,7 @@ impl Pulumi<'_> {
         self.forced.borrow_mut().extend(["; ", words]);
     }
 
-    /// Copies what is said to our standard output, line by line, masked.
+    /// Copies output to standard output, line by line, masked.
     async fn show(&self, from: Option<impl AsyncRead + Unpin>, said: &RefCell<Said>) {
         let Some(from) = from else { return };
         let mut from = BufReader::new(from);
@@ -194,7 +196,7 @@ impl Pulumi<'_> {
                     self.mask.apply(text.trim_end())
                 };
                 self.log.say(&masked);
-                // The log goes on while nothing happens: it tells of the renewal of leases, too.
+                // A log line is no sign of life: the log also reports the renewal of leases while nothing happens.
                 if !is_log(&masked) {
                     self.heard.set(Instant::now());
                     said.borrow_mut().add(&masked);
@@ -208,14 +210,14 @@ impl Pulumi<'_> {
     }
 }
 
-/// Gives the input and closes it. A process that does not read it ends with an error of its own.
+/// Writes the input and closes it. A process that does not read it ends with its own error.
 async fn feed(stdin: Option<ChildStdin>, input: &str) {
     if let Some(mut stdin) = stdin {
         let _: io::Result<()> = stdin.write_all(input.as_bytes()).await;
     }
 }
 
-/// What a process said.
+/// The output of a process.
 #[derive(Default)]
 struct Said {
     last: String,
@@ -223,7 +225,7 @@ struct Said {
 }
 
 impl Said {
-    /// The last words, whole lines.
+    /// The last whole lines.
     fn tail(&self) -> String {
         let from = self.last.ceil_char_boundary(self.last.len().saturating_sub(MAX_MESSAGE_BYTES));
         let from = if from == 0 { 0 } else { self.last[from..].find('\n').map_or(from, |end| from + end + 1) };
@@ -244,7 +246,8 @@ impl Said {
     }
 }
 
-/// Is it a line of pulumi's own log (`-v --logtostderr`)? It is shown, and is not what pulumi says. Older versions write `I0131 …`.
+/// Returns whether a line belongs to Pulumi's own log (`-v --logtostderr`), which is shown but is not its message. Older versions
+/// write `I0131 …`.
 fn is_log(line: &str) -> bool {
     let letter = line.strip_prefix(['I', 'W', 'E', 'F']);
     let date = letter.and_then(|line| line.split_once(' ')).map(|(date, _)| date);
@@ -252,7 +255,7 @@ fn is_log(line: &str) -> bool {
         || date.is_some_and(|date| date.len() == 4 && date.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
-/// The text without terminal colours, which a secret could hide behind.
+/// The text without terminal colours, which could hide a secret.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let mut pieces = text.split("\u{1b}[");
@@ -262,7 +265,7 @@ pub fn plain(text: &str) -> String {
         rest.next();
         plain + rest.as_str()
     });
-    // An escape character that is left could begin a new sequence with the text after the removed one.
+    // A remaining escape character could start a new sequence with the text after the removed one.
     plain.replace('\u{1b}', "")
 }
 
@@ -309,7 +312,7 @@ mod tests {
         assert_eq!(plain("can\u{1b}\u{1b}[m[0mary"), "can[0mary");
     }
 
-    /// It runs shell scripts in place of pulumi.
+    /// Runs shell scripts in place of Pulumi.
     fn pulumi<'a>(log: &'a Log, stop: &watch::Sender<Option<Stop>>) -> Pulumi<'a> {
         Pulumi {
             runner: "/nowhere".into(),
@@ -367,7 +370,7 @@ mod tests {
         assert_eq!(said.into_inner().tail(), "error: no\nI am 1121");
     }
 
-    /// Runs a script, with a stop once it is ready to be interrupted: when it says so.
+    /// Runs a script, and stops it once it says that it can be interrupted.
     async fn stopped_run(script: &str, stop: Stop) -> (Ended, String) {
         let (tell, _) = watch::channel(None);
         let log = Log::default();

@@ -31,17 +31,17 @@ use crate::credentials::Provider;
 /// Bytes of a file that are read and sent at once.
 const PIECE: usize = 128 << 10;
 
-/// S3's errors are shorter.
+/// The maximum length of S3's errors.
 const MAX_ERROR_BYTES: usize = 8 << 10;
 const MAX_CODE_BYTES: usize = 64;
 
-/// The back-off of requests in the middle of a run. It outlasts an outage of a minute.
+/// The back-off of requests during a run. It outlasts an outage of a minute.
 pub(crate) fn back_off() -> ExponentialBuilder {
     let builder = ExponentialBuilder::default().with_max_delay(Duration::from_secs(10));
     builder.without_max_times().with_total_delay(Some(Duration::from_mins(2)))
 }
 
-/// Where the bucket is.
+/// The endpoint of the bucket.
 #[derive(Clone, Debug)]
 pub struct BucketEndpoint {
     /// The scheme and host, without a path.
@@ -52,17 +52,17 @@ pub struct BucketEndpoint {
     pub bucket: String,
 }
 
-/// Why an object was not read or written.
+/// Why an object could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The service answered, and not well.
+    /// The service answered with an error.
     #[error("{method} of {name} answered {}", answer(*status, code))]
     Status {
         /// GET or PUT.
         method: Method,
         /// The object, within the task's folder.
         name: String,
-        /// The answer.
+        /// The status of the answer.
         status: StatusCode,
         /// S3's error code, such as `AccessDenied`; empty if the answer has none.
         code: String,
@@ -70,16 +70,16 @@ pub enum StoreError {
     /// The service cannot be reached, or the connection broke.
     #[error("cannot reach the bucket")]
     Transport(#[from] reqwest::Error),
-    /// There is nothing to sign with.
+    /// There are no credentials to sign with.
     #[error("cannot get the task's credentials")]
     Credentials(#[source] reqwest::Error),
-    /// The request could not be made: a setting is wrong.
+    /// The request could not be made, because a setting is wrong.
     #[error("cannot make a request to the bucket: {0}")]
     Request(String),
 }
 
-/// A client that trusts the usual authorities whatever the image holds, and the given file's where there is one. It uses no proxy:
-/// the task's credentials and its bucket are near.
+/// A client that trusts the public CAs whatever the image contains, and those of the given file. It uses no proxy, because the
+/// task's credentials and its bucket are in its own network.
 pub(crate) fn client(certificates: Option<&Path>) -> Result<Client, StoreError> {
     let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
@@ -116,12 +116,12 @@ impl Folder {
         Self { client, credentials, endpoint, keys, now }
     }
 
-    /// An object that must be there.
+    /// An object that must exist.
     pub(crate) async fn get(&self, key: &str) -> Result<Response, StoreError> {
         self.send(Method::GET, key, None, Vec::new()).await
     }
 
-    /// `size` bytes, at least one, of an object that must be there, from `offset` on.
+    /// `size` bytes, at least one, of an object that must exist, from `offset` on.
     pub(crate) async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Response, StoreError> {
         let range = format!("bytes={offset}-{}", offset + size - 1);
         self.send(Method::GET, key, Some((RANGE, &range)), Vec::new()).await
@@ -153,8 +153,8 @@ impl Folder {
         }
     }
 
-    /// Writes an object. One that is written `once` is never overwritten: that it is there already is success, as a try whose
-    /// answer was lost is the only one who can have written it.
+    /// Writes an object. With `once`, an existing object is never overwritten and counts as success: only an earlier try whose
+    /// answer was lost can have written it.
     pub(crate) async fn put(&self, key: &str, body: String, once: bool) -> Result<(), StoreError> {
         match self.send(Method::PUT, key, once.then_some((IF_NONE_MATCH, "*")), body.into_bytes()).await {
             Err(StoreError::Status { status: StatusCode::PRECONDITION_FAILED, .. }) if once => Ok(()),
@@ -189,7 +189,7 @@ impl Folder {
         match response.status() {
             status if status.is_success() => Ok(response),
             status => {
-                // An answer that breaks off says less, and no less clearly that it is an error.
+                // An answer that breaks off has less detail, but is still an error.
                 let body = head(response).await;
                 let name = key.strip_prefix(&*self.keys).unwrap_or(key).to_owned();
                 Err(StoreError::Status { method, name, status, code: code(&body).to_owned() })
@@ -200,7 +200,7 @@ impl Folder {
     async fn sign(&self, request: &mut http::Request<Body>, body: SignableBody<'_>, now: Timestamp) -> Result<(), StoreError> {
         let wrong = |error: &dyn std::fmt::Display| StoreError::Request(error.to_string());
         let mut settings = SigningSettings::default();
-        // S3 has its own ways: keys are encoded once, and a checksum of the body is signed too.
+        // S3 differs from other services: keys are encoded once, and a checksum of the body is signed too.
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
@@ -224,7 +224,7 @@ impl Folder {
 }
 
 impl StoreError {
-    /// Another try may succeed. A condition that lost a race (409) is one of those.
+    /// Returns whether a retry may succeed. That includes a condition that lost a race (409).
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Status { status, .. } => status.is_server_error() || matches!(status.as_u16(), 408 | 409 | 429),
@@ -233,8 +233,8 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the object may still come. S3 answers 404 or, without the right to list the bucket, 403 `AccessDenied`, which also
-    /// means that a policy denies the read. Any other code of 403 is final.
+    /// Returns whether the object may still be written. S3 answers 404 or, without the right to list the bucket, 403
+    /// `AccessDenied`, which also means that a policy denies the read. Any other code of 403 is final.
     pub(crate) fn is_absent(&self) -> bool {
         match self {
             Self::Status { status: StatusCode::NOT_FOUND, .. } => true,
@@ -244,7 +244,7 @@ impl StoreError {
     }
 }
 
-/// What S3 answered, and what a person can do about it where that is known.
+/// S3's answer, and the remedy if one is known.
 fn answer(status: StatusCode, code: &str) -> String {
     let remedy = match code {
         "" => return status.to_string(),
@@ -261,7 +261,7 @@ fn answer(status: StatusCode, code: &str) -> String {
     format!("{status} {code}{remedy}")
 }
 
-/// The beginning of an answer's body: an error fits into it.
+/// The start of an answer's body, long enough for an error.
 async fn head(mut response: Response) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(piece)) = response.chunk().await {
@@ -273,14 +273,14 @@ async fn head(mut response: Response) -> Vec<u8> {
     body
 }
 
-/// The `<Code>` of an error of S3: letters and digits, else none.
+/// The `<Code>` of an S3 error: letters and digits, else empty.
 fn code(body: &[u8]) -> &str {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map_or("", |(code, _)| code);
     if code.len() <= MAX_CODE_BYTES && code.bytes().all(|byte| byte.is_ascii_alphanumeric()) { code } else { "" }
 }
 
-/// A key as S3 signs it: all but unreserved characters and slashes percent-encoded.
+/// A key in the form that S3 signs: all but unreserved characters and slashes percent-encoded.
 fn encoded(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
     for byte in key.bytes() {

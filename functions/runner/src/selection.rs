@@ -1,4 +1,4 @@
-//! The stack that is selected in pulumi's home. The runner names the stack in each call; a program that calls pulumi may not.
+//! The stack that is selected in Pulumi's home. The runner names the stack in each call; a program that calls Pulumi may not.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use driftless_contract::{PROJECT_FILES, to_json};
 use serde::Serialize;
 
-/// The settings of a workspace, in the form that every version of pulumi reads.
+/// The settings of a workspace, in the form that every version of Pulumi reads.
 #[derive(Serialize)]
 struct Workspace<'a> {
     stack: &'a str,

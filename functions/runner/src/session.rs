@@ -47,18 +47,18 @@ use crate::{
     stop::{self, Stop, stopped},
 };
 
-/// How often the engine's events are looked at.
+/// How often the engine's events are read.
 const EVENTS_EVERY: Duration = Duration::from_secs(1);
 
-/// How far the run is, for those who watch it.
+/// The progress of the run, for its reports.
 pub(crate) struct Gauge {
     pub phase: Cell<Phase>,
     pub steps: RefCell<Steps>,
     /// How the run got its dependencies; `None` until that is known.
     pub dependencies: RefCell<Option<String>>,
-    /// The operation began: that is told at once.
+    /// The operation started, which is reported at once.
     pub operating: Notify,
-    /// When the operation began; before that, when the run did.
+    /// When the operation started; before that, when the run did.
     pub began: Cell<Timestamp>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Steps {
     pub current: Option<String>,
 }
 
-/// What a run has to tell when it is over, whatever its end.
+/// What a run reports at its end, whatever that is.
 #[derive(Default)]
 pub(crate) struct Told {
     pub outputs: Option<BTreeMap<String, OutputValue>>,
@@ -88,25 +88,25 @@ pub(crate) struct Told {
     pub installed: Option<Installed>,
 }
 
-/// One run of pulumi.
+/// One run of Pulumi.
 pub(crate) struct Session<'a> {
     spec: &'a RunSpec,
     folder: &'a Folder,
     gauge: &'a Gauge,
     now: fn() -> Timestamp,
-    /// Where the source lies, and where PKO's pod has the project.
+    /// The directory of the source, and that of the project in PKO's pod.
     source: PathBuf,
     workspace: PathBuf,
-    /// Each attempt adds its number.
+    /// The prefix of the event logs; each attempt adds its number.
     event_logs: PathBuf,
     identity: Option<ProgramIdentity>,
     log: &'a Log,
     pulumi: Pulumi<'a>,
     stop: watch::Sender<Option<Stop>>,
     vmstat: PathBuf,
-    /// See [`oom_kills`]: when the run began.
+    /// See [`oom_kills`]: the count at the start of the run.
     oom_kills: u64,
-    /// The engine has told something: pulumi has found the stack.
+    /// The engine has sent events, so Pulumi has found the stack.
     engaged: Cell<bool>,
     /// What the cache is to be made with, once the source is in its place.
     cache: OnceCell<Cache<'a>>,
@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
             variables.entry(name).or_insert(value);
         }
         let dir = match &spec.source {
-            // PKO resolves the link too: a program sees where it really is.
+            // PKO resolves the link too, so that a program sees its real path.
             RunSource::Tree { dir, .. } => source.join(dir),
             RunSource::Project(_) => workspace.clone(),
         };
@@ -177,7 +177,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// All steps, in order; a failure ends them, and so does a stop. What is known by then is in `told`.
+    /// Runs all steps in order; a failure or a stop ends them. `told` has what is known by then.
     pub(crate) async fn run(&self, told: &mut Told, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
         let ended = tokio::select! {
             biased;
@@ -192,13 +192,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Has the run stop when that is due; the steps end by themselves then.
+    /// Stops the run when that is due; the steps then end by themselves.
     async fn watch(&self, asked: &mut watch::Receiver<bool>) -> Infallible {
         let stop = stop::due(asked, self.spec.limits, &self.pulumi.heard, || self.doing()).await;
         self.log.say(&format!("driftless: {}", stop.why.message));
         self.stop.send_replace(Some(stop.clone()));
         stop::asked(asked).await;
-        // A limit is patient, ECS is not.
+        // After a limit, Pulumi has more time to end than after a stop by ECS.
         self.stop.send_replace(Some(Stop { why: stop.why, ..Stop::asked() }));
         pending().await
     }
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The step that is under way.
+    /// The step in progress.
     fn doing(&self) -> String {
         let current = self.gauge.steps.borrow().current.clone();
         current.unwrap_or_else(|| match self.gauge.phase.get() {
@@ -225,7 +225,7 @@ impl<'a> Session<'a> {
         self.unless_stopped(self.fetch()).await?;
         told.project = Some(project(&self.pulumi.dir)?);
 
-        // Without its source a project has no dependencies to install, and its runtime's options are not known.
+        // A project without a source has no dependencies to install, and the options of its runtime are unknown.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
             self.install(told).await?;
@@ -241,9 +241,9 @@ impl<'a> Session<'a> {
             let operation = self.spec.operation.as_str();
             return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
         }
-        // Before the stack is created, which adds to the file.
+        // Before the stack is created, because that adds to the file.
         let mut configuration = Configuration::new(self)?;
-        // A run of this stack has succeeded: the stack exists, unless a user has removed it.
+        // A run of this stack has succeeded, so the stack exists unless a user has removed it.
         if self.spec.resources.is_some() {
             let name = told.project.as_ref().map_or("", |project| &project.name);
             let selected = selection::select(&self.pulumi.dir, name, &self.spec.stack, &self.pulumi.environment);
@@ -258,7 +258,7 @@ impl<'a> Session<'a> {
         if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
     }
 
-    /// Returns whether `pulumi install` may have something to do that the operation needs.
+    /// Returns whether `pulumi install` may do something that the operation needs.
     async fn needs_install(&self) -> bool {
         let Pulumi { dir, environment, .. } = &self.pulumi;
         if install::has_all(dir, environment) {
@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
         if runs_program || self.spec.resources.is_none() || !install::may_leave_out(dir, environment) {
             return true;
         }
-        // The state has it all, but for resources that the program itself provides.
+        // The state is sufficient, except for resources that the program itself provides.
         let export = Call::new(["stack", "export"], Some(&self.spec.stack));
         let state = self.pulumi.ask(&export).await;
         let is_needed = !matches!(state, Ok((true, state, _)) if !install::has_dynamic(&state));
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
     /// Configures the stack, carries out the operation, and reads the outputs.
     async fn configured(&self, configuration: &mut Configuration<'_>, told: &mut Told) -> Result<(), Failure> {
         for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
-            // The salt comes from the creation of the stack, or from the first secret that pulumi sets.
+            // The salt comes from the creation of the stack, or from the first secret that Pulumi sets.
             if number < 2 && configuration.encrypt(&self.pulumi)? {
                 break;
             }
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
         let events = self.operation(told).await?;
-        // Also in a run that is to stop by now: what is done is done, and is told.
+        // Also in a run that is to stop by now, because the update succeeded and its outputs are reported.
         if self.spec.operation == Operation::Up {
             told.outputs = Some(self.outputs(events.outputs).await?);
         }
@@ -371,7 +371,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Does what can be left at any point.
+    /// Does work that can be interrupted at any point.
     async fn unless_stopped<T>(&self, work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let mut stop = self.pulumi.stop.clone();
         tokio::select! {
@@ -381,7 +381,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Why the run ends before it is done, and pulumi's last words.
+    /// Why the run ends early, with Pulumi's last message.
     fn cut_short(&self, stop: &Stop, words: &str) -> Failure {
         let mut failure = stop.why.clone();
         failure.message += &self.pulumi.forced.borrow();
@@ -406,10 +406,10 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Carries out the operation and returns its events; once more if only locks of dead runs blocked it.
+    /// Carries out the operation and returns its events. Retries once if only locks of dead runs blocked it.
     async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
-            // An operation that refreshes first does not tell.
+            // An operation that refreshes first does not report them.
             told.pending_operations = self.pending_operations().await;
         }
         if arguments::refreshes_before(self.spec) {
@@ -448,7 +448,7 @@ impl<'a> Session<'a> {
         Err(Failure::unknown(format!("expectNoChanges: the destroy would change {found} resource(s); {words}")))
     }
 
-    /// What an earlier run left unfinished, by the state itself.
+    /// The pending operations of an earlier run, from the state itself.
     async fn pending_operations(&self) -> Vec<String> {
         let state = match self.pulumi.ask(&Call::new(["stack", "export"], Some(&self.spec.stack))).await {
             Ok((true, state, _)) => pending_in_state(&state).map_err(|error| error.to_string()),
@@ -458,7 +458,7 @@ impl<'a> Session<'a> {
         match state {
             Ok(pending) => pending.iter().map(|operation| self.pulumi.mask.apply(operation)).collect(),
             Err(error) => {
-                // The operation itself says what is wrong with the state.
+                // If the state is broken, the operation itself reports that.
                 self.log.say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
                 Vec::new()
             }
@@ -478,7 +478,7 @@ impl<'a> Session<'a> {
         let removes = call.arguments.iter().any(|argument| argument == arguments::REMOVE);
         let lock = held.id().map(|pid| self.lock(pid, removes));
         if let Some(lock) = &lock {
-            // A process that is held has not begun, and goes with us.
+            // A held process has not started, and ends with this one.
             self.unless_stopped(async { self.announce(lock).await.map_err(Failure::platform) }).await?;
         }
         let mut events = Events::default();
@@ -514,13 +514,13 @@ impl<'a> Session<'a> {
         Ok((ended, events))
     }
 
-    /// What pulumi will write into its lock.
+    /// What Pulumi will write into its lock.
     fn lock(&self, pid: u32, removes: bool) -> Lock {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Lock { version: VERSION, host, pid, not_before: (self.now)(), not_after: None, removes, earlier: Vec::new() }
     }
 
-    /// Writes the lock down: before pulumi can have one, and with its end once more where pulumi was killed and may have left it.
+    /// Stores the lock's content: before Pulumi can take it, and again with its end if Pulumi was killed and may have left it.
     async fn announce(&self, lock: &Lock) -> Result<(), crate::StoreError> {
         let key = self.folder.keys.lock();
         let put = || self.folder.put(&key, to_json(lock), false);
@@ -548,7 +548,7 @@ fn compiled(scratch: &Path) -> PathBuf {
     scratch.join("compiled")
 }
 
-/// Returns how many processes the kernel has killed for want of memory since it started; 0 if it does not say.
+/// Returns how many processes the kernel has killed for lack of memory since its start; 0 if it does not report it.
 fn oom_kills(vmstat: &Path) -> u64 {
     let text = fs::read_to_string(vmstat).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or_default()
@@ -556,7 +556,7 @@ fn oom_kills(vmstat: &Path) -> u64 {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 fn not_run(error: io::Error) -> Failure {
-    // The task was given the wrong processor, and the program has done nothing: this is no failure of the program.
+    // The task got the wrong processor and the program did not run, so the program did not fail.
     if error.raw_os_error() == Some(Errno::NOEXEC.raw_os_error()) {
         let processor = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -570,7 +570,7 @@ fn not_run(error: io::Error) -> Failure {
     Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
 }
 
-/// Makes a project without a program. It must not be deployed: what is not in a program is deleted.
+/// Creates a project without a program. It must not be deployed, because Pulumi deletes resources that are not in a program.
 fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), Failure> {
     if matches!(operation, Operation::Up | Operation::Preview) {
         let operation = operation.as_str();
@@ -578,7 +578,7 @@ fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), F
             "a run without a source can destroy or refresh; its Update's type is {operation:?}"
         )));
     }
-    // JSON is YAML, quoted well.
+    // JSON is YAML with all strings quoted.
     let write = || fs::create_dir_all(dir).and_then(|()| fs::write(dir.join(PROJECT_FILES[0]), to_json(project)));
     write().map_err(|error| Failure::unknown(format!("cannot write {}: {error}", PROJECT_FILES[0])))
 }
@@ -642,7 +642,7 @@ mod tests {
         fs::set_permissions(&pulumi, fs::Permissions::from_mode(0o755)).unwrap();
         let failure = loop {
             let error = Command::new(&pulumi).spawn().unwrap_err();
-            // A process that another test starts has the file open for writing until it is another program.
+            // A process that another test starts keeps the file open for writing until it has become another program.
             if error.kind() != io::ErrorKind::ExecutableFileBusy {
                 break not_run(error);
             }

@@ -1,4 +1,4 @@
-//! The settings file of a stack, `Pulumi.<stack>.yaml`, written as pulumi would write it, without a process for each part.
+//! The settings file of a stack, `Pulumi.<stack>.yaml`, written as Pulumi would write it, without a process for each part.
 
 use std::{
     collections::BTreeMap,
@@ -16,23 +16,24 @@ use crate::{
     passphrase::Passphrase,
 };
 
-/// The backends that keep no settings of a stack. Pulumi Cloud may, and ignores the file then.
+/// The backends that store no settings of a stack. Pulumi Cloud may, and then ignores the file.
 const OWN_BACKENDS: [&str; 4] = ["file://", "s3://", "gs://", "azblob://"];
 
 /// The maximum length of a key, in bytes. YAML has a limit of 1024 characters.
 const MAX_KEY_BYTES: usize = 200;
 
-/// The settings file of a stack, which the tree does not have.
+/// The settings file of a stack, which is not in the tree.
 pub(crate) struct SettingsFile {
     path: PathBuf,
-    /// The name of the project, which a key without a namespace belongs to.
+    /// The name of the project, to which a key without a namespace belongs.
     project: String,
-    /// What was written, as YAML. Pulumi may have added to it.
+    /// The written entries, as YAML. Pulumi may have added to the file.
     entries: BTreeMap<String, String>,
 }
 
 impl SettingsFile {
-    /// Returns the file if pulumi would create it: the project, the stack and the backend leave no doubt, and the file does not exist.
+    /// Returns the file if Pulumi would create it: the project, the stack and the backend leave no doubt, and the file does not
+    /// exist.
     pub(crate) fn new(dir: &Path, stack: &str, environment: &BTreeMap<OsString, OsString>) -> Option<Self> {
         let backend = environment.get(OsStr::new("PULUMI_BACKEND_URL"))?.to_str()?;
         let stack = stack.rsplit('/').next().filter(|name| is_plain(name))?;
@@ -44,7 +45,7 @@ impl SettingsFile {
         }
         let name = format!("Pulumi.{stack}.yaml");
         let Ok(Value::Object(project)) = serde_saphyr::from_str(&fs::read_to_string(dir.join(file)).ok()?) else { return None };
-        // Either names another directory for the file.
+        // Either field names another directory for the file.
         let is_elsewhere = project.contains_key("stackConfigDir") || project.get("config").is_some_and(Value::is_string);
         let own = project.get("name").and_then(Value::as_str).filter(|own| is_plain(own))?;
         (!is_elsewhere && is_absent(&name)).then(|| Self {
@@ -54,8 +55,8 @@ impl SettingsFile {
         })
     }
 
-    /// Writes the values that `config set-all` would write first, and returns the entries that are left to pulumi: all of them if one of
-    /// those values may look otherwise in the file.
+    /// Writes the values that `config set-all` would write first, and returns the entries that are left to Pulumi: all of them if
+    /// Pulumi might write one of these values in another form.
     pub(crate) fn write<'a>(&mut self, config: &'a [Config]) -> io::Result<Vec<&'a Config>> {
         let (own, left): (Vec<_>, Vec<_>) = config.iter().partition(|config| is_first(config));
         // Pulumi sets plain values before structured ones.
@@ -70,7 +71,8 @@ impl SettingsFile {
         Ok(left)
     }
 
-    /// Writes what is left if all of it is secret and pulumi has noted a salt of this passphrase in the file. Returns whether it did.
+    /// Writes the remaining entries if all are secret and Pulumi has written a salt of this passphrase into the file. Returns
+    /// whether it did.
     pub(crate) fn write_secrets(&mut self, left: &[&Config], passphrase: &str) -> io::Result<bool> {
         let is_secret = |config: &&Config| config.secret && !config.path;
         let Some(salt) = fs::read_to_string(&self.path).ok().and_then(|text| salt(&text)) else { return Ok(false) };
@@ -96,9 +98,9 @@ impl SettingsFile {
         format!("config:\n{}", lines.collect::<String>())
     }
 
-    /// Returns the key of an entry with its namespace, unless pulumi may read it in another way.
+    /// Returns the key of an entry with its namespace, unless Pulumi may read it in another way.
     fn key(&self, config: &Config) -> Option<String> {
-        // Pulumi takes the key of a structured value for a path.
+        // Pulumi reads the key of a structured value as a path.
         let is_path = structured(config).is_some() && config.key.contains('.');
         self.name(&config.key).filter(|_| !is_path)
     }
@@ -109,7 +111,7 @@ impl SettingsFile {
     }
 }
 
-/// Returns the salt in a settings file that has nothing beside it but configuration: a key service leaves its own entries.
+/// Returns the salt in a settings file with only configuration beside it: a key service adds other entries.
 fn salt(text: &str) -> Option<String> {
     let mut salt = None;
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')) {
@@ -122,17 +124,17 @@ fn salt(text: &str) -> Option<String> {
     salt
 }
 
-/// Returns whether `config set-all` sets an entry before the paths and before the values that pulumi reads from its standard input.
+/// Returns whether `config set-all` sets an entry before the paths and before the values from standard input.
 fn is_first(config: &Config) -> bool {
     !config.secret && !config.path && text(config).len() <= MAX_ARGUMENT_BYTES
 }
 
-/// Returns whether a name is the same as a file name, in YAML and as an argument.
+/// Returns whether a name needs no quoting as a file name, in YAML and as an argument.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }
 
-/// Returns a value as YAML, unless pulumi may write it in another way than it is.
+/// Returns a value as YAML, unless Pulumi may write it in another form.
 fn value(config: &Config) -> Option<String> {
     match &config.value {
         ConfigValue::Json(value) => yaml(value),
@@ -140,7 +142,7 @@ fn value(config: &Config) -> Option<String> {
     }
 }
 
-/// Returns a value in YAML's flow style; `None` for a null or a fraction, and for an object that pulumi may take for a secret.
+/// Returns a value in YAML's flow style; `None` for a null or a fraction, and for an object that Pulumi may read as a secret.
 fn yaml(value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
@@ -159,7 +161,7 @@ fn yaml(value: &Value) -> Option<String> {
     })
 }
 
-/// Returns a text in YAML's double quotes. All but printable ASCII is escaped, so that no reader of YAML normalises or refuses it.
+/// Returns a text in YAML's double quotes. All but printable ASCII is escaped, so that every YAML reader returns it unchanged.
 fn quoted(text: &str) -> String {
     let chars = text.chars().map(|char| match char {
         '"' | '\\' => format!("\\{char}"),

@@ -1,4 +1,4 @@
-//! What ends a run before it is done: somebody asks for it, or it reaches one of its limits.
+//! What ends a run early: a stop from outside, or one of its limits.
 
 use std::{cell::Cell, time::Duration};
 
@@ -17,27 +17,27 @@ pub(crate) struct Stop {
     pub patience: Patience,
 }
 
-/// How long pulumi may take to end.
+/// How long Pulumi may take to end.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
-    /// After the first interrupt: it finishes what it began, and saves its state.
+    /// After the first interrupt: it finishes the steps that it started, and saves its state.
     pub first: Duration,
-    /// After the second: it drops what it does. Then it is killed.
+    /// After the second interrupt: it drops its steps. Then it is killed.
     pub second: Duration,
-    /// For a call that only reads, and so is not interrupted.
+    /// For a call that only reads and is therefore not interrupted.
     pub answer: Duration,
 }
 
-/// ECS kills the task after 120 s, and the result is to be stored before that.
+/// ECS kills the task after 120 s, and the result must be stored before that.
 const ASKED: Patience =
     Patience { first: Duration::from_secs(100), second: Duration::from_secs(8), answer: Duration::from_secs(20) };
 
-/// Nobody else ends it.
+/// Only the runner itself ends this task, so Pulumi has more time.
 const LIMIT: Patience =
     Patience { first: Duration::from_mins(10), second: Duration::from_mins(1), answer: Duration::from_mins(1) };
 
 impl Stop {
-    /// The task was told to stop.
+    /// The task was stopped from outside.
     pub(crate) fn asked() -> Self {
         let message = "interrupted: the task was told to stop".into();
         Self { why: Failure { reason: reason::INTERRUPTED, message }, patience: ASKED }
@@ -60,7 +60,7 @@ impl Stop {
     }
 }
 
-/// Returns when the task was told to stop.
+/// Returns when the task was stopped from outside.
 pub(crate) async fn asked(asked: &mut watch::Receiver<bool>) {
     if asked.wait_for(|asked| *asked).await.is_err() {
         std::future::pending::<()>().await;
@@ -75,7 +75,7 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<Option<Stop>>) -> Stop {
     }
 }
 
-/// Returns when a part of the patience is over, and how long that is. A stop that comes on top may leave less.
+/// Returns when a part of the patience has elapsed, and how long it was. A further stop may shorten it.
 pub(crate) async fn lapsed(stop: &mut watch::Receiver<Option<Stop>>, part: fn(Patience) -> Duration) -> Duration {
     let mut limit = part(stopped(stop).await.patience);
     let began = Instant::now();
@@ -87,7 +87,7 @@ pub(crate) async fn lapsed(stop: &mut watch::Receiver<Option<Stop>>, part: fn(Pa
     }
 }
 
-/// Waits for what ends the run before it is done. `heard` is when there last was a sign of life; `doing` tells what is under way.
+/// Waits for what ends the run early. `heard` is the time of the last sign of life; `doing` names the step in progress.
 pub(crate) async fn due(
     told: &mut watch::Receiver<bool>,
     limits: RunLimits,

@@ -1,4 +1,4 @@
-//! Whole runs, with a script in place of pulumi and a small bucket in place of AWS: whenever a run is told to stop, it tells how it
+//! Whole runs, with a script in place of Pulumi and a small bucket in place of AWS: whenever a run is stopped, it reports how it
 //! ended.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
@@ -117,7 +117,7 @@ async fn login_names_what_is_wrong_with_the_backend() {
         assert_eq!(aws.failure(), failure);
         assert_eq!(aws.calls(), ["install", call, "login"]);
     }
-    // Of a backend that is there, the operation has the words.
+    // If the backend works, the message is the operation's.
     let aws = Aws::new("not-denied");
     fs::write(aws.dir.join("starves"), "up").unwrap();
     aws.launch(|spec| (spec.resources, spec.env) = (Some(3), vec![bucket()]));
@@ -173,7 +173,7 @@ async fn log_in_the_folder_is_what_was_printed_with_secrets_masked() {
     assert_eq!(last, ["PUT out/log/0001 200", "PUT out/result 200"], "the whole log is stored before the result");
 }
 
-/// pulumi removes one newline from the end of what it reads.
+/// Pulumi removes one newline from the end of its input.
 #[tokio::test]
 async fn secret_values_reach_pulumi_with_one_newline_more() {
     let aws = Aws::new("newlines");
@@ -251,7 +251,7 @@ async fn bucket_that_fails_the_runner_is_no_failure_of_the_program() {
         assert!(message.contains("RequestTimeTooSkewed; the task's clock differs"), "{message}");
         assert!(aws.calls().is_empty());
     }
-    // What is in it is another matter.
+    // Its content does not matter here.
     let aws = Aws::new("other-tree");
     aws.launch(|_| {});
     aws.put("in/manifest", b"other".to_vec());
@@ -282,7 +282,7 @@ async fn pulumi_sees_no_tree_but_the_one_of_its_run() {
 #[tokio::test]
 async fn no_file_of_a_tree_is_written_through_a_link() {
     let (tree, pack) = stored(&[("Pulumi.yaml", "name: p\nruntime: yaml\n"), ("link/file", ""), ("target/other", "")]);
-    // No tree that the fetcher unpacks has a link in place of a directory.
+    // A tree from the fetcher never has a link in place of a directory.
     let manifest = Manifest { links: [("link".to_owned(), "target".to_owned())].into(), ..tree }.to_bytes();
     let aws = Aws::new("link");
     aws.launch(|spec| {
@@ -340,13 +340,13 @@ async fn output_with_a_value_from_a_secret_is_secret_without_a_mark() {
     }
 }
 
-/// Outputs that repeat secrets: those that are secret as `expected`, where some are not to be.
+/// Outputs that repeat secrets: `expected` are the secret ones, where some are listed as not secret.
 async fn passed_on(name: &str, not_secret: &[&str], expected: &[&str]) {
     let aws = Aws::new(name);
     let outputs =
         |own: &str| format!(r#"{{"url":{{"of":["https://user:canary-1@db"]}},"pin":123456,"plain":"public","own":"{own}"}}"#);
     fs::write(aws.dir.join("outputs"), outputs("canary-1")).unwrap();
-    // Pulumi knows that this one is secret.
+    // Pulumi marks this one as secret.
     fs::write(aws.dir.join("masked"), outputs("[secret]")).unwrap();
     let env =
         |name: &str, value: &str, secret: bool| Env { name: name.into(), value: value.into(), secret, below_identity: false };
@@ -431,7 +431,7 @@ async fn a_stop_while_the_result_is_stored_does_not_lose_it() {
     assert_eq!(aws.result().verdict, Verdict::Succeeded {});
 }
 
-/// Without this, a try whose answer is lost would turn a run that succeeded into a task that failed.
+/// Without this, a try whose answer is lost would turn a successful run into a failed task.
 #[tokio::test]
 async fn a_result_that_is_stored_already_is_success() {
     let aws = Aws::new("stored");
@@ -450,7 +450,7 @@ async fn a_result_that_is_stored_already_is_success() {
 #[tokio::test]
 async fn a_run_that_reaches_a_limit_is_interrupted_and_tells_its_current_step() {
     let begun = r#"{"resourcePreEvent":{"metadata":{"op":"create","urn":"urn:slow","new":{"custom":true}}}}"#;
-    // Long enough to get as far as that step on a busy machine.
+    // Long enough to reach that step on a busy machine.
     let (silence, whole) = (
         (4, RunLimits { silence_seconds: Some(4), max_seconds: None }),
         (8, RunLimits { silence_seconds: None, max_seconds: Some(8) }),
@@ -587,7 +587,7 @@ async fn a_look_for_drift_can_be_stopped_and_is_a_refresh() {
     assert_eq!(aws.calls(), ["install"]);
 }
 
-/// What a dead run has left.
+/// The lock of a dead run.
 fn dead_lock() -> Lock {
     let (host, at) = ("h".into(), now());
     Lock { version: VERSION, host, pid: 1, not_before: at, not_after: Some(at), removes: false, earlier: Vec::new() }

@@ -1,4 +1,4 @@
-//! Has live tasks looked at, whatever their Updates say: a tenant may write that an Update is complete, or delete it.
+//! Hints live tasks, whatever their Updates say: a tenant may mark an Update complete, or delete it.
 
 use driftless_aws::{Queues, TaskPage, Tasks};
 use driftless_contract::{TaskHint, VERSION};
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::{BATCH, Error, Settings};
 
-/// Hints every live task once in the period; how many hints were sent.
+/// Hints every live task once in the period. Returns the number of hints.
 pub async fn attend<Q: Queues, T: Tasks>(tasks: &T, queues: &Q, settings: Settings<'_>, now: Timestamp) -> Result<usize, Error> {
     let (mut sent, mut from) = (0, None);
     loop {

@@ -1,4 +1,4 @@
-//! Hints the runs that hold a Pulumi stack and whose Update is gone: a user removed its finalizer by force.
+//! Hints the runs that hold a Pulumi stack although their Update no longer exists, because a user removed its finalizer by force.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 
 use crate::Error;
 
-/// A claim that is younger than this may be of an Update that was created after the Updates were listed.
+/// The holder of a younger claim may be an Update that was created after the Updates were listed.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
 /// Hints the run of every claim whose holder is not an unfinished Update, by its uid. Returns the number of hints.

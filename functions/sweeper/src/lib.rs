@@ -1,5 +1,5 @@
-//! The sweeper makes up for every event that was lost: on a schedule it hints what is due. It decides nothing else, and what it hints
-//! goes the way of every other hint. Trees that are too old to be used it tells the fetcher of, which deletes what nobody needs.
+//! Repairs the loss of any event: on a schedule it hints what is due. It decides nothing else, and its hints take the path of
+//! every other hint. It also requests the deletion of old trees from the fetcher, which deletes those that no object needs.
 
 mod attend;
 mod claims;
@@ -19,27 +19,28 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
 
-/// Batches of hints that are under way at once, at most: a page's, where every object on it is due, are sent in five round trips.
+/// The maximum number of batches of hints in flight: those of a page on which every object is due take five round trips.
 const BATCHES_AT_ONCE: usize = 10;
 
-/// A list has this many pages at most, of 500 objects each where they are small: an API server that never ends a list ends the sweep.
+/// The maximum number of pages of a list, of 500 objects each where they are small: an API server that never ends a list ends the
+/// sweep.
 const MAX_PAGES: usize = 1000;
 
-/// The sources are collected in so many parts, so that the fetcher never has all at once.
+/// The sources are collected in this many parts, so that the fetcher never gets all requests at once.
 const PARTS: i64 = 24;
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Where it looks.
+    /// The namespace filter.
     pub watch: Watch<'a>,
-    /// The time between two sweeps, in seconds: the schedule's.
+    /// The time between two sweeps in seconds, by the schedule.
     pub tick_seconds: i64,
-    /// Every Stack is looked at once in this time, even if nothing is known to be due.
+    /// Every Stack is reconciled once in this time, even if nothing is known to be due, in seconds.
     pub period_seconds: i64,
-    /// The life of a run's tokens, in seconds. They are replaced at half of it.
+    /// The lifetime of a run's tokens, in seconds. They are renewed at half of it.
     pub token_seconds: i64,
-    /// Every source is looked at once in this time for trees that nobody needs.
+    /// Every source is checked once in this time for trees that no object needs, in seconds.
     pub collect_seconds: i64,
     /// How long trees are kept.
     pub retention: Retention,
@@ -52,13 +53,13 @@ impl Settings<'_> {
     }
 }
 
-/// Why a sweep failed. The next one tries again.
+/// Why a sweep failed. The next one does the same work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// AWS.
+    /// A call of AWS failed.
     #[error(transparent)]
     Aws(#[from] driftless_aws::Error),
-    /// The API server.
+    /// A call of the API server failed.
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
     /// The API server's list does not end.
@@ -69,8 +70,8 @@ pub enum Error {
     TooSlow(u64),
 }
 
-/// Runs the sweep of each cluster beside the others, each for no longer than `limit`, and returns why some failed. One cluster that is slow or
-/// away delays no other.
+/// Runs the sweeps of the clusters concurrently, each within `limit`, and returns why some failed. A slow or unreachable cluster
+/// delays no other.
 pub async fn each_within<'a>(
     clusters: &'a [String],
     limit: Duration,
@@ -83,29 +84,30 @@ pub async fn each_within<'a>(
     join_all(clusters.iter().map(|name| within(name))).await.into_iter().flatten().collect()
 }
 
-/// What a sweep saw and did.
+/// What a sweep found and did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The Stacks of namespaces that are ours.
+    /// The Stacks in the namespaces of the filter.
     pub stacks: usize,
-    /// Updates of ours that are not complete and have no task. By their status, which is a view.
+    /// Driftless's Updates that are not complete and have no task, by their status.
     pub waiting: usize,
-    /// Updates of ours that are not complete and have a task.
+    /// Driftless's Updates that are not complete and have a task.
     pub running: usize,
-    /// Hints sent.
+    /// The number of hints sent.
     pub hints: usize,
 }
 
-/// Hints what is due in a cluster, in the namespaces that are ours. Elsewhere only Updates that we have to do with: a run that began while
-/// its namespace was ours is looked after to its end.
+/// Hints what is due in a cluster, in the namespaces of the filter. In other namespaces only Driftless's own Updates: a run that
+/// started before its namespace left the filter is supervised to its end.
 ///
-/// Memory is bounded by a page of objects and the uids of Updates that are not complete. What is due on a page is hinted before the next
-/// one is read: a sweep that is cut short has done a part of its work. What fails, a kind's list or a page's hints, keeps nothing else from its hints, and is the sweep's error in the
-/// end. The next one begins anew, whatever became of this one, and a hint that is sent twice does no harm.
+/// Memory is bounded by a page of objects and the uids of incomplete Updates. What is due on a page is hinted before the next
+/// page is read, so an interrupted sweep has done a part of its work. A failed list of a kind, or failed hints of a page, stop no
+/// other hints, and are the sweep's error at the end. The next sweep starts anew in any case, and a hint that is sent twice does
+/// no harm.
 ///
-/// A sweep may take longer than a tick: the next one goes on beside it, and as `now` is the same for all pages, each asks every object whether
-/// its turn is at this one's tick. What must hold is that the time limit of the function suffices for one whole list: `make bench` shows what
-/// 10,000 Stacks take of it.
+/// A sweep may take longer than a tick: the next one runs beside it. Because `now` is the same for all pages, each sweep checks
+/// every object for a turn at its own tick. The time limit of the function must suffice for one whole list: `make bench` shows
+/// how much of it 10,000 Stacks take.
 pub async fn sweep<C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
@@ -116,7 +118,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     let labels = cluster.watch_labels().await?;
     let is_ours = |namespace: Option<&String>| namespace.is_some_and(|name| settings.watch.is_ours_by(&labels, name));
     let mut swept = Swept::default();
-    // First: a sweep that is cut short leaves idle Stacks for the next one, and no run.
+    // First, because an interrupted sweep may leave idle Stacks to the next one, but no run.
     let mut unfinished = HashSet::new();
     let updates = hint_each(name, cluster, queues, |update: &Update| {
         let facts = update.facts(settings.watch.system_namespace, now);
@@ -135,12 +137,12 @@ pub async fn sweep<C: Cluster, Q: Queues>(
         facts.is_due(its_turn(uid, settings.live_seconds(), settings.tick_seconds, now), now)
     })
     .await;
-    // A claim of an Update that was not listed would seem lost.
+    // The claim of an Update that was not listed would seem lost.
     let claims = match &updates {
         Ok(_) => claims::hint_lost(name, cluster, queues, settings.watch.system_namespace, &unfinished, now).await,
         Err(_) => Ok(0),
     };
-    // No error of the sweep: the next Update that wants such a claim hints its holder too.
+    // Not an error of the sweep, because the next Update that wants such a claim hints its holder too.
     let claims = claims.unwrap_or_else(|error| {
         tracing::warn!(cluster = name, %error, "cannot check the claims");
         0
@@ -160,7 +162,7 @@ pub async fn sweep<C: Cluster, Q: Queues>(
     Ok(Swept { hints: stacks? + updates? + workspaces? + claims, ..swept })
 }
 
-/// Hints every object of a kind that wants a look. How many hints were sent.
+/// Hints every object of a kind that is due. Returns the number of hints.
 async fn hint_each<K: Object, C: Cluster, Q: Queues>(
     name: &str,
     cluster: &C,
@@ -187,7 +189,7 @@ async fn hint_each<K: Object, C: Cluster, Q: Queues>(
     Err(Error::Endless(K::plural(&()).into_owned()))
 }
 
-/// Whether a Workspace needs no look: it is ready as it is now, or going.
+/// Returns whether a Workspace needs no reconciliation: its status is current, or it is being deleted.
 fn is_settled(workspace: &Workspace) -> bool {
     let metadata = &workspace.metadata;
     let ready = |status: &WorkspaceStatus| {
@@ -197,7 +199,7 @@ fn is_settled(workspace: &Workspace) -> bool {
     metadata.deletion_timestamp.is_some() || workspace.status.as_ref().is_some_and(ready)
 }
 
-/// Sends hints, and those that were not taken once more.
+/// Sends hints, and retries those that were refused once.
 async fn send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<(), Error> {
     let refused = try_to_send(queues, hints).await?;
     let refused = try_to_send(queues, &refused).await?;
@@ -208,7 +210,7 @@ async fn send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<(), Error> {
     Err(driftless_aws::Error::Transient { call: "sqs:SendMessageBatch hints".into(), message }.into())
 }
 
-/// Those that were not taken.
+/// Returns the refused hints.
 async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>, Error> {
     let mut refused = Vec::new();
     for batches in hints.chunks(BATCH * BATCHES_AT_ONCE) {
@@ -228,8 +230,8 @@ async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>,
     Ok(refused)
 }
 
-/// Asks for the collection of the sources that have a tree that is too old to be used, if it is time for some of them. The bucket is
-/// listed whenever a part of the sources has its turn. How many sources there were.
+/// Requests a collection for the sources with a tree that is too old to be used, if their turn has come. The bucket is listed
+/// whenever a part of the sources has its turn. Returns the number of sources.
 pub async fn collect<O: Objects, Q: Queues>(
     name: &str,
     objects: &O,
@@ -242,7 +244,7 @@ pub async fn collect<O: Objects, Q: Queues>(
         return Ok(0);
     }
     let prefix = keys::trees_of_cluster(name);
-    // The last object of the page before. If it is a manifest, its pack is on the next one and would look like half a tree.
+    // The last object of the previous page. If it is a manifest, its pack is on the next page and would look like half a tree.
     let mut seam: Option<(String, Timestamp)> = None;
     let mut sources = BTreeSet::new();
     loop {
@@ -305,7 +307,7 @@ mod tests {
         }
     }
 
-    /// The names of the sources that are asked for within a day, in order.
+    /// The names of the sources that are requested within a day, in order.
     fn day(world: &World) -> Vec<String> {
         let before = world.sent().len();
         for _ in 0..24 * 60 {
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(world.sent().len(), 240);
     }
 
-    /// The names that are hinted, in order.
+    /// The hinted names, in order.
     fn hinted(world: &World) -> Vec<String> {
         let names = world.sent().into_iter().map(|message| match message {
             Message::Hint(hint) => hint.object.name,
@@ -465,7 +467,7 @@ mod tests {
                 |kind: &str| sent.iter().filter(|sent| matches!(sent, Message::Hint(hint) if hint.object.kind == kind)).count();
             seen.insert((of_kind("Update"), of_kind("Workspace"), swept.ok().map(|swept| swept.hints)));
         }
-        // Pages are of three.
+        // Pages have three objects.
         for expected in [(7, 7, Some(14)), (3, 7, None), (6, 7, None), (7, 0, None), (7, 7, None)] {
             assert!(seen.contains(&expected), "{expected:?} is not among {seen:?}");
         }
@@ -525,7 +527,7 @@ mod tests {
                 }
             }
         }
-        // With 6 in 100 refused, hardly any would be complete without another try.
+        // With 6 in 100 refused, hardly any would be complete without a retry.
         assert!(complete > 30 && failed > 0, "{complete} complete, {failed} failed");
     }
 }

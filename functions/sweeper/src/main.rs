@@ -14,7 +14,7 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::Value;
 use sweeper::{Settings, Swept, attend, collect, each_within, sweep};
 
-/// Kept free at the end of an invocation.
+/// Reserved for the end of an invocation.
 const MARGIN: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]
@@ -38,9 +38,9 @@ async fn main() -> Result<(), Error> {
     let queues = Sqs::new(&aws, QueueUrls { hints, sources, runs, ..QueueUrls::default() });
     let tasks = Ecs::new(&aws, env::required("ECS_CLUSTER")?, None);
     run(service_fn(async |event: LambdaEvent<Value>| -> Result<(), Error> {
-        // The time of this tick, however long the clusters take.
+        // One time for the whole tick, however long the clusters take.
         let tick = now();
-        // Of all clusters, and first: a cluster that hangs takes the rest of the time.
+        // For all clusters, and first, because a cluster that hangs uses the rest of the time.
         let attended = attend(&tasks, &queues, settings, tick).await;
         let sweep_one = async |name: &str| {
             let begun = now();
@@ -76,7 +76,7 @@ fn tell(cluster: &str, swept: Swept, begun: Timestamp, now: Timestamp) {
     metrics::emit(&values, &[("cluster", cluster)], now);
 }
 
-/// What is left of the function's time, but for what it takes to say how it ended.
+/// The rest of the function's time, except for what it needs to report how it ended.
 #[expect(clippy::disallowed_methods, reason = "Lambda tells the deadline in wall time")]
 fn limit(event: &LambdaEvent<Value>) -> Duration {
     let left = event.context.deadline().duration_since(SystemTime::now()).unwrap_or_default();

@@ -11,19 +11,19 @@ use tokio::sync::Mutex;
 
 use crate::sender::Sender;
 
-/// How old, or how far in the future, a signature with a time in it may be, as Standard Webhooks advises.
+/// The maximum age, or distance into the future, of a signature with a time, as Standard Webhooks advises.
 const TOLERANCE: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long keys are used before the secret is read again.
 const KEPT: SignedDuration = SignedDuration::from_mins(5);
 
-/// The keys of each cluster, each with the kind of sender that may use it. A JSON object from the cluster's name to an object from
-/// senders to keys, such as `{"prod":{"flux":"…","github/team-a":"…"}}`. The part of a sender before the slash is its path at the
-/// webhook. One string in place of the object is a key for all senders. All comparisons take the same time whatever differs.
+/// The keys of each cluster, each with the kind of sender that may use it. A JSON object from the cluster's name to an object
+/// from senders to keys, such as `{"prod":{"flux":"…","github/team-a":"…"}}`. The part of a sender before the slash is its path
+/// at the webhook. One string in place of the object is a key for all senders. All comparisons take constant time.
 #[derive(Debug)]
 pub struct Keys(HashMap<String, Vec<(Option<Sender>, SecretString)>>);
 
-/// The keys cannot be used. Repeats nothing of the text.
+/// The keys cannot be used. The error repeats nothing of the text.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "not a JSON object of clusters and keys: each cluster has an object of senders (flux, github, gitlab or gitea, with /NAME \
@@ -62,7 +62,7 @@ impl FromStr for Keys {
 }
 
 impl Keys {
-    /// Whether `signature`, in hex, was made over `body` with a key of this cluster and sender.
+    /// Returns whether `signature`, in hex, was made over `body` with a key of this cluster and sender.
     pub(crate) fn signed(&self, cluster: &str, sender: Sender, body: &[u8], signature: &[u8]) -> bool {
         let signature = base16ct::mixed::decode_vec(signature).unwrap_or_default();
         self.any(cluster, sender, |key| {
@@ -70,7 +70,8 @@ impl Keys {
         })
     }
 
-    /// Whether `token` is a key of this cluster and sender. Digests are compared, so that the time depends on no key.
+    /// Returns whether `token` is a key of this cluster and sender. Digests are compared, so that the time does not depend on a
+    /// key.
     pub(crate) fn is(&self, cluster: &str, sender: Sender, token: &[u8]) -> bool {
         self.any(cluster, sender, |key| {
             let macs = mac(key.as_bytes()).zip(mac(key.as_bytes()));
@@ -80,9 +81,9 @@ impl Keys {
         })
     }
 
-    /// Whether one of `signatures` (`v1,<base64>`, separated by spaces) was made over id, time (Unix seconds) and body with a key of
-    /// this cluster and sender, and the time is [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key has to be
-    /// `whsec_<base64>`.
+    /// Returns whether one of `signatures` (`v1,<base64>`, separated by spaces) was made over id, time (Unix seconds) and body
+    /// with a key of this cluster and sender, and the time is [about](TOLERANCE) now: <https://www.standardwebhooks.com>. The key
+    /// must be `whsec_<base64>`.
     pub(crate) fn signed_lately(
         &self,
         (cluster, sender): (&str, Sender),
@@ -106,7 +107,7 @@ impl Keys {
         proven && signed_at.is_some_and(|at| now.duration_since(at).abs() <= TOLERANCE)
     }
 
-    /// Tries every key of the sender, also after one that proves it.
+    /// Tries every key of the sender, even after a match, so that the time does not depend on which one matches.
     fn any(&self, cluster: &str, sender: Sender, proves: impl Fn(&str) -> bool) -> bool {
         let keys = self.0.get(cluster).into_iter().flatten();
         let keys = keys.filter(|(owner, _)| owner.is_none_or(|owner| owner == sender));
@@ -118,8 +119,8 @@ fn mac(key: &[u8]) -> Option<Hmac<Sha256>> {
     Hmac::new_from_slice(key).ok()
 }
 
-/// The keys in a Secrets Manager secret. They are read at the start and again every five minutes, so that a key that was added or
-/// taken out counts without a deployment.
+/// The keys in a Secrets Manager secret. They are read at the start and every five minutes, so that an added or removed key takes
+/// effect without a deployment.
 pub struct KeySecret<K> {
     keyring: K,
     secret: String,
@@ -133,8 +134,8 @@ impl<K: Keyring> KeySecret<K> {
         Ok(Self { keyring, secret, read: Mutex::new((keys, now)) })
     }
 
-    /// Reads the secret again if that is due, and passes the keys to `with`. Keys that were read before go on to be used where the
-    /// secret cannot be read or is not usable: a mistake in it must not refuse every sender.
+    /// Passes the keys to `with`, and reads the secret before that if it is due. If the secret cannot be read or is invalid, the
+    /// previous keys stay in use: a mistake in it must not refuse every sender.
     pub async fn with<T>(&self, now: Timestamp, with: impl AsyncFnOnce(&Keys) -> T) -> T {
         let mut kept = self.read.lock().await;
         if now.duration_since(kept.1) >= KEPT {

@@ -1,10 +1,10 @@
-//! Takes notifications at a function URL, and hints what they speak of.
+//! Receives notifications at a function URL, and hints the objects that they name.
 //!
-//! `POST /<cluster>` is for Flux: a source that has a new artifact, a Kustomization or a `HelmRelease` that applied objects.
+//! `POST /<cluster>` is for Flux: a source with a new artifact, a Kustomization or a `HelmRelease` that applied objects.
 //! `POST /<cluster>/github`, `/gitlab` and `/gitea` are for pushes to the repositories that Stacks name themselves.
 //!
-//! The proof is verified over the bytes as they came, with the keys of that cluster and sender, before anything is parsed. Most senders
-//! sign no time: a replayed notification is one hint more, which is harmless.
+//! The signature is verified over the bytes as received, with the keys of that cluster and sender, before they are parsed. Most
+//! senders sign no time: a replayed notification is one more hint, which is harmless.
 
 mod event;
 mod keys;
@@ -25,10 +25,11 @@ pub use refusals::Refusals;
 
 use crate::sender::Sender;
 
-/// The longest body that is looked at. Flux's messages have at most 39,000 characters; a push has more the more commits it has.
+/// The maximum length of a body. Flux's messages have at most 39,000 characters; a push grows with its commits.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
-/// Answers one request. Flux tries again after 429 and 5xx only, for as long as its Provider's timeout; git hosts do not, or not soon.
+/// Answers one request. Flux retries after 429 and 5xx only, up to its Provider's timeout; git hosts do not retry, or only much
+/// later.
 pub async fn answer(
     keys: &Keys,
     refusals: &Refusals,
@@ -47,14 +48,14 @@ pub async fn answer(
     response
 }
 
-/// A status and what it means here.
+/// A status with its meaning here.
 type Answer = (StatusCode, &'static str);
 
 fn hints(keys: &Keys, request: &LambdaFunctionUrlRequest, now: Timestamp) -> Result<Vec<Hint>, Answer> {
     let body = body(request)?;
     let (cluster, sender) = Sender::of_path(request.raw_path.as_deref().unwrap_or_default());
     if !sender.is_authentic(keys, cluster, &request.headers, &body, now) {
-        // The caller is not told which of the two was wrong.
+        // The caller does not learn which of the two was wrong.
         return Err((StatusCode::UNAUTHORIZED, "unknown cluster or bad signature"));
     }
     let hints = sender.hints(cluster, &request.headers, &body);
@@ -72,7 +73,7 @@ async fn send(queues: &impl Queues, hints: &[Hint]) -> Answer {
     if hints.is_empty() { (StatusCode::OK, "ignored") } else { (StatusCode::ACCEPTED, "accepted") }
 }
 
-/// The body's bytes as they were sent.
+/// The bytes of the body as sent.
 fn body(request: &LambdaFunctionUrlRequest) -> Result<Cow<'_, [u8]>, Answer> {
     let text = request.body.as_deref().unwrap_or_default();
     if text.len() > MAX_BODY_BYTES {

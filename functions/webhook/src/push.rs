@@ -3,17 +3,17 @@ use std::collections::BTreeSet;
 use driftless_contract::{Hint, ObjectKey};
 use serde::Deserialize;
 
-/// A push of a branch or of a tag as GitHub, GitLab, Gitea and Forgejo send it, as far as we read it.
+/// The fields that are read of a push of a branch or tag from GitHub, GitLab, Gitea and Forgejo.
 #[derive(Deserialize)]
 pub(crate) struct Push {
     #[serde(rename = "ref")]
     git_ref: String,
-    /// Zeros if the ref is gone.
+    /// Zeros if the ref was deleted.
     after: String,
     repository: Repository,
 }
 
-/// The URLs that the repository may be named by. GitLab has words of its own.
+/// The URLs of the repository. GitLab's fields have other names.
 #[derive(Deserialize)]
 struct Repository {
     #[serde(alias = "git_http_url")]
@@ -23,7 +23,7 @@ struct Repository {
 }
 
 impl Push {
-    /// The hint for the repository: two, if it has another host or path for ssh. None for a ref that is gone: nothing can be run of it.
+    /// The hint for the repository: two, if its ssh URL has another host or path. None for a deleted ref, which no run can use.
     pub(crate) fn hints(self, cluster: &str) -> Vec<Hint> {
         let Self { git_ref, after, repository: Repository { clone_url, ssh_url } } = self;
         if after.bytes().all(|digit| digit == b'0') {

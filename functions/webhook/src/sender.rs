@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use crate::{Keys, event::Event, push::Push};
 
-/// A kind of sender. Each has a path of its own, keys of its own, and its own way to prove who it is.
+/// A kind of sender. Each has its own path, keys and kind of signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     Flux,
@@ -14,7 +14,7 @@ pub(crate) enum Sender {
 }
 
 impl Sender {
-    /// The cluster and the sender that a path names. A cluster's name may have slashes in it.
+    /// The cluster and the sender of a path. A cluster's name may contain slashes.
     pub(crate) fn of_path(path: &str) -> (&str, Self) {
         let path = path.trim_matches('/');
         match path.rsplit_once('/') {
@@ -36,7 +36,8 @@ impl Sender {
         }
     }
 
-    /// Whether whoever sent this knows a key of the cluster for this sender. Of several proofs the strongest counts: a bad one is not made good by another.
+    /// Returns whether the sender knows a key of the cluster. Of several proofs only the strongest counts: an invalid one is not
+    /// rescued by another.
     pub(crate) fn is_authentic(self, keys: &Keys, cluster: &str, headers: &HeaderMap, body: &[u8], now: Timestamp) -> bool {
         let header = |name| headers.get(name).map_or(&[][..], |value: &http::HeaderValue| value.as_bytes());
         let signed = |name| header(name).strip_prefix(b"sha256=").is_some_and(|hex| keys.signed(cluster, self, body, hex));
@@ -62,7 +63,7 @@ impl Sender {
         }
     }
 
-    /// What a message speaks of that deserves a look. An error if it is not one of this sender's.
+    /// The hints for the objects that a message names. An error if the message is not one of this sender's.
     pub(crate) fn hints(self, cluster: &str, headers: &HeaderMap, body: &[u8]) -> serde_json::Result<Vec<Hint>> {
         let says =
             |header: &str, events: &[&str]| headers.get(header).is_some_and(|event| events.iter().any(|known| event == known));

@@ -28,9 +28,9 @@ const KUSTOMIZATION_SIGNATURE: &str = "sha256=80a67da23d4f8c29212393363ad478b8f3
 const HELM_RELEASE_SIGNATURE: &str = "sha256=4a323b4a79c1d0a393e1082110f1873ed92161a185bf0c41e77f933dfa7b7685";
 const GITHUB_SIGNATURE: &str = "sha256=b58c116956ba21c73990ce5543580ca4c34d4c2640e092bc9327c3df29d6fdaf";
 const GITEA_SIGNATURE: &str = "e729566bf3af755d62af41dee919915a7883c89f2d57ccaffbc5f75a41f2d4dd";
-/// Of `GITLAB` with the id `msg_1` at `NOW`, for the cluster `signed`.
+/// For `GITLAB` with the id `msg_1` at `NOW`, for the cluster `signed`.
 const GITLAB_SIGNATURE: &str = "v1,kMgKfVj4yhW/JtkVNe8wp2h8/T8saQP/fjzfdon3GPA=";
-/// Of `{}`.
+/// For `{}`.
 const EMPTY_SIGNATURE: &str = "6be8a798f9899f6b4db1eccb32797aa8af8fdfcd35bbb35172baa418efaee686";
 
 const KEYS: &str = r#"{"prod-eu":"driftless-test-key","upstream":"7152fed34dd6149a7c75a276c510da27cb6f82b0","signed":"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw","arn:aws:eks:eu-west-1:1:cluster/c":"driftless-test-key"}"#;
@@ -173,7 +173,7 @@ fn only_an_artifact_of_a_source_leads_to_a_hint_of_it() {
     for (api_version, kind, reason) in [
         (flux, "GitRepository", "GitOperationFailed"),
         (flux, "HelmRepository", "NewArtifact"),
-        // An Event of our own about a Stack, which comes back through an Alert.
+        // An Event of Driftless about a Stack, which an Alert sends back.
         (flux, "ExternalArtifact", "StackCreated"),
         ("kustomize.toolkit.fluxcd.io/v1", "Bucket", "NewArtifact"),
         ("v1", "Bucket", "NewArtifact"),
@@ -250,7 +250,7 @@ fn an_unsigned_body_of_flux_is_taken_from_who_knows_the_key() {
 
 type Header = (&'static str, &'static str);
 
-/// A request as each host of git sends it: path, body, event and proof.
+/// A request as each git host sends it: path, body, event and proof.
 fn pushes() -> [(&'static str, &'static str, [Header; 2]); 4] {
     [
         ("/prod-eu/github", GITHUB, [("x-github-event", "push"), ("x-hub-signature-256", GITHUB_SIGNATURE)]),
@@ -300,7 +300,7 @@ fn a_forged_push_leads_to_nothing() {
         let nothing = (401, vec![]);
         let altered = body.replacen("refs/heads/main", "refs/heads/evil", 1);
         let (cut, proof_of_empty) = (&proof.1[..proof.1.len() - 2], (proof.0, EMPTY_SIGNATURE));
-        // A token is no signature: whoever has it may say anything.
+        // A token is not a signature: it allows any body.
         if proof.0 != "x-gitlab-token" {
             assert_eq!(post(request_with(path, &altered, &[event, proof])), nothing, "{path} altered");
             assert_eq!(post(request_with(path, "not JSON", &[event, proof])), nothing, "{path} not JSON");
@@ -317,7 +317,7 @@ fn a_forged_push_leads_to_nothing() {
         let down = World::new(0, Faults { transient: 1000, ..Faults::NONE });
         assert_eq!(post_to(&down, request_with(path, body, &[event, proof])), (503, vec![]), "{path}");
     }
-    // The proof of one host is none for another.
+    // The proof of one host is invalid for another.
     let (_, body, [event, _]) = pushes()[0];
     let hex = GITHUB_SIGNATURE.trim_start_matches("sha256=");
     assert_eq!(post(request_with("/prod-eu/github", body, &[event, ("x-gitea-signature", hex)])), (401, vec![]));
@@ -341,7 +341,7 @@ fn what_is_no_push_is_ignored_and_what_is_none_although_it_says_so_is_refused() 
     ] {
         assert_eq!(post(request_with(path, "{}", &headers)), (400, vec![]), "{path}");
     }
-    // A ref that is gone, and a repository that no Stack could name.
+    // A deleted ref, and a repository that no Stack can name.
     let (path, body, headers) = pushes()[1];
     let gone = body.replace("c0ffee12ab34cd56ef7890aa11bb22cc33dd44ee", "0000000000000000000000000000000000000000");
     assert_eq!(post(request_with(path, &gone, &headers)), (200, vec![]));
@@ -376,7 +376,7 @@ fn gitlabs_signature_counts_for_five_minutes_and_before_its_token() {
     ] {
         assert_eq!(post_at(more, seconds), (401, vec![]), "{more:?} {seconds}");
     }
-    // A key that is none of Standard Webhooks' has no such signatures.
+    // A key that is not in the form of Standard Webhooks makes no such signatures.
     let headers: Vec<_> = signed.iter().copied().chain([good]).collect();
     assert_eq!(post(request_with("/prod-eu/gitlab", GITLAB, &headers)), (401, vec![]));
 }
@@ -492,7 +492,7 @@ fn refused_calls_are_reported_once_a_minute_with_their_number() {
     assert_eq!(reported(300, GIT_SIGNATURE), [0.0; 0]);
 }
 
-/// A secret whose text changes, and how often it was read.
+/// A secret whose text changes, and the number of reads.
 #[derive(Default)]
 struct Secret(std::cell::RefCell<(Option<&'static str>, usize)>);
 

@@ -35,12 +35,12 @@ pub enum Change {
     Delete(String),
 }
 
-/// What is changed, and what it leads to.
+/// The changes that a command requests, and their message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The changes, in order.
     pub changes: Vec<Change>,
-    /// What is said when they are made.
+    /// The message after they are made.
     pub done: String,
 }
 

@@ -53,7 +53,7 @@ pub fn applied(stack: &Stack, commit: Option<&str>) -> Result<bool> {
     }
 }
 
-/// The time after which a command gives up.
+/// The time limit of a command that waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     end: Instant,

@@ -1,8 +1,8 @@
 //! A Stack of one resource without a provider, from `kubectl` to Ready and back: through the forwarder, every queue, every function and a
 //! task.
 //!
-//! It also tries the one behaviour of AWS that nothing documents and that the task role's policy rests on: that a task's credentials
-//! are a session named like the task. Without it every run fails, closed.
+//! It also tests a behaviour of AWS that is not documented and on which the task role's policy depends: that the credentials of a
+//! task are a session with the name of the task. Without it every run fails, closed.
 
 use std::{
     thread,
@@ -21,16 +21,16 @@ use crate::{
 pub const NAME: &str = "driftless-doctor";
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 
-/// What a canary needs.
+/// The settings of a canary.
 #[derive(Debug)]
 pub struct Canary<'a> {
-    /// A namespace that is open for runs.
+    /// A namespace that allows runs.
     pub namespace: &'a str,
-    /// A backend that tasks reach.
+    /// A backend that tasks can reach.
     pub backend: &'a str,
-    /// A Secret of the namespace that is the run's environment: credentials of the backend.
+    /// A Secret of the namespace that becomes the run's environment: credentials of the backend.
     pub secret: Option<&'a str>,
-    /// How long each half may take.
+    /// The time limit of each half.
     pub limit: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Canary<'_> {
         json!({ "apiVersion": "v1", "kind": "List", "items": [program(namespace, NAME), stack] })
     }
 
-    /// Applies it, waits, says where it is stuck if it is, and deletes it.
+    /// Applies them, waits, reports where the Stack is stuck if it is, and deletes them.
     #[must_use]
     pub fn fly(&self, kubectl: &Kubectl, aws: &Aws) -> Vec<Finding> {
         let started = Instant::now();
@@ -137,7 +137,7 @@ fn is_absent(error: &str) -> bool {
     error.contains("NotFound")
 }
 
-/// Ready, at the generation that is there.
+/// Returns whether it is Ready at its present generation.
 #[must_use]
 pub fn is_ready(stack: &Value) -> bool {
     stack["status"]["observedGeneration"].is_number()
@@ -160,7 +160,7 @@ pub fn latest<'a>(stack: &Value, updates: &'a Value) -> &'a Value {
     all.find(|update| name == Some(&update["metadata"]["name"])).unwrap_or(&Value::Null)
 }
 
-/// Where a Stack that is not Ready in time is stuck, by what it, its Update and its task say.
+/// Where a Stack that is not Ready in time is stuck, from its own status, its Update's and its task's.
 #[must_use]
 pub fn stuck(stack: &Value, update: &Value, task: Option<&Value>, limit: Duration) -> Finding {
     let late = |where_: &str| format!("canary: not there within {} s: {where_}", limit.as_secs());

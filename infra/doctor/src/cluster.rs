@@ -1,4 +1,4 @@
-//! What a cluster says of its part, and EKS of who may use it.
+//! Checks of a cluster, and of EKS's access settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::{
     tools::{Answer, Aws, Kubectl},
 };
 
-/// The namespace of what is ours in a cluster.
+/// The namespace of Driftless's own objects in a cluster.
 pub const SYSTEM: &str = "driftless-system";
 const FLUX: &str = "flux-system";
-/// What mends most of it.
+/// The remedy for most findings.
 const APPLY: &str = "apply the cluster's driftless.yaml (make deploy writes it), or see its Kustomization: kubectl -n flux-system get kustomizations";
 /// The functions that act in clusters, by their outputs.
 const FUNCTIONS: [(&str, &str); 5] = [
@@ -23,7 +23,7 @@ const FUNCTIONS: [(&str, &str); 5] = [
     ("RecorderRoleArn", "driftless:recorder"),
     ("SweeperRoleArn", "driftless:sweeper"),
 ];
-/// What each part cannot do its work without, as `kubectl auth can-i` takes it.
+/// The rights that each part requires, as arguments of `kubectl auth can-i`.
 const RIGHTS: [(&str, &[&str]); 11] = [
     ("driftless:reconciler", &["update", "stacks.pulumi.com", "--subresource=status", "--all-namespaces"]),
     ("driftless:reconciler", &["create", "updates.auto.pulumi.com", "--all-namespaces"]),
@@ -37,14 +37,14 @@ const RIGHTS: [(&str, &[&str]); 11] = [
     ("driftless:sweeper", &["list", "stacks.pulumi.com", "--all-namespaces"]),
     ("driftless:sweeper", &["list", "updates.auto.pulumi.com", "--all-namespaces"]),
 ];
-/// The same in each namespace that has Stacks.
+/// The same in each namespace with Stacks.
 const RUN_RIGHTS: [(&str, &[&str]); 3] = [
     ("driftless:launcher", &["get", "secrets"]),
     ("driftless:launcher", &["create", "serviceaccounts", "--subresource=token"]),
     ("driftless:recorder", &["create", "secrets"]),
 ];
 
-/// Runs every check of one cluster. `aws` is of the installation.
+/// Runs every check of one cluster. `aws` is the result of the installation's checks.
 #[must_use]
 pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -84,7 +84,7 @@ pub fn examine(kubectl: &Kubectl, aws: &Aws, cluster: &str, found: &Installation
     findings
 }
 
-/// A Service that artifacts come from.
+/// A Service that serves artifacts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Service<'a> {
     /// `metadata.name`
@@ -96,7 +96,7 @@ pub struct Service<'a> {
 }
 
 impl<'a> Service<'a> {
-    /// Nothing, if it is another host.
+    /// `None` for any other host.
     fn parse(text: &'a str) -> Option<Self> {
         let (host, port) = text.split_once(':').unwrap_or((text, "80"));
         let mut labels = host.split('.');
@@ -105,7 +105,8 @@ impl<'a> Service<'a> {
     }
 }
 
-/// Those that the fetcher asks through the API server; by the template's defaults, if the installation's parameters are not known.
+/// The Services that the fetcher reaches through the API server; the template's defaults if the installation's parameters are
+/// unknown.
 #[must_use]
 pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'_>> {
     let of = |name, default| parameters.get(name).map_or(default, String::as_str);
@@ -115,13 +116,14 @@ pub fn artifact_services(parameters: &BTreeMap<String, String>) -> Vec<Service<'
     of("ArtifactServices", "source-controller.flux-system").split(',').map(str::trim).filter_map(Service::parse).collect()
 }
 
-/// The API server reaches a Service that artifacts come from: whatever it answers for a path that it need not have.
+/// Checks that the API server reaches a Service that serves artifacts, whatever the Service answers for a path that need not
+/// exist.
 #[must_use]
 pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> Finding {
     let what = format!("Service {namespace}/{name}");
     match answer {
         Ok(_) => {}
-        // Its own 404; the API server's names the Service.
+        // The Service's own 404; that of the API server would name the Service.
         Err(why) if why.contains("could not find the requested resource") => {}
         Err(why) if why.contains("(Forbidden)") => {
             let what = format!("{what}: whether the API server reaches it is not known");
@@ -138,7 +140,7 @@ pub fn reached(name: &str, namespace: &str, answer: Result<String, String>) -> F
     Finding::ok(format!("{what}: the API server reaches it"))
 }
 
-/// Our CRDs are there, and of this release.
+/// Checks that Driftless's CRDs exist, and belong to this release.
 #[must_use]
 pub fn crds(listed: &Answer) -> Vec<Finding> {
     let (Ok(listed), Ok(ours)) = (listed, driftless_api::crds::all()) else { return vec![] };
@@ -166,7 +168,7 @@ fn schemas(crd: &Value) -> BTreeMap<String, Value> {
     versions.map(|version| (name(version), comparable(&version["schema"]["openAPIV3Schema"]))).collect()
 }
 
-/// Without what reads alike: whole numbers with and without a point, and fields that are null or false.
+/// Removes differences without a meaning: whole numbers with and without a point, and fields that are null or false.
 fn comparable(schema: &Value) -> Value {
     match schema {
         Value::Object(fields) => {
@@ -179,7 +181,7 @@ fn comparable(schema: &Value) -> Value {
     }
 }
 
-/// What the functions may do everywhere. The first is the group, the second what it needs.
+/// Checks the functions' rights in the whole cluster. The first entry is the group, the second the right.
 pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<bool, String>)>) -> Vec<Finding> {
     let answers = answers.into_iter();
     let mut findings: Vec<_> = answers
@@ -203,7 +205,7 @@ pub fn rights<'a>(answers: impl IntoIterator<Item = (&'a str, String, Result<boo
     findings
 }
 
-/// Whether runs may come from a namespace that has Stacks.
+/// Checks that a namespace with Stacks allows runs.
 #[must_use]
 pub fn opened(namespace: &str, answers: &[(String, Result<bool, String>)]) -> Finding {
     let missing: Vec<_> = answers.iter().filter(|(_, may)| *may == Ok(false)).map(|(what, _)| what.as_str()).collect();
@@ -217,7 +219,7 @@ pub fn opened(namespace: &str, answers: &[(String, Result<bool, String>)]) -> Fi
     )
 }
 
-/// The forwarder runs.
+/// Checks that the forwarder runs.
 #[must_use]
 pub fn forwarder(deployment: &Answer) -> Finding {
     match deployment {
@@ -236,7 +238,7 @@ pub fn forwarder(deployment: &Answer) -> Finding {
     }
 }
 
-/// Flux's Provider posts to the webhook of this cluster.
+/// Checks that Flux's Provider posts to the webhook of this cluster.
 #[must_use]
 pub fn provider(provider: &Answer, address: Option<&str>) -> Finding {
     match provider {
@@ -253,7 +255,7 @@ pub fn provider(provider: &Answer, address: Option<&str>) -> Finding {
     }
 }
 
-/// Flux's Alert tells of something.
+/// Checks that Flux's Alert selects events.
 #[must_use]
 pub fn alert(alert: &Answer) -> Finding {
     match alert {
@@ -265,7 +267,7 @@ pub fn alert(alert: &Answer) -> Finding {
     }
 }
 
-/// The cluster's key is the webhook's.
+/// Checks that the cluster's key is the webhook's.
 #[must_use]
 pub fn webhook_secret(cluster: &str, same: Result<bool, String>) -> Finding {
     let remedy = format!("target/deploy/STACK/{cluster}/webhook-secret, which make deploy writes");
@@ -301,7 +303,7 @@ fn examine_eks(aws: &Aws, name: &str, outputs: &BTreeMap<String, String>) -> Vec
     findings
 }
 
-/// The EKS cluster takes access entries.
+/// Checks that the EKS cluster supports access entries.
 #[must_use]
 pub fn eks(name: &str, described: &Answer) -> Finding {
     let what = format!("EKS cluster {name}");
@@ -317,7 +319,7 @@ pub fn eks(name: &str, described: &Answer) -> Finding {
     }
 }
 
-/// A function's role is its group in the cluster.
+/// Checks that a function's role has its group in the cluster.
 #[must_use]
 pub fn access_entry(group: &str, role: &str, entry: &Answer) -> Finding {
     let remedy = "make deploy deploys infra/cluster.yaml for each EKS cluster of the kubeconfig";
@@ -334,7 +336,7 @@ pub fn access_entry(group: &str, role: &str, entry: &Answer) -> Finding {
     }
 }
 
-/// The forwarder's ServiceAccount has a role.
+/// Checks that the forwarder's ServiceAccount has a role.
 #[must_use]
 pub fn pod_identity(listed: &Answer) -> Finding {
     match listed.as_ref().map(|listed| listed["associations"].as_array().is_some_and(|all| !all.is_empty())) {

@@ -1,5 +1,5 @@
-//! What an installation costs a month, beside one workspace pod per Stack. Assumptions are constants here, once; docs/cost.md has them
-//! in words.
+//! What an installation costs a month, beside one workspace pod per Stack. The assumptions are constants here only; docs/cost.md
+//! explains them.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub mod price {
     pub const LAMBDA_CALL: f64 = 0.2e-6;
     /// A call of SQS.
     pub const SQS_CALL: f64 = 0.4e-6;
-    /// The same of a FIFO queue.
+    /// The same for a FIFO queue.
     pub const SQS_FIFO_CALL: f64 = 0.5e-6;
     /// A PUT of S3; most calls are cheaper.
     pub const S3_CALL: f64 = 5e-6;
@@ -31,15 +31,15 @@ pub mod price {
     pub const SECRET: f64 = 0.40;
     /// A key of KMS for a month.
     pub const KEY: f64 = 1.0;
-    /// A metric that an alarm looks at, for a month.
+    /// A metric that an alarm uses, for a month.
     pub const ALARM_METRIC: f64 = 0.10;
     /// A dashboard for a month.
     pub const DASHBOARD: f64 = 3.0;
-    /// A metric of our own for a month.
+    /// A custom metric for a month.
     pub const METRIC: f64 = 0.30;
-    /// A GB of logs, taken in.
+    /// A GB of ingested logs.
     pub const LOG_GB: f64 = 0.50;
-    /// An m6i.large (2 vCPUs, 8 GiB) for an hour: where a workspace pod lives.
+    /// An m6i.large (2 vCPUs, 8 GiB) for an hour: a node for workspace pods.
     pub const NODE_HOUR: f64 = 0.096;
 }
 
@@ -50,45 +50,45 @@ const MINUTES: f64 = HOURS * 60.0;
 pub(crate) const STANDARD_MAPPINGS: f64 = 4.0;
 /// Lambda keeps five long polls of 20 s open per mapping.
 const POLLS_PER_MINUTE: f64 = 5.0 * 3.0;
-/// A sweep of none, and of each Stack more, in seconds of the sweeper.
+/// A sweep without Stacks, and each additional Stack, in seconds of the sweeper.
 const SWEEP_SECONDS: f64 = 0.5;
 const SWEEP_SECONDS_PER_STACK: f64 = 0.005;
-/// Each Stack is looked at once in this time (`LookPeriodSeconds`).
+/// Each Stack is reconciled once in this time (`LookPeriodSeconds`).
 const LOOK_MINUTES: f64 = 10.0;
-/// A look: a message is sent, received and deleted, and the reconciler works for so long.
+/// A reconciliation without changes: a message is sent, received and deleted, and the reconciler works this long.
 const LOOK_SQS_CALLS: f64 = 3.0;
 const LOOK_SECONDS: f64 = 0.2;
 const FUNCTION_GB: f64 = 0.25;
-/// What a look writes to the log.
+/// The log of such a reconciliation.
 const LOOK_LOG_GB: f64 = 1e-6;
-/// Metrics of one cluster that are written at all: by operation, outcome, reason and function.
+/// The number of metrics of one cluster that occur: by operation, outcome, reason and function.
 const METRICS: f64 = 30.0;
-/// Metrics that the alarms of the template look at.
+/// The number of metrics that the alarms of the template use.
 pub(crate) const ALARM_METRICS: f64 = 30.0;
-/// Fargate bills from the pull of the image, which takes so many MiB a minute; then the containers start.
+/// Fargate bills from the pull of the image, at this many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
 const START_MINUTES: f64 = 0.25;
 /// MiB of the images that a task pulls by default, compressed: the template's `DefaultImage` is the largest part.
 pub const IMAGE_MIB: f64 = 2000.0;
-/// A MiB in the GB by which AWS prices traffic.
+/// A MiB in GB, by which AWS prices traffic.
 const GB_PER_MIB: f64 = 1.048_576e-3;
-/// Of one run, as `make bench` counts them: calls of S3 and SQS, and looks of functions.
+/// One run, as `make bench` counts it: calls of S3 and SQS, and invocations of functions.
 const RUN_S3_CALLS: f64 = 75.0;
 const RUN_SQS_CALLS: f64 = 48.0;
 const RUN_INVOCATIONS: f64 = 16.0;
-/// What a run writes to the logs.
+/// The logs of a run.
 const RUN_LOG_GB: f64 = 100e-6;
-/// What the Pulumi Kubernetes Operator asks for a workspace pod, if nobody says otherwise, in vCPUs; a node's vCPU comes with 4 GiB.
+/// The Pulumi Kubernetes Operator's default CPU request for a workspace pod, in vCPUs; a node's vCPU comes with 4 GiB.
 const POD_VCPUS: f64 = 0.1;
-/// The same where nodes are EKS on Fargate, whose smallest size has so many vCPUs and GB.
+/// The same for EKS on Fargate, whose smallest size has this many vCPUs and GB.
 const FARGATE_POD: (f64, f64) = (0.25, 0.5);
 
-/// What is run, and in which network.
+/// The usage, and the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Stacks.
     pub stacks: f64,
-    /// Runs a day, of all together.
+    /// Runs a day, of all Stacks together.
     pub runs_per_day: f64,
     /// How long a run takes.
     pub minutes: f64,
@@ -100,30 +100,30 @@ pub struct Load {
     pub image_mib: f64,
     /// MiB that a run downloads beside them: plugins and packages.
     pub install_mib: f64,
-    /// NAT gateways that are there for Driftless alone.
+    /// NAT gateways that exist for Driftless alone.
     pub nat_gateways: f64,
-    /// Whether images are in ECR, whose layers an S3 gateway endpoint brings past the NAT gateway.
+    /// Whether images are in ECR, whose layers an S3 gateway endpoint delivers without the NAT gateway.
     pub ecr: bool,
 }
 
 /// A line of the bill in USD a month: behind NAT, the default, and with public addresses (`AssignPublicIp`).
 type Line = (&'static str, [f64; 2]);
 
-/// Costs of a month.
+/// The costs of a month.
 #[derive(Debug)]
 pub struct Bill {
-    /// What there is without a Stack.
+    /// Without a Stack.
     pub idle: Vec<Line>,
-    /// What each Stack adds while nothing changes, times the Stacks.
+    /// All Stacks while nothing changes.
     pub watched: Vec<Line>,
-    /// What runs add.
+    /// The runs.
     pub runs: Vec<Line>,
-    /// One workspace pod per Stack that stays, as `workspaceReclaimPolicy: Retain` has it: on a node of EC2, and on Fargate.
+    /// One permanent workspace pod per Stack, as with `workspaceReclaimPolicy: Retain`: on a node of EC2, and on Fargate.
     pub pods: [f64; 2],
 }
 
 impl Load {
-    /// What it costs.
+    /// Computes the costs.
     #[must_use]
     pub fn bill(&self) -> Bill {
         let lambda = |calls: f64, seconds: f64| calls * (price::LAMBDA_CALL + seconds * FUNCTION_GB * price::LAMBDA_GB_SECOND);
@@ -174,7 +174,7 @@ impl Load {
 }
 
 impl Bill {
-    /// What is paid for these hours in USD, if all runs of the month are in them: behind NAT, and with public addresses.
+    /// The price of these hours in USD, if they have all runs of the month: behind NAT, and with public addresses.
     #[must_use]
     pub fn within(&self, hours: f64) -> [f64; 2] {
         let sum = |lines: &[Line], network: usize| lines.iter().map(|(_, cost)| cost[network]).sum::<f64>();

@@ -1,41 +1,41 @@
 use std::fmt;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// As it should be.
+    /// No problem.
     Ok,
-    /// It works, but somebody should know.
+    /// It works, but a person should know this.
     Warn,
     /// It does not work.
     Fail,
 }
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How it ended.
+    /// The result.
     pub level: Level,
-    /// What was looked at, and how it is.
+    /// The subject, and its state.
     pub what: String,
-    /// What makes it so. Empty if it is well.
+    /// The cause. Empty without a problem.
     pub why: String,
-    /// What mends it. Empty if it is well.
+    /// The remedy. Empty without a problem.
     pub remedy: String,
 }
 
 impl Finding {
-    /// As it should be.
+    /// A finding without a problem.
     pub fn ok(what: impl Into<String>) -> Self {
         Self { level: Level::Ok, what: what.into(), why: String::new(), remedy: String::new() }
     }
 
-    /// Something to know of.
+    /// A finding that a person should know.
     pub fn warn(what: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { level: Level::Warn, what: what.into(), why: why.into(), remedy: remedy.into() }
     }
 
-    /// Something that does not work.
+    /// A finding of a failure.
     pub fn fail(what: impl Into<String>, why: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { level: Level::Fail, ..Self::warn(what, why, remedy) }
     }

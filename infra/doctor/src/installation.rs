@@ -1,4 +1,4 @@
-//! What AWS says of an installation.
+//! Checks of an installation on AWS.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,18 @@ use crate::{
     tools::{self, Answer, Aws},
 };
 
-/// Of Service Quotas: the vCPUs that Fargate runs on demand at once.
+/// The code in Service Quotas of the vCPUs that Fargate may run on demand at once.
 const FARGATE_VCPUS: &str = "L-3032A538";
-/// Fewer vCPUs than that are 16 runs of the default size: new accounts have 6.
+/// A quota below this many vCPUs is reported. New accounts have 6; this is enough for 16 runs of the default size.
 const FEW_VCPUS: f64 = 16.0;
-/// What is read of a function. Its environment has secrets and stays where it is.
+/// The fields that are read of a function. Its environment has secrets and is not read.
 const FUNCTION: &str = "{State: State, StateReason: StateReason, LastUpdateStatus: LastUpdateStatus, \
     LastUpdateStatusReason: LastUpdateStatusReason, Architecture: Architectures[0], Clusters: Environment.Variables.CLUSTERS}";
 
-/// The functions that call clusters, each with a kubeconfig of its own.
+/// The functions that call clusters, each with its own kubeconfig.
 const CALLERS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
-/// What the rest of the checks need to know of it.
+/// The facts about the installation for the other checks.
 #[derive(Debug, Default)]
 pub struct Installation {
     /// Its outputs.
@@ -30,13 +30,13 @@ pub struct Installation {
     pub parameters: BTreeMap<String, String>,
     /// The clusters that it serves, by the names of their contexts.
     pub clusters: Vec<String>,
-    /// How the functions reach each of them.
+    /// How the functions reach each cluster.
     pub access: BTreeMap<String, Access>,
-    /// The keys of the webhook, by cluster. Has no `Debug` of its own: see [`Keys`].
+    /// The keys of the webhook, by cluster. Has no `Debug`: see [`Keys`].
     pub keys: Keys,
 }
 
-/// Secrets that are compared and not shown.
+/// Secrets that are compared and never shown.
 #[derive(Default)]
 pub struct Keys(BTreeMap<String, Senders>);
 
@@ -44,7 +44,7 @@ pub struct Keys(BTreeMap<String, Senders>);
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub enum Senders {
-    /// One key for all senders, as before there were several.
+    /// One key for all senders, as in earlier releases.
     All(String),
     /// The key of each sender.
     Each(BTreeMap<String, String>),
@@ -65,7 +65,7 @@ impl Senders {
 }
 
 impl Keys {
-    /// Whether that is a key of the cluster's Flux.
+    /// Returns whether it is a key of the cluster's Flux.
     #[must_use]
     pub fn is(&self, cluster: &str, key: &str) -> bool {
         self.0.get(cluster).is_some_and(|senders| senders.of_flux().contains(&key))
@@ -81,14 +81,14 @@ impl std::fmt::Debug for Keys {
 /// How the functions reach a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// EKS: each with its own role.
+    /// EKS: each function with its own role.
     Eks {
-        /// The cluster's name there.
+        /// The cluster's name in EKS.
         name: String,
-        /// Its region; the installation's if the kubeconfig does not say.
+        /// Its region; `None` for the installation's.
         region: Option<String>,
     },
-    /// Any other: with a user of the kubeconfig.
+    /// Any other cluster: with a user of the kubeconfig.
     Other,
 }
 
@@ -174,7 +174,7 @@ fn of_type<'a>(listed: &'a Value, kind: &str) -> Vec<&'a str> {
     all.filter(|one| one["ResourceType"] == kind).filter_map(|one| one["PhysicalResourceId"].as_str()).collect()
 }
 
-/// The stack's own state.
+/// Checks the state of the stack.
 #[must_use]
 pub fn stack_state(name: &str, described: &Answer) -> Finding {
     let deploy = format!("make deploy STACK={name}");
@@ -201,7 +201,7 @@ pub fn stack_state(name: &str, described: &Answer) -> Finding {
     }
 }
 
-/// One function.
+/// Checks one function.
 #[must_use]
 pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Finding {
     let state = match state {
@@ -209,7 +209,7 @@ pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Findi
         Err(why) => return Finding::fail(format!("function {name}: cannot be read"), why, "make deploy, if it was deleted"),
     };
     let text = |field: &str| state[field].as_str().unwrap_or_default();
-    // One that nobody called for long is idle, and wakes with the next event.
+    // A function without recent calls is inactive, and wakes with the next event.
     if !matches!(text("State"), "Active" | "Inactive") {
         return Finding::fail(
             format!("function {name}: {}", text("State")),
@@ -228,7 +228,7 @@ pub fn function(name: &str, architecture: Option<&str>, state: &Answer) -> Findi
     Finding::ok(format!("function {name}: {}, {}", text("State"), text("Architecture")))
 }
 
-/// The event source mappings of a function; those that have none get no finding.
+/// Checks the event source mappings of a function; one without mappings gets no finding.
 #[must_use]
 pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
     let listed = match listed {
@@ -258,7 +258,7 @@ pub fn mappings(function: &str, listed: &Answer) -> Vec<Finding> {
     .collect()
 }
 
-/// A rule of `EventBridge`.
+/// Checks a rule of `EventBridge`.
 #[must_use]
 pub fn rule(name: &str, described: &Answer) -> Finding {
     match described.as_ref().map(|described| described["State"].as_str().unwrap_or_default()) {
@@ -272,7 +272,7 @@ pub fn rule(name: &str, described: &Answer) -> Finding {
     }
 }
 
-/// A queue; one that is named so keeps the messages that were given up.
+/// Checks a queue; a dead-letter queue, by its name, must be empty.
 #[must_use]
 pub fn queue(name: &str, attributes: &Answer) -> Finding {
     let attributes = match attributes {
@@ -291,7 +291,7 @@ pub fn queue(name: &str, attributes: &Answer) -> Finding {
     }
 }
 
-/// The bucket tells the recorder of results.
+/// Checks that the bucket notifies the recorder of results.
 #[must_use]
 pub fn notifications(bucket: &str, answer: &Answer) -> Finding {
     match answer.as_ref().map(|answer| answer["QueueConfigurations"].as_array().map_or(0, Vec::len)) {
@@ -305,7 +305,7 @@ pub fn notifications(bucket: &str, answer: &Answer) -> Finding {
     }
 }
 
-/// Alarms that say so now.
+/// Checks for alarms in the state ALARM.
 #[must_use]
 pub fn alarms(described: &Answer) -> Vec<Finding> {
     let described = match described {
@@ -322,7 +322,7 @@ pub fn alarms(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok(format!("alarms: none of {} rings", all.len()))] } else { findings }
 }
 
-/// How much Fargate may run at once in the account.
+/// Checks how much Fargate may run at once in the account.
 #[must_use]
 pub fn quota(answer: &Answer) -> Finding {
     match answer.as_ref().map(|answer| answer["Quota"]["Value"].as_f64()) {
@@ -339,7 +339,7 @@ pub fn quota(answer: &Answer) -> Finding {
     }
 }
 
-/// The security groups of tasks let nothing in.
+/// Checks that the security groups of tasks allow no ingress.
 #[must_use]
 pub fn security_groups(described: &Answer) -> Vec<Finding> {
     let described = match described {
@@ -363,7 +363,7 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
 }
 
-/// Whether a default image is pinned to a digest. The finding begins with `what`, such as `default image of yaml`.
+/// Checks that a default image is pinned to a digest. The finding begins with `what`, such as `default image of yaml`.
 #[must_use]
 pub fn default_image(what: &str, image: &str) -> Finding {
     if image.contains("@sha256:") {
@@ -376,7 +376,7 @@ pub fn default_image(what: &str, image: &str) -> Finding {
     )
 }
 
-/// Registry, region, repository and tag or digest of an image of ECR.
+/// Registry, region, repository and tag or digest of an image in ECR.
 #[must_use]
 pub fn ecr_image(image: &str) -> Option<(&str, &str, &str, String)> {
     let (host, path) = image.split_once('/')?;
@@ -420,7 +420,7 @@ fn unsigned_post(url: &str) -> Result<String, String> {
     tools::text("curl", &arguments, None)
 }
 
-/// The status of a notification that nobody signed.
+/// Checks the status of an unsigned notification.
 #[must_use]
 pub fn webhook(url: &str, status: Result<&str, &String>) -> Finding {
     match status {
@@ -471,7 +471,7 @@ fn secrets(aws: &Aws, parameters: &BTreeMap<String, String>, found: &mut Install
     findings
 }
 
-/// The kubeconfig has each cluster, and how the functions reach it.
+/// Checks that the kubeconfig has each cluster, and reads how the functions reach it.
 #[must_use]
 pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Vec<Finding>, BTreeMap<String, Access>) {
     let kubeconfig = match kubeconfig {
@@ -513,7 +513,7 @@ pub fn kubeconfig(secret: &str, kubeconfig: &Answer, clusters: &[String]) -> (Ve
     (findings, access)
 }
 
-/// What keeps credentials and Secrets from strangers on the way to an API server.
+/// Checks that credentials and Secrets are encrypted on the way to an API server.
 fn encryption(secret: &str, cluster: &str, server: &Value) -> Option<Finding> {
     let url = server["server"].as_str().unwrap_or_default();
     if url.starts_with("http://") && !url.starts_with("http://127.") && !url.starts_with("http://[::1]") {
@@ -532,7 +532,7 @@ fn encryption(secret: &str, cluster: &str, server: &Value) -> Option<Finding> {
     })
 }
 
-/// The clusters in which several functions have the same credential.
+/// The clusters for which several functions have the same credential.
 #[must_use]
 pub fn shared_credentials(secret: &str, kubeconfigs: &[Value], clusters: &[String]) -> Option<Finding> {
     let named = |kubeconfig: &Value, list: &str, name: &Value| {
@@ -542,7 +542,7 @@ pub fn shared_credentials(secret: &str, kubeconfigs: &[Value], clusters: &[Strin
         let users = kubeconfigs.iter().filter_map(|kubeconfig| {
             let context = named(kubeconfig, "contexts", &cluster.as_str().into())?;
             let user = named(kubeconfig, "users", &context["context"]["user"])?["user"].take();
-            // An EKS cluster is told the function's own role.
+            // An EKS cluster gets the function's own role.
             user["exec"].is_null().then(|| [&user["token"], &user["client-certificate-data"]].map(ToString::to_string))
         });
         let users: Vec<_> = users.collect();
@@ -592,7 +592,7 @@ fn user_of(secret: &str, cluster: &str, user: &Value) -> (Finding, Option<Access
     }
 }
 
-/// The Flux of each cluster has a key, and shares it with no other sender.
+/// Checks that the Flux of each cluster has a key that it shares with no other sender.
 #[must_use]
 pub fn webhook_keys(secret: &str, keys: Result<&BTreeMap<String, Senders>, &String>, clusters: &[String]) -> Vec<Finding> {
     let keys = match keys {

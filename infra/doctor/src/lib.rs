@@ -1,6 +1,6 @@
-//! Checks a live installation from one end to the other: what AWS says of it ([`installation`]), what a cluster says ([`cluster`]), and
-//! whether a Stack becomes Ready ([`canary`]); or, before there is one, what becomes of the objects of a cluster ([`migrate`]). Each check is a function of what `aws` and `kubectl` answered to findings; only
-//! [`tools`] runs programs. No value of a secret is in a finding.
+//! Checks a live installation end to end: AWS ([`installation`]), the clusters ([`cluster`]), and whether a Stack becomes Ready
+//! ([`canary`]). Before an installation, it reports how the objects of a cluster would run ([`migrate`]). Each check turns the
+//! answers of `aws` and `kubectl` into findings; only [`tools`] runs programs. No finding has the value of a secret.
 
 pub mod canary;
 pub mod cluster;

@@ -1,4 +1,4 @@
-//! `make doctor`: prints what it finds, and ends with 1 if something does not work.
+//! `make doctor`: prints its findings, and exits with 1 if something does not work.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,34 +12,35 @@ use driftless_doctor::{
     tools::{Aws, Kubectl},
 };
 
-/// Checks a live installation of Driftless, and names what is wrong and what mends it.
+/// Checks a live installation of Driftless, and names each problem with its remedy.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// The installation: the name of its stack.
     #[arg(long, env = "STACK", default_value = "driftless")]
     stack: String,
-    /// Its region; that of the AWS CLI, if it is not given.
+    /// Its region; that of the AWS CLI by default.
     #[arg(long, env = "AWS_REGION")]
     region: Option<String>,
-    /// The only cluster to look at; all that the installation serves, if it is not given. A context of the kubeconfig here.
+    /// The only cluster to check, as a context of the kubeconfig here; all clusters of the installation by default.
     #[arg(long, env = "CLUSTER")]
     cluster: Option<String>,
-    /// The only parts to look at.
+    /// The only parts to check.
     #[arg(long, env = "ONLY", value_delimiter = ',', default_value = "aws,cluster,canary")]
     only: Vec<Part>,
-    /// Where the canary is: a namespace that is open for runs.
+    /// The namespace of the canary, which must allow runs.
     #[arg(long, env = "NAMESPACE", default_value = "default")]
     namespace: String,
-    /// The URL of the backend of the canary, which a task has to reach. Without it there is no canary.
+    /// The URL of the canary's backend, which tasks must be able to reach. Without it there is no canary.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
     /// A Secret in NAMESPACE whose entries are the canary's environment: the backend's credentials.
     #[arg(long, env = "BACKEND_SECRET")]
     backend_secret: Option<String>,
-    /// For so many seconds the canary may take to become Ready, and to be gone.
+    /// The time limit in seconds for the canary to become Ready, and to be deleted.
     #[arg(long, env = "DEADLINE", default_value = "600")]
     deadline: u64,
-    /// Only reads the objects of the Pulumi Kubernetes Operator in CLUSTER, or in kubectl's own context, and says what becomes of each.
+    /// Only reads the objects of the Pulumi Kubernetes Operator in CLUSTER, or in kubectl's own context, and reports how each
+    /// would run.
     #[arg(long, env = "MIGRATE", value_parser = FalseyValueParser::new(), action = ArgAction::SetTrue)]
     migrate: bool,
 }
@@ -88,7 +89,7 @@ fn main() -> ExitCode {
     if worst == Level::Fail { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Ends with 1 if something is refused, and with 2 if it cannot be read.
+/// Exits with 1 if something is refused, and with 2 if it cannot be read.
 fn scan(kubectl: &Kubectl) -> ExitCode {
     let objects = match Objects::read(kubectl) {
         Ok(objects) => objects,

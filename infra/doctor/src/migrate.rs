@@ -1,5 +1,5 @@
-//! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless as they are, and which need a change. The functions'
-//! own code decides. A report has no value of a Secret, a variable or a configuration key.
+//! Reports which objects of the Pulumi Kubernetes Operator (PKO) run under Driftless unchanged, and which need a change. The
+//! functions' own code decides. A report has no value of a Secret, a variable or a configuration key.
 
 use std::{
     fmt,
@@ -14,36 +14,36 @@ use url::Url;
 
 use crate::tools::Kubectl;
 
-/// Annotations of a `ServiceAccount` by which a pod, and no task, gets an identity, and what does so here.
+/// Annotations of a `ServiceAccount` that give a pod an identity, but not a task, and the replacement for each.
 const IDENTITIES: [(&str, &str); 2] = [
     ("iam.gke.io/gcp-service-account", "mount a token with a projected volume, for workload identity federation"),
     ("azure.workload.identity/client-id", "mount a token with a projected volume, for workload identity federation"),
 ];
-/// The same by which a task gets one, too.
+/// The annotation that gives a task an identity too.
 const ROLE: &str = "eks.amazonaws.com/role-arn";
 
-/// What gives a program credentials of AWS, and a Region, without a role of its `ServiceAccount`: variables and configuration keys.
+/// Variables and configuration keys that give a program AWS credentials or a Region without a role of its `ServiceAccount`.
 const AWS_KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE", "aws:accessKey"];
 const AWS_REGION: [&str; 3] = ["AWS_REGION", "AWS_DEFAULT_REGION", "aws:region"];
 
-/// What a task has in place of `imagePullSecrets`.
+/// The replacement for `imagePullSecrets`.
 const LOGINS: &str = "name the registry in PrivateRegistries if an image of a run is there (docs/images.md)";
 
-/// The hosts whose ssh keys an installation knows that names none.
+/// The hosts whose ssh keys an installation knows by default.
 const KNOWN_HOSTS: [&str; 2] = ["github.com", "gitlab.com"];
-/// Ends of names that private networks alone resolve.
+/// Suffixes of names that only private networks resolve.
 const PRIVATE_NAMES: [&str; 4] = [".local", ".internal", ".svc", ".cluster.local"];
-/// The same of the cluster's own, which a task does not reach.
+/// The suffixes of the cluster's own names, which a task cannot reach.
 const CLUSTER_NAMES: [&str; 2] = [".svc", ".cluster.local"];
 
-/// What an object, or a part of it, is under Driftless.
+/// How an object, or a part of it, works under Driftless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// As under PKO.
     Same,
     /// It works, and does more.
     Better,
-    /// It works, and not as under PKO.
+    /// It works, but not as under PKO.
     Different,
     /// It does not work.
     Refused,
@@ -60,28 +60,28 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// One thing to know of an object.
+/// One note about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it is.
+    /// How it works.
     pub verdict: Verdict,
-    /// What is so, with the field.
+    /// The fact, with the field.
     pub what: String,
-    /// The remedy. Empty where there is nothing to do, or where `what` has the remedy.
+    /// The remedy. Empty if none is needed, or if `what` contains it.
     pub remedy: &'static str,
 }
 
-/// What is to be known of an object.
+/// All notes about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// `Kind namespace/name`.
     pub object: String,
-    /// None of an object that stays as it is.
+    /// Empty for an object that works unchanged.
     pub notes: Vec<Note>,
 }
 
 impl Report {
-    /// That of the worst note.
+    /// The verdict of the worst note.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.notes.iter().map(|note| note.verdict).max().unwrap_or(Verdict::Same)
@@ -115,7 +115,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Lists them; `Err` in kubectl's words.
+    /// Lists them. `Err` has kubectl's message.
     pub fn read(kubectl: &Kubectl) -> Result<Self, String> {
         let list = |kind: &str| {
             let mut answer = kubectl.json(&["get", kind, "--all-namespaces"])?;
@@ -133,7 +133,7 @@ impl Objects {
     }
 }
 
-/// What becomes of each Stack, of each Workspace that is no Stack's, and of each Update that is not complete.
+/// Reports on each Stack, each Workspace without a Stack, and each incomplete Update.
 #[must_use]
 pub fn scan(objects: &Objects) -> Vec<Report> {
     let stacks = objects.stacks.iter().map(|object| report(object, |stack| of_stack(stack, &objects.accounts)));
@@ -150,7 +150,7 @@ fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Not
     let name = format!("{} {}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
     let notes = match K::deserialize(object) {
         Ok(object) => notes(&object),
-        // Of serde, which may quote a value.
+        // serde's message may quote a value, so it is not shown.
         Err(_) => vec![refused("a field has another type than the definition says", "compare it with kubectl explain")],
     };
     Report { object: name, notes }
@@ -209,7 +209,7 @@ fn of_update(update: &Update) -> Vec<Note> {
     )]
 }
 
-/// What keeps a git server from being reached, or believed.
+/// What prevents a git server from being reached or trusted.
 fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
     let mut notes: Vec<_> = login(field, url).into_iter().collect();
     let Some((is_ssh, host)) = server(url) else { return notes };
@@ -233,7 +233,7 @@ fn of_git(field: &str, url: &str, has_login: bool) -> Vec<Note> {
     notes
 }
 
-/// Whether the URL is of ssh, and its host: of a URL, or of git's short form `user@host:path`.
+/// Returns whether the URL is for ssh, and its host: of a URL, or of git's short form `user@host:path`.
 fn server(url: &str) -> Option<(bool, String)> {
     let (is_ssh, host) = if url.contains("://") {
         let url = Url::parse(url).ok()?;
@@ -245,17 +245,17 @@ fn server(url: &str) -> Option<(bool, String)> {
     Some((is_ssh, host.trim_matches(['[', ']']).trim_end_matches('.').to_lowercase()))
 }
 
-/// Whether a host is in a private network, as far as its name or address tells.
+/// Returns whether a host is in a private network, as far as its name or address shows.
 fn is_private(host: &str) -> bool {
     match host.parse() {
-        // 100.64.0.0/10 is of carriers, and of Pods.
+        // 100.64.0.0/10 is carrier-grade NAT, which some CNIs use for Pods.
         Ok(IpAddr::V4(address)) => address.is_private() || matches!(Ipv4Addr::octets(&address), [100, 64..=127, ..]),
         Ok(IpAddr::V6(address)) => address.is_unique_local(),
         Err(_) => !host.contains('.') || PRIVATE_NAMES.iter().any(|end| host.ends_with(end)),
     }
 }
 
-/// Whether a backend's URL, or the `endpoint` in it, names a Service of the cluster.
+/// Returns whether a backend's URL, or the `endpoint` in it, names a Service of the cluster.
 fn is_in_cluster(url: &str) -> bool {
     let Ok(url) = Url::parse(url) else { return false };
     let bucket = ["s3", "gs", "azblob"].contains(&url.scheme());
@@ -278,8 +278,8 @@ fn login(field: &str, url: &str) -> Option<Note> {
     Some(refused(format!("{field} has {what} in it; it is not fetched"), remedy))
 }
 
-/// What a program for AWS lacks whose `ServiceAccount` names no role. A note only where the object itself tells of AWS; nothing is known of
-/// variables that come with a whole `ConfigMap`, a Secret or an environment of Pulumi ESC.
+/// What a program for AWS lacks if its `ServiceAccount` names no role. A note is only added if the object itself shows the use of
+/// AWS; the variables of a whole `ConfigMap`, a Secret or an environment of Pulumi ESC are unknown.
 fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec) -> Vec<Note> {
     let stacks = &workspace.stacks;
     if !workspace.env_from.is_empty() || stacks.iter().any(|stack| !stack.environment.is_empty()) {
@@ -307,7 +307,7 @@ fn without_role(account: &str, backend: Option<&str>, workspace: &WorkspaceSpec)
     notes
 }
 
-/// What concerns the runs of a workspace, whatever its source is.
+/// Notes about the runs of a workspace, whatever its source is.
 fn of_runs(at: &str, namespace: Option<&str>, workspace: &WorkspaceSpec, accounts: &[Value]) -> Vec<Note> {
     let mut notes = Vec::new();
     let (logins, ignored): (Vec<_>, Vec<_>) =

@@ -10,7 +10,7 @@ fn no() -> Answer {
     Err("no".into())
 }
 
-/// Level and a part of what is said, of each case.
+/// Checks the level and a part of the text of each case.
 #[track_caller]
 fn check(cases: impl IntoIterator<Item = (Finding, Level, &'static str)>) {
     for (finding, level, words) in cases {
@@ -305,7 +305,7 @@ fn what_artifacts_come_from_is_reached_through_the_api_server() {
     assert_eq!(services(&[listed, ("ArtifactTransport", "direct")]), [""; 0]);
 }
 
-/// What the doctor takes if it does not look at AWS.
+/// The doctor's defaults without the checks of AWS.
 #[test]
 fn artifacts_come_from_where_the_template_says() {
     let template = template();

@@ -1,4 +1,4 @@
-//! The programs that are asked: `aws`, `kubectl` and `curl`.
+//! The programs that the doctor runs: `aws`, `kubectl` and `curl`.
 
 use std::{
     io::Write as _,
@@ -7,17 +7,17 @@ use std::{
 
 use serde_json::Value;
 
-/// What a program answered as JSON; else its last words, which have no secret in them.
+/// A program's answer as JSON; else its last error line, which contains no secret.
 pub type Answer = Result<Value, String>;
 
-/// Runs a program, with `input` on its standard input. `Err` has the last line of what it wrote to standard error.
+/// Runs a program with `input` on its standard input. `Err` has the last line of its standard error.
 pub fn text(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{program} cannot be run: {error}");
     let mut command = Command::new(program);
     command.args(arguments).env("AWS_PAGER", "").stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
     if let Some((mut stdin, input)) = child.stdin.take().zip(input) {
-        // One that ends without reading says why by itself.
+        // A program that ends without reading reports its own error.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(failed)?;
@@ -29,7 +29,7 @@ pub fn text(program: &str, arguments: &[&str], input: Option<&str>) -> Result<St
     Err(line.map_or_else(|| format!("{program}: {}", output.status), |line| line.trim().to_owned()))
 }
 
-/// The same, of a program that answers with JSON. Nothing at all is `null`.
+/// The same for a program that answers with JSON. Empty output is `null`.
 pub fn json(program: &str, arguments: &[&str]) -> Answer {
     let text = text(program, arguments, None)?;
     if text.trim().is_empty() {
@@ -41,7 +41,7 @@ pub fn json(program: &str, arguments: &[&str]) -> Answer {
 /// The AWS CLI in a region.
 #[derive(Debug)]
 pub struct Aws {
-    /// The region; the CLI's own if there is none.
+    /// The region; `None` for the CLI's own.
     pub region: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Aws {
 /// `kubectl` as an administrator of a cluster.
 #[derive(Debug)]
 pub struct Kubectl {
-    /// The context's name; the current one if there is none.
+    /// The context's name; `None` for the current one.
     pub context: Option<String>,
 }
 
@@ -84,14 +84,14 @@ impl Kubectl {
         serde_json::from_str(&text).map_err(|error| format!("kubectl did not answer with JSON: {error}"))
     }
 
-    /// Whether a group of ours may do that.
+    /// Returns whether a group of Driftless has this right.
     pub fn may(&self, group: &str, arguments: &[&str]) -> Result<bool, String> {
         let mut all = vec!["auth", "can-i"];
         all.extend(arguments);
         all.extend(["--as", "driftless", "--as-group", group]);
         match self.text(&all, None) {
             Ok(answer) => Ok(answer.trim() == "yes"),
-            // It ends with 1 for a no, and says nothing else then.
+            // For a "no" it only exits with 1.
             Err(words) if words.starts_with("kubectl: exit status") => Ok(false),
             Err(words) => Err(words),
         }

@@ -1,5 +1,5 @@
-//! `prove` where it deploys: in which order it makes and removes things, with scripts in place of the programs that it runs.
-//! tests/tests/e2e/prove.rs shows the scenarios, and tests/tests/deployment the real `infra/deploy` and `infra/undeploy`.
+//! The deployment in `prove`: the order in which it creates and removes things, with scripts in place of the programs that it
+//! runs. tests/tests/e2e/prove.rs covers the scenarios, and tests/tests/deployment the real `infra/deploy` and `infra/undeploy`.
 
 #![expect(clippy::unwrap_used, reason = "a helper of these tests fails them")]
 
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A script is done within this time, however busy the machine is.
+/// The time limit of a script, however busy the machine is.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const DEPLOY: &str = r#"#!/bin/sh
@@ -56,7 +56,7 @@ impl Drop for Project {
 }
 
 impl Project {
-    /// A folder with the scripts, and files that tell them what to do.
+    /// A folder with the scripts, and files that control them.
     fn new(name: &str, files: &[&str]) -> Self {
         let folder = std::env::temp_dir().join(format!("driftless-prove-{name}-{}", std::process::id()));
         fs::create_dir_all(folder.join("infra")).unwrap();
@@ -81,7 +81,7 @@ impl Project {
         prove
     }
 
-    /// What it printed, and whether it ended with 0.
+    /// Its output, and whether it exited with 0.
     fn run(&self, more: &[(&str, &str)]) -> (bool, String) {
         ended(&self.prove(more).output().unwrap())
     }

@@ -6,11 +6,11 @@ use driftless_core::{DefaultSize, SHARE};
 
 use crate::WorkspaceSpec;
 
-/// Directories that every task has for itself, besides the volumes of its Workspace.
+/// Directories on a task's own disk, besides the volumes of its Workspace.
 const TASK_DIRECTORIES: [&str; 2] = [SHARE, "/tmp"];
 
 impl WorkspaceSpec {
-    /// Returns the URL of the backend, if its files are certainly on the disk of a task, which ends with its run. See
+    /// Returns the URL of the backend if it is a path on the disk of a task, which is lost with its run. See
     /// [`WorkspaceSpec::shape`] for `at`.
     #[must_use]
     pub fn task_backend(&self, at: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! The definitions of our objects for the cluster.
+//! The `CustomResourceDefinition`s of Driftless.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
@@ -7,10 +7,10 @@ use kube::core::crd::{CustomResourceExt, MergeError, merge_crds};
 
 use crate::{Program, Stack, Update, Workspace};
 
-/// The version of Stack that older manifests have.
+/// The version of Stack in older manifests.
 const OLD_STACK_VERSION: &str = "v1alpha1";
 
-/// All our definitions.
+/// All definitions.
 pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
     let mut crds = vec![stack()?, Program::crd(), Workspace::crd(), Update::crd()];
     let versions = crds.iter_mut().flat_map(|crd| &mut crd.spec.versions);
@@ -20,8 +20,8 @@ pub fn all() -> Result<Vec<CustomResourceDefinition>, MergeError> {
     Ok(crds)
 }
 
-/// Both versions have one schema, status included: the API server prunes what it reads to the version of the request, so that a write
-/// through a version without some field would take that field from the stored object.
+/// Both versions have one schema, status included: the API server prunes what it reads to the version of the request, so a write
+/// through a version without some field would remove that field from the stored object.
 fn stack() -> Result<CustomResourceDefinition, MergeError> {
     let (v1, mut old) = (Stack::crd(), Stack::crd());
     for version in &mut old.spec.versions {
@@ -30,8 +30,8 @@ fn stack() -> Result<CustomResourceDefinition, MergeError> {
     merge_crds(vec![v1, old], "v1")
 }
 
-/// An optional field is left out, not null. The derived schemas allow both, PKO's do not. And the API server warns of a format that it
-/// does not know.
+/// An optional field is left out, not null. The derived schemas allow both, PKO's do not. The API server also warns about formats
+/// that it does not know.
 fn plain(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
     schema.format.take_if(|format| format == "uint32");

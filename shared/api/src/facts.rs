@@ -1,5 +1,5 @@
-//! Assembles the facts that a decision about a Stack is made from. The reconciler reads them with its own rights; the CLI reads what its
-//! user may, and takes the rest from the status.
+//! Collects the facts for a decision about a Stack. The reconciler reads them with its own rights; the CLI reads what its user
+//! may read, and takes the rest from the status.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,12 +15,12 @@ use kube::ResourceExt as _;
 
 use crate::{Program, Source, Stack, Update};
 
-/// A tree of which nothing is known.
+/// A tree that is not known to be stored.
 const ABSENT: TreeState = TreeState::Absent { failure: None };
 /// The number of Stacks that are read to find a cycle of prerequisites. A larger cycle waits without being named.
 const MAX_READ: usize = 200;
 
-/// An object that was asked for.
+/// The result of a read of an object.
 #[derive(Clone, Debug)]
 pub enum Found<T> {
     /// The object.
@@ -31,16 +31,16 @@ pub enum Found<T> {
     Unreadable(String),
 }
 
-/// The result of the last fetch of a source, if it was about the state that was asked for.
+/// The result of the last fetch of a source, if it was for the requested state.
 #[derive(Clone, Debug, Default)]
 pub struct Fetch {
-    /// Revision and digest of what the source offers, where no object says it.
+    /// Revision and digest of a source for which no Kubernetes object states them.
     pub artifact: Option<(String, String)>,
     /// When the fetch began; for a source that rests after a slow fetch, the end of its rest.
     pub at: Timestamp,
-    /// How the fetch failed: whether the same content fails again, and the message.
+    /// How the fetch failed: whether the same content always fails, and the message.
     pub failure: Option<(bool, String)>,
-    /// The number of fetches that failed in a row.
+    /// The number of failed fetches in a row.
     pub failures: u32,
 }
 
@@ -48,7 +48,7 @@ pub struct Fetch {
 pub trait Facts {
     /// Why a fact cannot be read.
     type Error;
-    /// The namespace of Updates whose own is terminating.
+    /// The namespace with the Updates of terminating namespaces.
     fn system_namespace(&self) -> &str;
     /// A Stack.
     fn stack(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Found<Stack>, Self::Error>>;
@@ -85,13 +85,13 @@ pub trait Facts {
     fn inputs(&self, stack: &CoreStack) -> impl Future<Output = Result<Option<(String, Timestamp)>, Self::Error>>;
 }
 
-/// Reads all that a decision about a Stack depends on.
+/// Reads all facts for a decision about a Stack.
 pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> Result<Snapshot, F::Error> {
     let current = stack.status.current_update.as_ref().map(|current| current.name.as_str());
     let run = run(facts, &stack, current, now).await?;
     let check = self::run(facts, &stack, stack.status.drift.current.as_deref(), now).await?;
     let (source, tree, inputs) = match stack.spec.sources.as_slice() {
-        // A run that is under way needs nothing of its source.
+        // A live run needs no facts about its source.
         [one] if !matches!(run, RunState::Live(..)) => {
             let (state, tree, inputs) = source(facts, &stack, one, &run, now).await?;
             (Some(state), tree, inputs)
@@ -100,14 +100,14 @@ pub async fn snapshot<F: Facts>(facts: &F, stack: CoreStack, now: Timestamp) -> 
     };
     let idle = stack.deleting || stack.suspended || matches!(run, RunState::Live(..));
     let (prerequisites, requires) = match stack.spec.prerequisites.len() {
-        // Nothing begins that would wait for them, or the spec is refused.
+        // No new run would wait for them, or the spec is refused.
         count if idle || count > MAX_PREREQUISITES => Default::default(),
         _ => prerequisites(facts, &stack, now).await?,
     };
     Ok(Snapshot { stack, source, tree, run, check, prerequisites, requires, inputs })
 }
 
-/// The Stacks that a Stack requires, and if it waits for one of them, which Stacks those require, and so on.
+/// The prerequisites of a Stack. If it waits for one of them, their own prerequisites too, and so on.
 async fn prerequisites<F: Facts>(
     facts: &F,
     stack: &CoreStack,
@@ -144,7 +144,7 @@ async fn prerequisites<F: Facts>(
     Ok((found, requires))
 }
 
-/// A Stack that another one requires. A Stack that cannot be read counts as missing, so that the other one says what it waits for.
+/// A prerequisite of a Stack. One that cannot be read counts as missing, so that the condition of the dependent names it.
 async fn required<F: Facts>(facts: &F, stack: &CoreStack, name: &str) -> Result<Option<CoreStack>, F::Error> {
     Ok(match facts.stack(&stack.namespace, name).await? {
         Found::Object(found) => Some(CoreStack::from(&*found)),
@@ -152,7 +152,7 @@ async fn required<F: Facts>(facts: &F, stack: &CoreStack, name: &str) -> Result<
     })
 }
 
-/// What is known of the Secrets and ConfigMaps that the last run read.
+/// The state of the Secrets and ConfigMaps that the last run read.
 async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Timestamp) -> Result<Option<Inputs>, F::Error> {
     if !stack.spec.watches_inputs || stack.deleting || matches!(run, RunState::Live(..)) {
         return Ok(None);
@@ -169,7 +169,7 @@ async fn inputs<F: Facts>(facts: &F, stack: &CoreStack, run: &RunState, now: Tim
     }))
 }
 
-/// The state of the run of that Update.
+/// The state of that Update's run.
 async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Timestamp) -> Result<RunState, F::Error> {
     let Some(name) = name else { return Ok(RunState::None) };
     let mut found = facts.update(&stack.namespace, name).await?;
@@ -182,7 +182,7 @@ async fn run<F: Facts>(facts: &F, stack: &CoreStack, name: Option<&str>, now: Ti
         Found::Unreadable(_) => return Ok(RunState::Foreign),
     };
     let Some(run) = update.run_of(&stack.uid, facts.system_namespace()) else {
-        // Another operator made it for this Stack: what it says of itself is no fact, and it is never run.
+        // Another operator created it for this Stack: its own statements are no facts, and it is never run.
         let theirs = update.spec.driftless.is_none() && update.owner_references().iter().any(|owner| owner.uid == stack.uid);
         return Ok(if theirs { RunState::Missing } else { RunState::Foreign });
     };
@@ -207,7 +207,7 @@ async fn source<F: Facts>(
         SourceRef::Git(git) => git_state(git, facts.fetch(stack, reference, &git.fingerprint).await?),
     };
     let state = match state {
-        // The status of a source may be anybody's word, and a digest becomes part of a key.
+        // A user may have written the status of a source, and a digest becomes part of a key.
         SourceState::Artifact { digest, .. } if let Some(why) = invalid_digest("status.artifact.digest", &digest) => {
             SourceState::Unfit { why }
         }
@@ -223,7 +223,7 @@ async fn source<F: Facts>(
                 }
                 RunState::None | RunState::Missing | RunState::Live(..) | RunState::Foreign => stack.clone(),
             };
-            // A run that is wanted anyway reads its inputs itself.
+            // A run that is wanted for another reason reads its inputs itself.
             let is_due = |inputs| is_synced(&after, revision, inputs, now) != Sync::Synced;
             let is_wanted = is_due(None) && paths(stack).is_empty();
             let inputs = if is_wanted { None } else { inputs(facts, stack, run, now).await? };
@@ -244,7 +244,7 @@ async fn source<F: Facts>(
     };
     let failure = facts.fetch(stack, reference, subject).await?.and_then(|fetch| {
         let (terminal, message) = fetch.failure?;
-        // A commit, which no event reports, may mend what is wrong with a branch.
+        // A commit, which causes no event, may fix a branch.
         let terminal = terminal && !matches!(reference, SourceRef::Git(git) if !git.branch.is_empty());
         Some(FetchFailure { at: fetch.at, message, terminal, failures: fetch.failures })
     });
@@ -262,7 +262,7 @@ where
     }
 }
 
-/// What is known of a git repository is what the fetcher recorded when it asked for it as the spec says now.
+/// The state of a git repository is the result of the last fetch with the present spec.
 fn git_state(git: &GitSource, fetch: Option<Fetch>) -> SourceState {
     let polled = fetch.as_ref().filter(|_| !git.branch.is_empty()).map(|fetch| fetch.at);
     match fetch.and_then(|fetch| fetch.artifact) {

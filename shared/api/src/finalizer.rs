@@ -1,22 +1,22 @@
-//! Our finalizer: what has it does not go before what it stands for is done.
+//! Driftless's finalizer, which delays the deletion of an object until the work for it is done.
 
 use kube::ResourceExt;
 
 use crate::names::FINALIZER;
 
-/// Whether an object has our finalizer.
+/// Returns whether an object has Driftless's finalizer.
 pub fn is_on<K: ResourceExt>(object: &K) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Gives an object our finalizer, if it has not got it.
+/// Adds Driftless's finalizer to an object, if it is missing.
 pub fn add<K: ResourceExt>(object: &mut K) {
     if !is_on(object) {
         object.finalizers_mut().push(FINALIZER.to_owned());
     }
 }
 
-/// Takes our finalizer off an object, and leaves those of others.
+/// Removes Driftless's finalizer from an object, and leaves other finalizers.
 pub fn remove<K: ResourceExt>(object: &mut K) {
     object.finalizers_mut().retain(|finalizer| finalizer != FINALIZER);
 }

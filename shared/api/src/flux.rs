@@ -9,8 +9,8 @@ use serde_with::skip_serializing_none;
 
 use crate::json;
 
-/// The kinds that Flux itself makes artifacts of a project for, as (API version, kind). Any other object may be a source too, if
-/// it has a `status.artifact` of Flux's shape. `HelmRepository` is not one: its artifact is an index.
+/// The kinds for which Flux itself creates artifacts of a project, as (API version, kind). Any other object may be a source too,
+/// if it has a `status.artifact` of Flux's form. `HelmRepository` is not one: its artifact is an index.
 pub const KINDS: [(&str, &str); 5] = [
     ("source.toolkit.fluxcd.io/v1", "GitRepository"),
     ("source.toolkit.fluxcd.io/v1", "OCIRepository"),
@@ -43,20 +43,20 @@ pub struct Artifact {
     pub url: String,
 }
 
-/// A Flux source, of whatever kind: what a Stack has to know of it.
+/// A Flux source of any kind: the fields that a Stack needs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The object's API version; empty if the object does not say.
+    /// The object's API version; empty if absent.
     pub api_version: String,
-    /// The object's kind; empty if the object does not say.
+    /// The object's kind; empty if absent.
     pub kind: String,
     /// Name, namespace, generation and so on.
     pub metadata: ObjectMeta,
-    /// `spec.suspend`: the status stays as it is, whatever the source does.
+    /// `spec.suspend`: the status is kept, whatever the source does.
     pub suspend: bool,
-    /// `spec.verify` is set: only what was verified is to be used.
+    /// `spec.verify` is set: only a verified artifact may be used.
     pub verify: bool,
-    /// `status.artifact`. There may be one although the source is not ready: the last that was.
+    /// `status.artifact`. A source that is not ready may have its last good one.
     pub artifact: Option<Artifact>,
     /// `status.conditions`
     pub conditions: Vec<Condition>,
@@ -65,7 +65,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads what there is. Whatever does not decode is absent: an object of a kind we do not know may have anything there.
+    /// Reads the object. A field that does not decode is absent, because an unknown kind may have any content there.
     #[must_use]
     pub fn from_object(object: &DynamicObject) -> Self {
         let types = object.types.clone().unwrap_or_default();

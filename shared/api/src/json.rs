@@ -1,11 +1,11 @@
-//! Values of any shape: their schemas, and reading that does not fail for one bad field.
+//! Values of any form: their schemas, and reading that does not fail for one invalid field.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// JSON that users write and nobody checks or prunes.
+/// JSON from users that is neither validated nor pruned.
 pub(crate) fn any(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
@@ -20,7 +20,7 @@ pub(crate) fn any_map(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": any(generator) })
 }
 
-/// An object whose fields nobody checks or prunes.
+/// An object whose fields are neither validated nor pruned.
 pub(crate) fn object(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
@@ -39,13 +39,13 @@ pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Reads a value, and takes the default for one that does not decode: the API server takes times
-/// that we cannot hold, and one of them must not hide the object, let alone a whole list.
+/// Reads a value, or uses the default for one that does not decode: the API server accepts times that this type cannot hold, and
+/// one of them must not hide the object or a whole list.
 pub(crate) fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
-/// Reads a list, and leaves out what does not decode.
+/// Reads a list, and leaves out items that do not decode.
 pub(crate) fn lenient_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let items: Vec<Value> = lenient(deserializer)?;
     Ok(items.into_iter().filter_map(|item| serde_json::from_value(item).ok()).collect())

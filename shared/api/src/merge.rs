@@ -1,8 +1,8 @@
-//! Strategic merge patches, as Kubernetes merges them into the objects that a Stack's templates are of.
+//! Strategic merge patches, with the merge rules of Kubernetes for the objects in a Stack's templates.
 
 use serde_json::{Map, Value};
 
-/// What the items of these lists are told apart by. A list that is not here is replaced as a whole.
+/// The merge key of each list. A list that is not here is replaced as a whole.
 const MERGE_KEYS: [(&str, &str); 14] = [
     ("conditions", "type"),
     ("config", "key"),
@@ -19,12 +19,12 @@ const MERGE_KEYS: [(&str, &str); 14] = [
     ("volumeMounts", "mountPath"),
     ("volumes", "name"),
 ];
-/// In a map or an item of a list: `delete` or `replace` what is there instead of merging.
+/// In a map or an item of a list: `delete` or `replace` the existing value instead of merging.
 const DIRECTIVE: &str = "$patch";
 
-/// Merges `patch` over `base`: maps by key, lists of maps by their merge key, `finalizers` as a set, and anything else is replaced. `null`
-/// and `$patch: delete` remove what is there, `$patch: replace` replaces it. The `value` of a configuration item is one value: it is never
-/// merged.
+/// Merges `patch` over `base`: maps by key, lists of maps by their merge key, `finalizers` as a set; anything else is replaced.
+/// `null` and `$patch: delete` remove the existing value, `$patch: replace` replaces it. The `value` of a configuration item is
+/// one value and is never merged.
 #[must_use]
 pub fn merge(base: Value, patch: &Value) -> Value {
     merge_field("", base, patch)

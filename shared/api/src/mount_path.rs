@@ -1,23 +1,24 @@
-//! Where a task's volumes can be mounted, and what a path within one may be.
+//! Where a task's volumes can be mounted, and which paths are allowed within one.
 
 use driftless_core::{RUNNER_VOLUME, SECRETS, SHARE};
 
-/// Names that are taken in the volumes that every task has.
+/// Reserved names in the volumes that every task has.
 const TAKEN: [(&str, &[&str]); 2] =
     [(SHARE, &[".env", "source", "workspace"]), (SECRETS, &["eks.amazonaws.com", "kubernetes.io"])];
-/// Where no volume can be: they are the kernel's, the runner's, and that of which `/var/run` is a link in most images.
+/// Paths where no volume can be mounted: the kernel's, the runner's, and `/run`, the target of the link `/var/run` in most
+/// images.
 const NOT_MOUNTED: [&str; 5] = ["/dev", RUNNER_VOLUME, "/proc", "/run", "/sys"];
-/// EKS's mount path of the token for a role, and the annotation that a task has it by.
+/// EKS's mount path of the token for a role, and the annotation that gives a task the token instead.
 pub(crate) const IRSA: &str = "/var/run/secrets/eks.amazonaws.com/serviceaccount";
 const IRSA_ROLE: &str = "eks.amazonaws.com/role-arn";
 
-/// A file of a volume stays within it.
+/// Checks that a file stays within its volume.
 pub(crate) fn check_file(at: &str, path: &str) -> Result<(), String> {
     let is_within = path.split('/').all(|part| !matches!(part, "" | "." | ".."));
     is_within.then_some(()).ok_or_else(|| format!("{at} is {path:?}; write a path relative to the volume, without .."))
 }
 
-/// A path at which a volume can be mounted.
+/// Checks that a volume can be mounted at a path.
 pub(crate) fn check_path(at: &str, path: &str) -> Result<(), String> {
     let is_path = path.strip_prefix('/').is_some_and(|path| check_file(at, path).is_ok()) && !path.contains(':');
     if !is_path {
@@ -36,7 +37,7 @@ pub(crate) fn check_path(at: &str, path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a path is in a volume that every task has.
+/// Returns whether a path is in a volume that every task has.
 pub(crate) fn is_ours(path: &str) -> bool {
     is_below(path, SHARE) || is_below(path, SECRETS)
 }

@@ -1,14 +1,14 @@
-//! Names that are part of the API: finalizer, annotations and labels. Those of PKO are kept to the letter, because users, their
-//! tools and objects of an earlier PKO know them.
+//! Names that are part of the API: finalizer, annotations and labels. PKO's names are kept exactly, because users, their tools
+//! and objects of an earlier PKO use them.
 
 /// The finalizer on every Stack and on every Update that a Stack owns.
 pub const FINALIZER: &str = "finalizer.stack.pulumi.com";
 
-/// Annotation of a Stack: another value asks for another run.
+/// Annotation of a Stack: a change of the value requests a run.
 pub const RECONCILIATION_REQUEST: &str = "pulumi.com/reconciliation-request";
 
-/// Annotation of a Stack: the directories and files of its source that matter to it beside the project's own directory, separated by
-/// commas. A revision that changes none of them starts no run, and a run gets nothing else. Without it, all of the source matters.
+/// Annotation of a Stack: the directories and files of its source that it uses beside the project's own directory, separated by
+/// commas. A revision that changes none of them starts no run, and a run gets only these. Without it, the whole source is used.
 pub const PATHS: &str = "driftless.dev/paths";
 
 /// Annotation of a Stack: with the value [`IGNORE`], a change of a Secret or `ConfigMap` that it refers to starts no run.
@@ -17,41 +17,43 @@ pub const INPUTS: &str = "driftless.dev/inputs";
 /// The value of [`INPUTS`].
 pub const IGNORE: &str = "ignore";
 
-/// Annotation of a Stack with `destroyOnFinalize`: with the value [`NEVER`], no sealed copy of its runs' inputs is kept. In a terminating
-/// namespace it cannot be destroyed then.
+/// Annotation of a Stack with `destroyOnFinalize`: with the value [`NEVER`], no sealed copy of its runs' inputs is kept. In a
+/// terminating namespace the Stack then cannot be destroyed.
 pub const SEAL: &str = "driftless.dev/seal";
 
 /// The value of [`SEAL`].
 pub const NEVER: &str = "never";
 
-/// Annotation of a Stack: with the value `true`, no run of it begins. One that is under way goes on.
+/// Annotation of a Stack: with the value `true`, no run of it starts. A live run continues.
 pub const SUSPEND: &str = "driftless.dev/suspend";
 
-/// Annotation of a Stack: when drift is looked for, as an interval such as `6h` or five cron fields such as `0 3 * * *`.
+/// Annotation of a Stack: the schedule of drift checks, as an interval such as `6h` or five cron fields such as `0 3 * * *`.
 pub const DRIFT_SCHEDULE: &str = "driftless.dev/drift-schedule";
 
 /// Annotation of a Stack: the IANA time zone of a [`DRIFT_SCHEDULE`] of cron fields; UTC without it.
 pub const DRIFT_TIME_ZONE: &str = "driftless.dev/drift-time-zone";
 
-/// Annotation of a Stack: with the value `true`, drift is not looked for, and what is known of it stays.
+/// Annotation of a Stack: with the value `true`, drift checks are paused and the known state of drift stays.
 pub const DRIFT_SUSPEND: &str = "driftless.dev/drift-suspend";
 
-/// Annotation of a Stack: the Update whose drift is to be put back, if no other looked since; or [`ALWAYS`].
+/// Annotation of a Stack: the drift check whose drift is to be fixed, if it is still the last one; or [`ALWAYS`].
 pub const REMEDIATE: &str = "driftless.dev/remediate";
 
-/// The value of [`REMEDIATE`] that has all drift put back that is found.
+/// The value of [`REMEDIATE`] that fixes all drift that is found.
 pub const ALWAYS: &str = "always";
 
-/// Label of an Update that looks for drift, with the value `true`.
+/// Label of a drift check's Update, with the value `true`.
 pub const DRIFT_CHECK: &str = "driftless.dev/drift-check";
 
-/// Annotation of an Update: a run that takes longer is interrupted and fails. A Stack gives it with `updateTemplate`. A duration such as `2h`.
+/// Annotation of an Update: a run that takes longer is interrupted and fails. A duration such as `2h`. A Stack sets it in its
+/// `updateTemplate`.
 pub const MAX_DURATION: &str = "driftless.dev/max-duration";
 
-/// Annotation of a Stack or an Update: what its runs are started on, [`SPOT`] or [`ON_DEMAND`]. Without it, what changes nothing is on Spot.
+/// Annotation of a Stack or an Update: the capacity of its runs, [`SPOT`] or [`ON_DEMAND`]. Without it, only runs that change
+/// nothing use Spot.
 pub const CAPACITY: &str = "driftless.dev/capacity";
 
-/// The value of [`CAPACITY`] for Fargate Spot, which costs less and may be taken back in the middle of a run.
+/// The value of [`CAPACITY`] for Fargate Spot, which costs less and may be reclaimed during a run.
 pub const SPOT: &str = "spot";
 
 /// The value of [`CAPACITY`] for Fargate without Spot.
@@ -67,8 +69,8 @@ pub const OFF: &str = "off";
 /// The value of [`CACHE`] for runs that install everything and replace what is stored.
 pub const REFRESH: &str = "refresh";
 
-/// Annotation of a Stack, or of an Update without one: the outputs that are shown although they have a value from a Secret in them, separated
-/// by commas. An output that Pulumi itself marks secret is not shown.
+/// Annotation of a Stack, or of an Update without one: the outputs that are shown although they contain a value from a Secret,
+/// separated by commas. An output that Pulumi itself marks secret is not shown.
 pub const NOT_SECRET: &str = "driftless.dev/not-secret";
 
 /// Annotation of a claim's Lease: the Update that holds it, as `namespace/name`.
@@ -101,8 +103,8 @@ pub const AUTO_COMPONENT_UPDATE: &str = "update";
 /// Label of an outputs Secret: the Update's name.
 pub const UPDATE_NAME: &str = "auto.pulumi.com/update-name";
 
-/// What follows an Update's name in the name of its outputs Secret.
+/// The suffix of an Update's name in the name of its outputs Secret.
 pub const OUTPUTS_SUFFIX: &str = "-stack-outputs";
 
-/// What follows an Update's name in the name of the `ConfigMap` with its log.
+/// The suffix of an Update's name in the name of the `ConfigMap` with its log.
 pub const LOG_SUFFIX: &str = "-log";

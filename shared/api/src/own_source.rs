@@ -1,4 +1,4 @@
-//! The source that a Workspace names itself. The Workspace of a Stack is run with the Stack's source.
+//! The source that a Workspace names itself. A Stack's Workspace runs the Stack's source instead.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use crate::{FluxArtifact, KeySelector, Workspace, WorkspaceGit, WorkspaceGitAuth
 /// The fields that name a source.
 const FIELDS: &str = "spec.git, spec.flux and spec.projectInfo";
 
-/// What is fetched for the runs of a Workspace. Nothing of it is empty.
+/// The source for the runs of a Workspace. No field of it is empty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OwnSource<'a> {
     /// `spec.git`
     Git {
         /// `url`
         url: &'a str,
-        /// `ref`: a branch, a tag, a full ref, or a commit by its whole id. `HEAD`, the default branch, if there is none.
+        /// `ref`: a branch, a tag, a full ref, or a commit by its full id; `HEAD`, the default branch, if absent.
         reference: &'a str,
-        /// `auth`: one form of credential at most.
+        /// `auth`: at most one form of credential.
         auth: Option<&'a WorkspaceGitAuth>,
         /// `dir`, as a path within the tree; empty for its root.
         dir: &'a str,
@@ -28,22 +28,22 @@ pub enum OwnSource<'a> {
     Flux {
         /// `url`
         url: &'a str,
-        /// `digest`, which may be none.
+        /// `digest`, which may be invalid.
         digest: &'a str,
-        /// As that of git.
+        /// Like that of git.
         dir: &'a str,
     },
 }
 
 impl Workspace {
-    /// Whether it is a Stack's.
+    /// Returns whether it belongs to a Stack.
     #[must_use]
     pub fn is_stacks(&self) -> bool {
         self.owner_references().iter().any(|owner| owner.kind == "Stack")
     }
 
-    /// The source that is fetched for its runs; `None` if nothing is, as it is a Stack's, says where a Stack's tree is, or is a project
-    /// without a program. An error names the field, what it says and the remedy.
+    /// The source that is fetched for its runs. `None` if it belongs to a Stack, names the tree of a Stack, or is a project
+    /// without a program. An error names the field, its value and the remedy.
     pub fn own_source(&self) -> Result<Option<OwnSource<'_>>, String> {
         let spec = &self.spec;
         if self.is_stacks() || spec.driftless.as_ref().is_some_and(|ours| ours.tree.is_some()) {
@@ -79,7 +79,7 @@ impl WorkspaceGit {
 }
 
 impl WorkspaceGitAuth {
-    /// As in PKO, one form of credential; the password is of the user or of the key.
+    /// As in PKO, one form of credential is allowed; the password belongs to the user or to the key.
     fn check(&self) -> Result<(), String> {
         let Self { github_app, password, ssh_private_key, token, username } = self;
         let forms = [
@@ -124,7 +124,7 @@ fn dir<'a>(field: &str, value: Option<&'a str>) -> Result<&'a str, String> {
 }
 
 impl OwnSource<'_> {
-    /// Changes with everything that says what is fetched and how, or what is refused.
+    /// Changes with every field that affects what is fetched and how, or what is refused.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let fields = match self {
@@ -142,7 +142,7 @@ impl OwnSource<'_> {
         }
     }
 
-    /// Whether it names what may be something else later: a branch, or a tag.
+    /// Returns whether it names something that can change: a branch, or a tag.
     #[must_use]
     pub fn is_followed(&self) -> bool {
         match self {
@@ -152,7 +152,7 @@ impl OwnSource<'_> {
     }
 }
 
-/// In words, for a condition. Without the URL, which may have a password in it.
+/// As text for a condition, without the URL, which may contain a password.
 impl fmt::Display for OwnSource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,5 @@
-//! Kubernetes' own shapes, as far as a Workspace has them. Not k8s-openapi's types: those are as strict as the version they were
-//! made for, and have neither the defaults nor `fileKeyRef`.
+//! Kubernetes' own types, as far as a Workspace has them. Not those of k8s-openapi, which are as strict as their version and lack
+//! both the defaults and `fileKeyRef`.
 //!
 //! Each schema states its map type, even where it is the default: see `template`.
 
@@ -153,7 +153,7 @@ pub struct ResourceClaim {
     pub request: Option<String>,
 }
 
-/// An amount such as `500m` or `2Gi`, as it was written; a number becomes its digits.
+/// A quantity such as `500m` or `2Gi`, as written; a number becomes its digits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value")]
 pub struct Quantity(pub String);

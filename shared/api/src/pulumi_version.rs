@@ -1,15 +1,15 @@
-//! The version of pulumi in an image, as far as its tag names it.
+//! The version of Pulumi in an image, as far as its tag states it.
 
 use crate::{ConfigItem, WorkspaceStack};
 
-/// The first version whose `config set-all` takes JSON.
+/// The first version whose `config set-all` accepts JSON.
 const JSON_CONFIG: [u64; 3] = [3, 202, 0];
-/// The first version that knows `PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER` (pulumi/pulumi#17236). A run has no `Pulumi.STACK.yaml` of
-/// the run before: an older version takes the backend's own provider from the second run on.
+/// The first version that supports `PULUMI_FALLBACK_TO_STATE_SECRETS_MANAGER` (pulumi/pulumi#17236). A run has no
+/// `Pulumi.STACK.yaml` from the last run, so an older version uses the backend's own provider from the second run on.
 const STATE_SECRETS: [u64; 3] = [3, 134, 0];
 
-/// Returns why an image of Pulumi with a tag such as `3.197.0-nonroot` cannot run this stack. `at` is the image's field, `backend` the
-/// URL of the backend where the spec has it in clear.
+/// Returns why an image of Pulumi with a tag such as `3.197.0-nonroot` cannot run this stack. `at` is the image's field,
+/// `backend` the URL of the backend if the spec has it in clear.
 pub(crate) fn too_low(at: &str, image: Option<&str>, stack: &WorkspaceStack, backend: Option<&str>) -> Option<String> {
     let image = image?;
     let found = version(image)?;
@@ -23,13 +23,14 @@ pub(crate) fn too_low(at: &str, image: Option<&str>, stack: &WorkspaceStack, bac
     }
     stack.secrets_provider.as_deref().filter(|provider| found < STATE_SECRETS && is_lost(provider, backend)).map(|_| {
         let why = "takes no secrets provider from the state, which spec.secretsProvider needs from the second run on";
-        // With the file, the provider is not looked for in the state.
+        // With the file, the provider is not read from the state.
         let remedy = ", or remove the field if the stack exists and Pulumi.STACK.yaml of the source names the provider";
         words(STATE_SECRETS, why, remedy)
     })
 }
 
-/// Returns whether the second run of an old pulumi uses another secrets provider: it has no `Pulumi.STACK.yaml` and does not read the state's.
+/// Returns whether the second run of an old Pulumi uses another secrets provider: it has no `Pulumi.STACK.yaml` and does not read
+/// the state's.
 fn is_lost(provider: &str, backend: Option<&str>) -> bool {
     match provider {
         "" | "default" => false,
@@ -44,7 +45,8 @@ fn is_json(item: &ConfigItem) -> bool {
     of_file || item.value.as_ref().is_some_and(|value| !value.is_string())
 }
 
-/// The version of an image `…pulumi/pulumi…:<version>[-<variant>]`; another image's tag says nothing of its pulumi.
+/// The version of an image `…pulumi/pulumi…:<version>[-<variant>]`; the tag of any other image does not state its Pulumi's
+/// version.
 fn version(image: &str) -> Option<[u64; 3]> {
     let (repository, tag) = image.split('@').next()?.rsplit_once(':')?;
     let mut names = repository.rsplit('/');

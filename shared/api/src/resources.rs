@@ -1,14 +1,14 @@
-//! What the containers of a Workspace ask for, as Fargate has it.
+//! The resource requests of a Workspace's containers, in the form of Fargate.
 
 use driftless_core::{DefaultSize, size};
 
 use crate::{Quantity, ResourceRequirements, shape::meaningless};
 
-/// GiB of disk space that every task has, and that one can have.
+/// The disk space of every task in GiB, and the maximum.
 const DISK_GIB: u64 = 20;
 const MAX_DISK_GIB: u64 = 200;
 
-/// What the containers ask for.
+/// The requests of the containers.
 #[derive(Default)]
 pub(crate) struct Asked {
     cpu: Amount,
@@ -21,12 +21,12 @@ pub(crate) struct Asked {
 struct Amount {
     /// The largest of all requests and limits.
     most: Option<u64>,
-    /// The container `pulumi` has a limit. A request alone says what a pod needs at least, and a pod may use all of its node.
+    /// The container `pulumi` has a limit. A request alone states the minimum of a pod, and a pod may use all of its node.
     is_limited: bool,
 }
 
 impl Amount {
-    /// The amount to provide; none where the default is as much.
+    /// The amount to provide; `None` if the default is enough.
     fn beyond(&self, default: u64) -> Option<u64> {
         self.most.filter(|most| self.is_limited || *most > default)
     }
@@ -74,7 +74,7 @@ impl Asked {
     }
 }
 
-/// Kubernetes' quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it is none, or negative.
+/// A Kubernetes quantity in thousandths, rounded up, and at most what a `u64` holds; `None` if it is invalid or negative.
 fn milli(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let (number, suffix) = text.split_at(text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len()));

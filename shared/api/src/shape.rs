@@ -1,5 +1,5 @@
-//! What of a Workspace has a meaning on Fargate. What only says where or how a pod runs is ignored, and told; what else has none is refused
-//! by name: a run without it would be another run.
+//! The fields of a Workspace that have a meaning on Fargate. Fields that only concern the pod are ignored, with an Event; any
+//! other field without a meaning is refused by name, because a run that ignored it would do something else.
 
 use std::{collections::BTreeSet, str::FromStr};
 
@@ -15,12 +15,12 @@ use crate::{
 
 /// The container that a pod template changes.
 const MAIN: &str = "pulumi";
-/// The init containers of PKO's own, which a pod template may change there.
+/// PKO's own init containers, which a pod template may change there.
 const PKO_INIT: [&str; 2] = ["bootstrap", "fetch"];
-/// A task has ten containers at most, and two are ours.
+/// A task has at most ten containers, and two are Driftless's.
 const MAX_INIT: usize = 8;
 
-/// Fields of a pod that say where it runs, or how. A task runs the same program without them.
+/// Fields of a pod that only concern where or how it runs. A task runs the same program without them.
 const POD_ONLY: [&str; 24] = [
     "affinity",
     "automountServiceAccountToken",
@@ -47,7 +47,7 @@ const POD_ONLY: [&str; 24] = [
     "tolerations",
     "topologySpreadConstraints",
 ];
-/// The same of a container.
+/// The same for a container.
 const CONTAINER_ONLY: [&str; 12] = [
     "lifecycle",
     "livenessProbe",
@@ -63,11 +63,11 @@ const CONTAINER_ONLY: [&str; 12] = [
     "tty",
 ];
 
-/// The label of a node that a task has a counterpart of.
+/// The node label that a task has a counterpart for.
 const ARCHITECTURE: &str = "kubernetes.io/arch";
 
-/// Labels and annotations by which a webhook gives a pod an identity or files, and what does so here. The remedies are those of
-/// docs/migration.md. An init container cannot log in for the program: it has neither a token nor a Secret.
+/// Labels and annotations by which a webhook gives a pod an identity or files, and the replacement for each, as in
+/// docs/migration.md. An init container cannot log in for the program, because it has neither a token nor a Secret.
 const INJECTORS: [(&str, &str); 3] = [
     (
         "azure.workload.identity/use",
@@ -82,10 +82,10 @@ const INJECTORS: [(&str, &str); 3] = [
     ),
 ];
 
-/// What becomes of a Workspace's fields that only say where or how a pod runs: `PodFields` of the installation.
+/// How a Workspace's fields that only concern the pod are treated: `PodFields` of the installation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodFields {
-    /// Runs take place without them, and an Event of the Stack names them.
+    /// They are ignored, and an Event of the Stack names them.
     #[default]
     Ignore,
     /// The spec is refused.
@@ -105,11 +105,11 @@ impl FromStr for PodFields {
 }
 
 impl PodFields {
-    /// Refuses a spec that has such fields, where the installation does.
+    /// Refuses a spec with such fields, if the installation does.
     ///
     /// # Errors
     ///
-    /// The first of them, and the remedy.
+    /// The first such field, with the remedy.
     pub fn check(self, pod_only: &[String]) -> Result<(), String> {
         match pod_only.first() {
             Some(field) if self == Self::Refuse => Err(format!(
@@ -120,7 +120,7 @@ impl PodFields {
     }
 }
 
-/// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's over them.
+/// The fields of the container `pulumi` that have a meaning: the Workspace's own, with the pod template's merged over them.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Main {
@@ -149,9 +149,9 @@ struct Init {
 }
 
 impl WorkspaceSpec {
-    /// What a task for this Workspace is made of. Else the field that has no meaning on Fargate or asks for more than Fargate has, and the
-    /// remedy. `at` is where the user wrote this spec: `spec`, or `spec.workspaceTemplate.spec` of a Stack.
-    /// `default` changes no error.
+    /// The shape of a task for this Workspace. An error names the field that has no meaning on Fargate or exceeds Fargate's
+    /// limits, with the remedy. `at` is the field in which the user wrote this spec: `spec`, or `spec.workspaceTemplate.spec` of
+    /// a Stack. Errors do not depend on `default`.
     pub fn shape(&self, at: &str, default: DefaultSize) -> Result<TaskShape, String> {
         self.check_own(at)?;
         let pod = format!("{at}.podTemplate.spec");
@@ -184,13 +184,13 @@ impl WorkspaceSpec {
         })
     }
 
-    /// The environment of pulumi, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` over it.
-    /// An error names a field of another type, which [`WorkspaceSpec::shape`] refuses too; see there for `at`.
+    /// Pulumi's environment, `envFrom` and `env`: the Workspace's own with that of its pod template's container `pulumi` merged
+    /// over it. An error names a field of the wrong type, which [`WorkspaceSpec::shape`] refuses too; see there for `at`.
     pub fn environment(&self, at: &str) -> Result<(Vec<EnvFromSource>, Vec<EnvVar>), String> {
         self.main(at).map(|main| (main.env_from, main.env))
     }
 
-    /// The files that pulumi finds at its mount paths. An error is one of [`WorkspaceSpec::shape`] too; see there for `at`.
+    /// The files at Pulumi's mount paths. Errors are also errors of [`WorkspaceSpec::shape`]; see there for `at`.
     pub fn mounted_files(&self, at: &str) -> Result<Vec<MountedFiles>, String> {
         let pod = format!("{at}.podTemplate.spec");
         let (_, files) =
@@ -198,7 +198,7 @@ impl WorkspaceSpec {
         Ok(files)
     }
 
-    /// Returns the fields that only say where or how a pod runs; see [`WorkspaceSpec::shape`] for `at`.
+    /// Returns the fields that only concern the pod; see [`WorkspaceSpec::shape`] for `at`.
     #[must_use]
     pub fn pod_only(&self, at: &str) -> Vec<String> {
         let has_service = self.service_template.as_ref().is_some_and(|service| service.metadata.is_some());
@@ -240,7 +240,7 @@ impl WorkspaceSpec {
         }
     }
 
-    /// The architecture that a pod's node would have.
+    /// The architecture of the node that the pod would get.
     fn architecture(&self, pod: &str) -> Result<Option<Architecture>, String> {
         let Some(name) = self.pod()["nodeSelector"][ARCHITECTURE].as_str() else { return Ok(None) };
         let words = |error| format!("{pod}.nodeSelector[{ARCHITECTURE}]: {error}; Fargate has no other");
@@ -251,7 +251,7 @@ impl WorkspaceSpec {
         self.pod_template.as_ref().and_then(|pod| pod.spec.as_ref()).unwrap_or(&Value::Null)
     }
 
-    /// What the pod template says of the container `pulumi`.
+    /// The pod template's entries for the container `pulumi`.
     fn patches(&self) -> impl Iterator<Item = &Value> {
         list(&self.pod()["containers"]).iter().filter(|container| container["name"] == MAIN)
     }
@@ -328,27 +328,27 @@ fn init_container(at: &str, container: &Value, volumes: &Volumes<'_>, asked: &mu
     Ok(InitContainer { name, image: image.filter(|image| !image.is_empty()), entry_point: command, command: args, env, mounts })
 }
 
-/// The fields of a map that are ignored, empty ones aside.
+/// The ignored fields of a map that are set.
 fn set_of<'a>(map: &'a Value, ignored: &'static [&'static str]) -> impl Iterator<Item = &'a str> {
     let set = map.as_object().into_iter().flatten().filter(|(_, value)| is_set(value));
     set.filter(|(field, value)| is_ignored(field, value, ignored)).map(|(field, _)| field.as_str())
 }
 
-/// Whether a run without this field is the same run.
+/// Returns whether a run without this field is the same run.
 fn is_ignored(field: &str, value: &Value, ignored: &[&str]) -> bool {
     ignored.contains(&field)
         && match field {
-            // A run has the token, and nothing keeps it from a program.
+            // Every run has the token, and no setting can withhold it from the program.
             "automountServiceAccountToken" => *value != Value::Bool(false),
-            // Other name servers, or other full names: the program would reach something else.
+            // With other name servers or search domains the program would reach other hosts.
             "dnsConfig" => !is_set(&value["nameservers"]) && !is_set(&value["searches"]),
-            // It may change the container that the program finds; the other hooks act when the container ends.
+            // It may change the container that the program runs in; the other hooks run when the container ends.
             "lifecycle" => !is_set(&value["postStart"]),
             _ => true,
         }
 }
 
-/// A map of the pod template has no other field than these and the `ignored` ones, empty ones aside.
+/// Refuses a map that sets a field other than these and the `ignored` ones.
 fn only(at: &str, map: &Value, fields: &[&str], ignored: &[&str]) -> Result<(), String> {
     if !matches!(map, Value::Object(_) | Value::Null) {
         return Err(format!("{at} is no map of fields"));
@@ -397,7 +397,7 @@ pub(crate) fn meaningless(at: &str, field: &str) -> String {
     format!("{at}{dot}{field} has no meaning on Fargate")
 }
 
-/// What Kubernetes takes as the name of a container or a volume.
+/// Returns whether Kubernetes accepts it as the name of a container or a volume.
 pub(crate) fn is_label(name: &str) -> bool {
     (1..=63).contains(&name.len()) && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }

@@ -1,4 +1,4 @@
-//! The templates of a Stack: partial objects that are merged over the ones that we make, so every field may be left out.
+//! The templates of a Stack: partial objects that are merged over the generated ones, so every field is optional.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::{

@@ -1,5 +1,5 @@
-//! The volumes of a pod template: what a task has of them. An `emptyDir` is a volume of the task; Secrets, `ConfigMap`s and tokens are
-//! files that the runner writes before pulumi starts.
+//! The volumes of a pod template in a task. An `emptyDir` is a volume of the task; Secrets, `ConfigMap`s and tokens are files
+//! that the runner writes before Pulumi starts.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,23 +13,23 @@ use crate::{
     shape::{is_label, is_set, list, meaningless, typed},
 };
 
-/// The name of the volume at [`SHARE`], which every container has here, as in PKO.
+/// The name of the volume at [`SHARE`], which every container has, as in PKO.
 const SHARE_NAME: &str = "share";
-/// The maximum number of mounts of a container: the launcher reads a volume once more for each of them.
+/// The maximum number of mounts of a container: the launcher reads a volume once for each of them.
 const MAX_MOUNTS: usize = 64;
-/// Each is one call for a token, now and whenever it is renewed.
+/// The maximum number of tokens: each costs a call at the start and at every renewal.
 const MAX_TOKENS: usize = 8;
-/// Kubernetes' default.
+/// Kubernetes' default mode of files.
 const DEFAULT_MODE: u32 = 0o644;
 
-/// The files of a volume that a run finds at a mount path.
+/// The files of a volume at a mount path of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedFiles {
-    /// The mount path: a directory, or the file itself where [`MountedFiles::sub_path`] names one.
+    /// The mount path: a directory, or the file itself if [`MountedFiles::sub_path`] names one.
     pub path: String,
-    /// The only file, or the only directory, of the volume that is mounted.
+    /// The only file or directory of the volume that is mounted.
     pub sub_path: Option<String>,
-    /// Where the content of the files is, with the permissions of those that state none. All mounts of a volume share it.
+    /// The sources of the files, with the mode of those that set none. All mounts of a volume share them.
     pub sources: Arc<[(u32, FileSource)]>,
 }
 
@@ -42,7 +42,7 @@ impl MountedFiles {
         (rest.is_empty() || rest.starts_with('/')).then(|| format!("{}{rest}", self.path))
     }
 
-    /// The paths of the volume's tokens at this mount, with the audience and the permissions of each.
+    /// The paths of the volume's tokens at this mount, with the audience and the mode of each.
     pub fn tokens(&self) -> impl Iterator<Item = (&Option<String>, String, u32)> {
         self.sources.iter().filter_map(|(mode, source)| match source {
             FileSource::Token { audience, path } => Some((audience, self.place(path)?, *mode)),
@@ -50,7 +50,7 @@ impl MountedFiles {
         })
     }
 
-    /// Whether no file of the volume can ever be at this mount, whatever its objects hold.
+    /// Returns whether this mount can never have a file of the volume, whatever its objects contain.
     fn is_always_empty(&self) -> bool {
         let is_elsewhere = |source: &FileSource| match source {
             FileSource::Secret(object) | FileSource::ConfigMap(object) => {
@@ -62,16 +62,16 @@ impl MountedFiles {
     }
 }
 
-/// Where the content of files is.
+/// The source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileSource {
-    /// In a Secret.
+    /// A Secret.
     Secret(MountedObject),
-    /// In a `ConfigMap`.
+    /// A `ConfigMap`.
     ConfigMap(MountedObject),
-    /// In a token of the `ServiceAccount`.
+    /// A token of the `ServiceAccount`.
     Token {
-        /// For whom it is; the API server if it is not there.
+        /// The audience; `None` for the API server.
         audience: Option<String>,
         /// The file, relative to the mount path.
         path: String,
@@ -83,7 +83,7 @@ pub enum FileSource {
 pub struct MountedObject {
     /// The object's name.
     pub name: String,
-    /// The keys that are files; all of them if it is empty.
+    /// The keys that become files; empty for all keys.
     pub items: Vec<KeyToPath>,
     /// The object and its keys may be missing.
     pub optional: bool,
@@ -97,7 +97,7 @@ pub struct KeyToPath {
     pub key: String,
     /// The file, relative to the mount path.
     pub path: String,
-    /// Its permissions; those of the volume if they are not there.
+    /// Its mode; `None` for the volume's.
     pub mode: Option<u32>,
 }
 
@@ -145,7 +145,7 @@ struct Token {
     #[serde(default)]
     audience: String,
     path: String,
-    /// Tokens here live for as long as the installation says, and are renewed.
+    /// The installation sets the lifetime of tokens, and they are renewed.
     #[serde(rename = "expirationSeconds")]
     _expiration_seconds: Option<u64>,
 }
@@ -157,12 +157,12 @@ struct VolumeMount {
     mount_path: String,
     #[serde(default)]
     sub_path: String,
-    /// The files of a run are its own: what it changes in them, it changes for itself.
+    /// Each run has its own files, so its changes affect only itself.
     #[serde(rename = "readOnly")]
     _read_only: Option<bool>,
 }
 
-/// Files of a volume: the permissions of those that state none, and where the content is.
+/// Files of a volume: the mode of those that set none, and their source.
 type Content = (u32, FileSource);
 
 /// The volumes of a pod template.
@@ -171,9 +171,9 @@ pub(crate) struct Volumes<'a> {
     volumes: Vec<(Volume, Arc<[Content]>)>,
 }
 
-/// A volume where a container sees it.
+/// A volume mounted in a container.
 struct Place<'a> {
-    /// Where the user wrote it.
+    /// The field in which the user wrote it.
     at: String,
     mount: VolumeMount,
     /// Empty for an `emptyDir`.
@@ -181,7 +181,7 @@ struct Place<'a> {
 }
 
 impl<'a> Volumes<'a> {
-    /// Reads them. `pod` is where the user wrote the pod's spec.
+    /// Reads the volumes. `pod` is the field with the pod's spec.
     pub(crate) fn of(pod: &'a str, spec: &Value) -> Result<Self, String> {
         let volumes: Vec<_> = list(&spec["volumes"]).iter().map(|volume| read(pod, volume)).collect::<Result<_, String>>()?;
         let mut names = BTreeSet::new();
@@ -191,11 +191,11 @@ impl<'a> Volumes<'a> {
         }
     }
 
-    /// The mounts of the container `pulumi`, and the files that a run finds at them. `at` is where the user wrote the container.
+    /// The mounts of the container `pulumi`, and the files at them. `at` is the field with the container.
     pub(crate) fn of_main(&self, at: &str, mounts: &[Value]) -> Result<(Vec<Mount>, Vec<MountedFiles>), String> {
         let (mut own, mut mounted) = (Vec::new(), Vec::new());
         for Place { at, mount: VolumeMount { name, mount_path: path, sub_path, .. }, files } in self.places(at, mounts)? {
-            // A file alone is written into the image's own directory.
+            // A single file is written into the image's own directory.
             if !is_ours(&path) && sub_path.is_empty() {
                 own.push(Mount { volume: name, path: path.clone() });
             }
@@ -215,7 +215,7 @@ impl<'a> Volumes<'a> {
         Ok((own, mounted))
     }
 
-    /// The mounts of an init container. The runner, which writes files, starts after it.
+    /// The mounts of an init container. The runner, which writes the files, starts after it.
     pub(crate) fn of_init(&self, at: &str, mounts: &[Value]) -> Result<Vec<Mount>, String> {
         let own = |Place { at, mount: VolumeMount { name, mount_path: path, .. }, files }: Place<'_>| {
             if files.is_empty() {
@@ -227,7 +227,7 @@ impl<'a> Volumes<'a> {
         self.places(at, mounts)?.into_iter().map(own).collect()
     }
 
-    /// The mounts of a container but for that of the volume that it has anyway.
+    /// The mounts of a container, except for that of the volume that every container has.
     fn places(&self, container_at: &str, mounts: &[Value]) -> Result<Vec<Place<'_>>, String> {
         if mounts.len() > MAX_MOUNTS {
             let remedy = "join volumes as sources of a projected one";
@@ -275,7 +275,7 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
     let other = volume.as_object().into_iter().flatten().find(|(field, value)| is_set(value) && !known.contains(&field.as_str()));
     if let Some((field, _)) = other {
         let remedy = match field.as_str() {
-            // In PKO's own manifests it holds the state.
+            // In PKO's own manifests such a volume holds the state.
             "persistentVolumeClaim" => {
                 "a task's disk ends with its run; remove the volume and its volumeMounts, and keep the state of Pulumi in an object store \
                  (PULUMI_BACKEND_URL=s3://BUCKET)"
@@ -304,7 +304,7 @@ fn read(pod: &str, volume: &Value) -> Result<(Volume, Arc<[Content]>), String> {
     Ok((volume, files.into()))
 }
 
-/// Refuses a map that has another field than these.
+/// Refuses a map with a field other than these.
 fn only_known(at: &str, map: &Value, known: &[&str], remedy: &str) -> Result<(), String> {
     let is_other = |(field, value): &(&String, &Value)| !value.is_null() && !known.contains(&field.as_str());
     match map.as_object().into_iter().flatten().find(is_other) {
@@ -313,7 +313,7 @@ fn only_known(at: &str, map: &Value, known: &[&str], remedy: &str) -> Result<(),
     }
 }
 
-/// The files of a volume, with their permissions; empty for an `emptyDir`.
+/// The files of a volume, with their modes; empty for an `emptyDir`.
 fn files(at: &str, volume: &Volume) -> Result<Vec<Content>, String> {
     let of_object = |at: &str, object: &Object| {
         if object.name.is_empty() {

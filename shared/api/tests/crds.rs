@@ -1,4 +1,4 @@
-//! The generated definitions: that they are the ones in `infra/kubernetes/crds`, and that they have PKO's fields.
+//! The generated definitions equal those in `infra/kubernetes/crds`, and have PKO's fields.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::{
@@ -86,13 +86,13 @@ fn listed() -> Fields {
         .collect()
 }
 
-/// Our fields, in the same notation.
+/// Driftless's fields, in the same notation.
 fn generated() -> Fields {
     let mut fields = Fields::new();
     for crd in driftless_api::crds::all().unwrap() {
         for version in crd.spec.versions {
             let mut schema = serde_json::to_value(version.schema.unwrap().open_api_v3_schema.unwrap()).unwrap();
-            // kube's types need a `spec`; without one, PKO's objects mean nothing either.
+            // kube's types require a `spec`; PKO's do not, although its objects are useless if it is missing.
             schema.as_object_mut().unwrap().remove("required");
             let id = format!("{}/{}", crd.metadata.name.as_ref().unwrap(), version.name);
             children(&id, "", &schema, &mut fields);

@@ -1,4 +1,4 @@
-//! Drift on a Stack and on the Update that looks for it.
+//! Drift on a Stack, and on the Update of its check.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -178,7 +178,7 @@ fn the_plurals_of_fluxs_kinds_are_as_kube_guesses_them() {
     assert_eq!(plurals, ["gitrepositories", "ocirepositories", "buckets", "helmcharts", "externalartifacts"]);
 }
 
-/// What a decision makes of a GitRepository with this metadata, spec, and conditions as (type, status, generation).
+/// The state of a GitRepository with this metadata, spec, and conditions as (type, status, generation).
 fn state(metadata: &Value, spec: &Value, conditions: &[(&str, &str, i64)], artifact: bool) -> Result<String, String> {
     let conditions: Vec<_> = conditions
         .iter()

@@ -1,4 +1,4 @@
-//! What a Stack's templates make of its Workspace and its Updates.
+//! A Stack's templates in its Workspace and its Updates.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-/// A Stack with some of everything that its Workspace is made of, and more.
+/// A Stack with one of each field that affects its Workspace, and `more`.
 fn stack(more: &Value) -> Stack {
     let mut spec = json!({
         "stack": "dev",
@@ -29,7 +29,7 @@ fn stack(more: &Value) -> Stack {
     serde_json::from_value(json!({ "apiVersion": "pulumi.com/v1", "kind": "Stack", "metadata": metadata, "spec": spec })).unwrap()
 }
 
-/// What is created for it, as JSON.
+/// The objects that are created for it, as JSON.
 fn created(stack: &Stack) -> (Value, Value) {
     let artifact = SourceState::Artifact { revision: "1".into(), digest: "sha256:a".into(), polled: None };
     let snapshot = Snapshot {

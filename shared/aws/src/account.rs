@@ -17,10 +17,10 @@ use secrecy::SecretString;
 
 use crate::{Error, Keyring, Result, sdk::failure};
 
-/// What `X-Amz-Expires` says. STS goes by `X-Amz-Date`; EKS wants the field all the same.
+/// The value of `X-Amz-Expires`. STS uses `X-Amz-Date`, but EKS requires the field.
 const EXPIRES: Duration = Duration::from_mins(1);
 
-/// The account that this function is part of, and the role that it has there.
+/// The function's own account, and its role there.
 #[derive(Clone, Debug)]
 pub struct Account {
     secrets: Client,
@@ -29,7 +29,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Acts with the configuration's credentials in its Region.
+    /// Uses the configuration's credentials and Region.
     #[must_use]
     pub fn new(config: &SdkConfig) -> Self {
         let region = config.region().map(ToString::to_string).unwrap_or_default();
@@ -59,8 +59,8 @@ impl Keyring for Account {
     }
 }
 
-/// The URL of a presigned `sts:GetCallerIdentity` that is good for one cluster only, as EKS takes it for a token: who calls it is told
-/// who signed it. Nothing is called here.
+/// The URL of a presigned `sts:GetCallerIdentity` for one cluster only, which EKS accepts as a token: its call returns the
+/// identity of the signer. No call is made here.
 fn token(credentials: Credentials, region: &str, cluster: &str, now: Timestamp) -> std::result::Result<String, String> {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
     let url = format!("https://sts.{region}.{domain}/?Action=GetCallerIdentity&Version=2011-06-15");
@@ -120,7 +120,7 @@ mod tests {
         base16ct::lower::encode_string(&Sha256::digest(text))
     }
 
-    /// AWS's signature, version 4, written down once more.
+    /// AWS's signature, version 4, implemented a second time.
     fn signature(query: &BTreeMap<String, String>, region: &str, host: &str, cluster: &str) -> String {
         let mut canonical = String::new();
         for (name, value) in query {
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// What botocore 1.44 signs with the same keys at the same time.
+    /// The signature of botocore 1.44 with the same keys at the same time.
     #[test]
     fn a_token_is_the_one_that_aws_eks_get_token_prints() {
         let url = url(&token(keys(Some("FwoGZXIvYXdzE+/=")), "eu-west-1", "shop-1", at()).unwrap());

@@ -10,19 +10,19 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
-/// Kept free at the end of an invocation for the answer.
+/// Reserved at the end of an invocation for the response.
 const MARGIN: Duration = Duration::from_secs(2);
 
-/// Messages of a batch that are handled concurrently, so that one that waits for a dead cluster delays no other. Each may hold a page of
-/// 500 objects, some 40 MiB, and a function has 256 MiB.
+/// The number of messages of a batch that are handled concurrently, so that one that waits for a dead cluster delays no other.
+/// Each may hold a page of 500 objects, some 40 MiB, and a function has 256 MiB.
 const AT_ONCE: usize = 4;
 
-/// Handles a batch of an SQS event source, and says which messages SQS shall deliver again: each that failed, that cannot be read
-/// or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled concurrently,
-/// those of a FIFO queue one after another.
+/// Handles a batch of an SQS event source. Returns the messages that SQS should deliver again: each that failed, that cannot be
+/// read or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled
+/// concurrently, those of a FIFO queue one after another.
 ///
-/// `absorb(kept, other)` makes one message of two that ask for the same, and says whether it did; they are handled once. `handle`
-/// is stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash there.
+/// `absorb(kept, other)` merges two messages with the same request and returns whether it did; they are handled once. `handle` is
+/// stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash at that point.
 pub async fn batch<M, E: fmt::Display>(
     event: SqsEvent,
     deadline: SystemTime,
@@ -33,7 +33,7 @@ pub async fn batch<M, E: fmt::Display>(
     batch_sent(event, deadline, |body, _| parse(body), absorb, handle).await
 }
 
-/// The same for messages of which the time matters at which they were sent.
+/// The same, with the time at which each message was sent.
 pub async fn batch_sent<M, E: fmt::Display>(
     event: SqsEvent,
     deadline: SystemTime,
@@ -43,7 +43,7 @@ pub async fn batch_sent<M, E: fmt::Display>(
 ) -> SqsBatchResponse {
     let deadline = instant(deadline);
     let mut answer = Answer::default();
-    // Boxed, or the compiler would lay out every call below as one value.
+    // Boxed, because the compiler would otherwise lay out every call below as one value.
     let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
         Ok(handled) => handled.map_err(|error| error.to_string()),
         Err(_) => Err("no time was left".into()),
@@ -68,7 +68,7 @@ pub async fn batch_sent<M, E: fmt::Display>(
     answer.response
 }
 
-/// The messages in the order of their first records, each with all its records. What cannot be read has failed.
+/// The messages in the order of their first records, each with all its records. An unreadable message counts as failed.
 fn distinct<M>(
     event: SqsEvent,
     parse: impl Fn(&str, Option<Timestamp>) -> Result<M, InvalidMessage>,
@@ -110,7 +110,7 @@ impl Answer {
     }
 }
 
-/// The FIFO group: messages of standard queues have a group too, which says whose they are and orders nothing.
+/// The FIFO group. Messages of standard queues have a group too, which names their tenant and orders nothing.
 fn group(record: &SqsMessage) -> Option<&String> {
     record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }
@@ -164,7 +164,7 @@ mod tests {
         kept.update == other.update
     }
 
-    /// Handles the batch with 60 s left; the names handled and the ids that failed.
+    /// Handles the batch with 60 s left. Returns the handled names and the failed ids.
     async fn run(event: SqsEvent, handle: impl AsyncFn(&str) -> Result<(), &'static str>) -> (Vec<String>, Vec<String>) {
         let handled = RefCell::new(Vec::new());
         let look = async |hint: LaunchHint| {

@@ -1,4 +1,4 @@
-//! What a task definition says of its containers.
+//! The containers of a task definition.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,25 +19,25 @@ const VOLUME: &str = "driftless";
 /// The volumes at [`SHARE`] and [`SECRETS`].
 const SHARE_VOLUME: &str = "share";
 const SECRETS_VOLUME: &str = "secrets";
-/// What precedes the name of a user's volume, and where our init container sees it.
+/// The prefix of the name of a user's volume, and the path where Driftless's init container mounts it.
 const VOLUME_PREFIX: &str = "volume-";
 const VOLUMES: &str = "/mnt";
-/// PKO's name for the file that an init container writes variables for pulumi to, and the file.
+/// PKO's variable for the file in which an init container writes variables for Pulumi, and the file's path.
 const DOTENV: (&str, &str) = ("PULUMI_ENV", "/share/.env");
-/// Where the init container puts the runner.
+/// The path to which the init container copies the runner.
 const RUNNER: &str = "/driftless/runner";
-/// The name of our init container.
+/// The name of Driftless's init container.
 const INIT: &str = "runner-init";
-/// As long as Fargate gives: pulumi saves its checkpoint in this time.
+/// Fargate's maximum: Pulumi saves its checkpoint in this time.
 const STOP_TIMEOUT_SECONDS: i32 = 120;
-/// For how long the main container waits for the init container.
+/// How long the main container waits for the init container.
 const INIT_TIMEOUT_SECONDS: i32 = 120;
-/// Part of the family's name: to be raised whenever [`containers`] makes something else of the same settings.
+/// Part of the family's name. It must be raised whenever [`containers`] makes a different definition from the same settings.
 const REVISION: &str = "5";
-/// The registry of an image that names none.
+/// The registry of an image without a host.
 const DOCKER_HUB: &str = "docker.io";
 
-/// Every part that shapes the definition is in its family's name: the same name is the same definition.
+/// The family's name contains a hash of everything that shapes the definition, so that the same name means the same definition.
 pub(crate) fn family(settings: &TaskSettings, shape: &TaskShape) -> String {
     let TaskSettings { role_arn, role_id, execution_role_arn, runner_image, log_group, bucket, region, .. } = settings;
     let (shape, registries) = (&to_json(shape), &settings.private_registries.join(","));
@@ -54,10 +54,10 @@ pub(crate) fn volumes(shape: &TaskShape) -> Vec<Volume> {
     names.map(|name: String| Volume::builder().name(name).build()).collect()
 }
 
-/// Our init container puts the static runner on its volume, so that the user's image needs nothing but pulumi. Then the user's init
-/// containers run, one after the other.
+/// Driftless's init container copies the static runner to its volume, so that the user's image needs only Pulumi. Then the user's
+/// init containers run, one after the other.
 pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<Vec<ContainerDefinition>, BuildError> {
-    // ECS refuses an empty one.
+    // ECS refuses an empty image.
     let image = shape.image.as_deref().unwrap_or_default();
     let log = LogConfiguration::builder()
         .log_driver(LogDriver::Awslogs)
@@ -70,7 +70,7 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
             [mount(VOLUME, RUNNER_VOLUME, read_only), mount(SHARE_VOLUME, SHARE, false), mount(SECRETS_VOLUME, SECRETS, false)];
         Some(ours.into_iter().chain(users).collect())
     };
-    // The runner's place, and the directories that every image's user may write to.
+    // The runner's volume, and the directories that the users of all images may write to.
     let users = users_volumes(shape);
     let place = |name: &str| format!("{VOLUMES}/{name}");
     let install = ["install", RUNNER, SHARE, SECRETS].into_iter().map(Into::into).chain(users.iter().map(|name| place(name)));
@@ -79,7 +79,7 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
         .name(INIT)
         .image(&settings.runner_image)
         .set_repository_credentials(credentials(settings, &settings.runner_image))
-        // A volume is root's, who alone may give it to the others. The image's own user is nobody.
+        // A volume belongs to root, and only root may change its permissions. The image's own user is unprivileged.
         .user("0")
         .essential(false)
         .set_command(Some(install.collect()))
@@ -106,7 +106,7 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
         let own = init.image.as_deref().unwrap_or(image);
         let container = init_container(init, &name, own, &previous)?.log_configuration(log.clone());
         all.push(container.set_repository_credentials(credentials(settings, own)).build());
-        // After each of them, so that the first that fails ends the task.
+        // After each of them, so that the first failure ends the task.
         main = main.depends_on(after(&name)?);
         previous = name;
     }
@@ -114,7 +114,7 @@ pub(crate) fn containers(settings: &TaskSettings, shape: &TaskShape) -> Result<V
     Ok(all)
 }
 
-/// An init container of the user's. Without a start timeout it may take as long as it likes.
+/// A user's init container. It has no start timeout, so it may take any time.
 fn init_container(
     init: &InitContainer,
     name: &str,
@@ -135,23 +135,25 @@ fn init_container(
         .depends_on(after(previous)?))
 }
 
-/// How the execution role logs in to the registry of an image; `None` for ECR and for registries that want no login.
+/// The execution role's login to the registry of an image; `None` for ECR and for registries without a login.
 fn credentials(settings: &TaskSettings, image: &str) -> Option<RepositoryCredentials> {
     let host = registry(image);
     settings.private_registries.iter().any(|private| canonical(private) == host).then(|| {
-        // A secret of the task's own Region has a name for an ARN, and a name has no colon. The parameter is set, so that there is no error.
+        // In the task's own Region a secret's name can replace its ARN, and a name has no colon. The parameter is set, so this
+        // returns no error.
         let name = format!("{}/{}", settings.registry_secrets, host.replace(':', "_"));
         RepositoryCredentials::builder().credentials_parameter(name).build().ok()
     })?
 }
 
-/// The host of an image's registry, as container runtimes read it: the first part of a name that could be one, or Docker Hub.
+/// The host of an image's registry, by the rule of container runtimes: the first part of the name if it can be a host, else
+/// Docker Hub.
 fn registry(image: &str) -> &str {
     let host = image.split_once('/').map(|(host, _)| host).filter(|host| host.contains(['.', ':']) || *host == "localhost");
     host.map_or(DOCKER_HUB, canonical)
 }
 
-/// The name of a registry that has several.
+/// The canonical name of a registry with several names.
 fn canonical(host: &str) -> &str {
     if matches!(host, "index.docker.io" | "registry-1.docker.io") { DOCKER_HUB } else { host }
 }
@@ -255,7 +257,7 @@ mod tests {
             [vec![true; 3], vec![true], vec![true], vec![false, true, true]]
         );
         assert!(all.iter().all(|container| container.log_configuration().is_some()));
-        // Each is the user that its image says, but for ours, which gives the volumes away.
+        // Each runs as the user of its image, except for Driftless's, which changes the volumes' permissions.
         let users: Vec<_> = all.iter().map(ContainerDefinition::user).collect();
         assert_eq!(users, [Some("0"), None, None, None]);
     }

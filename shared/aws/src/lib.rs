@@ -1,5 +1,5 @@
-//! AWS as the functions see it: the bucket, the queues, the tasks and the keys of clusters. Each port is a trait beside its one real implementation; the
-//! simulation has the other.
+//! The AWS ports of the functions: the bucket, the queues, the tasks and the keys of clusters. Each port is a trait beside its
+//! one real implementation; the simulation has the other.
 
 mod account;
 mod batch;
@@ -28,34 +28,34 @@ pub use tasks::{Ecs, TaskSettings};
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// It may succeed later: throttled, timed out, no capacity, unavailable.
+    /// A retry may succeed: throttled, timed out, no capacity, unavailable.
     #[error("{call}: {message}")]
     Transient {
         /// The call, such as `s3:GetObject runs/…`.
         call: String,
-        /// The service's words.
+        /// The service's message.
         message: String,
     },
-    /// The service refuses what a tenant's spec asks for.
+    /// The service refuses the content of a tenant's spec.
     #[error("{call}: {message}")]
     Invalid {
         /// The call.
         call: String,
-        /// The service's words.
+        /// The service's message.
         message: String,
     },
-    /// It will not: denied, malformed, a bug of ours.
+    /// A retry would fail too: denied, malformed, or a bug of Driftless.
     #[error("{call}: {message}")]
     Permanent {
         /// The call.
         call: String,
-        /// The service's words.
+        /// The service's message.
         message: String,
     },
 }
 
 impl Error {
-    /// Another try may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Transient { .. })
@@ -67,43 +67,44 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The bucket. Strongly consistent; every write is atomic.
 pub trait Objects {
-    /// The object's content, if it is there.
+    /// The object's content, if it exists.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>>>;
-    /// Up to `size` bytes of the object from `offset` on, if it is there and longer than `offset`. No bytes are asked for without a
-    /// call: of any object they are empty.
+    /// Up to `size` bytes of the object from `offset` on, if it exists and is longer than `offset`. A size of 0 needs no call and
+    /// returns an empty content for any object.
     fn get_range(&self, key: &str, offset: u64, size: u64) -> impl Future<Output = Result<Option<Vec<u8>>>>;
-    /// When the object was last written, if it is there.
+    /// When the object was last written, if it exists.
     fn modified(&self, key: &str) -> impl Future<Output = Result<Option<Timestamp>>>;
-    /// The object's content and when it was written, if it is there.
+    /// The object's content and when it was written, if it exists.
     fn get_modified(&self, key: &str) -> impl Future<Output = Result<Option<(Vec<u8>, Timestamp)>>> {
         async {
             let Some(modified) = self.modified(key).await? else { return Ok(None) };
             Ok(self.get(key).await?.map(|content| (content, modified)))
         }
     }
-    /// Whether the object is there.
+    /// Returns whether the object exists.
     fn exists(&self, key: &str) -> impl Future<Output = Result<bool>> {
         async { Ok(self.modified(key).await?.is_some()) }
     }
-    /// The next objects, by key and when they were last written, whose keys begin with `prefix` and come after `after`, in order of
-    /// the keys. Some hundreds at a time; none at the end.
+    /// The next objects whose keys begin with `prefix` and come after `after`, in the order of their keys, with the times of
+    /// their last writes. Some hundreds at a time; none at the end.
     fn list_after(&self, prefix: &str, after: &str) -> impl Future<Output = Result<Vec<(String, Timestamp)>>>;
-    /// The bytes of all objects whose keys begin with `prefix`, each counted as `least` at least. A call for every thousand of them.
+    /// The total size in bytes of all objects whose keys begin with `prefix`, each counted as at least `least`. One call per
+    /// thousand objects.
     fn size(&self, prefix: &str, least: u64) -> impl Future<Output = Result<u64>>;
-    /// Writes the object whether or not it is there.
+    /// Writes the object, whether or not it exists.
     fn put(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
-    /// Writes the object whether or not it is there, encrypted under the key of [`Bucket::sealing_with`]: whoever may not use that key
-    /// cannot read it.
+    /// Writes the object, whether or not it exists, encrypted under the key of [`Bucket::sealing_with`]: only a reader who may
+    /// use that key can read it.
     fn put_sealed(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<()>>;
-    /// Writes a file's whole content whether or not the object is there. Memory stays bounded whatever the file's size.
+    /// Writes a file's whole content, whether or not the object exists. Memory stays bounded whatever the file's size.
     fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
-    /// Writes the object if it is not there; `false` if there is one with another content, which stays.
+    /// Writes the object if it does not exist; `false` if it exists with other content, which stays.
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
-    /// Copies an object within the bucket; `false` if there is none.
+    /// Copies an object within the bucket; `false` if it does not exist.
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
-    /// Deletes the object if it is there.
+    /// Deletes the object if it exists.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;
-    /// Deletes those of up to 1,000 objects that are there. After an error, some of them may be deleted.
+    /// Deletes those of up to 1,000 objects that exist. After an error, some of them may be deleted.
     fn delete_all(&self, keys: &[&str]) -> impl Future<Output = Result<()>> {
         async move {
             for key in keys {
@@ -113,7 +114,7 @@ pub trait Objects {
         }
     }
 
-    /// Reads a document, if it is there. One that this release cannot read is [`Error::Permanent`].
+    /// Reads a document, if it exists. A document that this release cannot read is [`Error::Permanent`].
     fn read<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
         async move {
             let Some(content) = self.get(key).await? else { return Ok(None) };
@@ -122,7 +123,7 @@ pub trait Objects {
             D::parse(&content).map(Some).map_err(invalid)
         }
     }
-    /// Reads a document that is dispensable: one that this release cannot read counts as absent, and is logged.
+    /// Reads a dispensable document: one that this release cannot read counts as absent, and is logged.
     fn read_if_valid<D: Document>(&self, key: &Key<D>) -> impl Future<Output = Result<Option<D>>> {
         async move {
             let Some(content) = self.get(key).await? else { return Ok(None) };
@@ -130,11 +131,11 @@ pub trait Objects {
             Ok(D::parse(&content).inspect_err(invalid).ok())
         }
     }
-    /// Writes a document, whether or not there is one.
+    /// Writes a document, whether or not it exists.
     fn write<D: Rewritten>(&self, key: &Key<D>, document: &D) -> impl Future<Output = Result<()>> {
         self.put(key, to_json(document).into_bytes())
     }
-    /// Writes a document that is written once; `false` if there is another one, which stays.
+    /// Writes a document once; `false` if another one exists, which stays.
     fn write_once<D: WrittenOnce>(&self, key: &Key<D>, document: &D) -> impl Future<Output = Result<bool>> {
         self.put_new(key, to_json(document).into_bytes())
     }
@@ -144,7 +145,7 @@ pub trait Objects {
 pub trait Queues {
     /// Sends to `hints`; delivered after `delay_seconds`, which SQS limits to 900.
     fn hint(&self, hint: &Hint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
-    /// Sends up to [`BATCH`] hints to `hints` in one call, without delay. The positions of those that were not taken.
+    /// Sends up to [`BATCH`] hints to `hints` in one call, without delay. Returns the positions of those that were refused.
     fn hints(&self, hints: &[Hint]) -> impl Future<Output = Result<Vec<usize>>>;
     /// Sends to `launches`.
     fn launch(&self, hint: &LaunchHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
@@ -152,32 +153,32 @@ pub trait Queues {
     fn run(&self, hint: &RunHint, delay_seconds: u16) -> impl Future<Output = Result<()>>;
     /// Sends to `runs`, without delay.
     fn task(&self, hint: &TaskHint) -> impl Future<Output = Result<()>>;
-    /// Sends to `sources.fifo`, in the group of its source. The same request within five minutes of another that has the same
-    /// `deduplication` is swallowed by SQS.
+    /// Sends to `sources.fifo`, in the group of its source. SQS drops a request within five minutes of another with the same
+    /// `deduplication`.
     fn fetch(&self, request: &FetchRequest, deduplication: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// Not stopped yet.
     Alive {
-        /// Why it is about to stop; empty of one that goes on.
+        /// Why it is about to stop; empty for a task that is not.
         end: TaskEnd,
-        /// When `RunTask` was called, where ECS says so.
+        /// When `RunTask` was called, if ECS reports it.
         created: Option<Timestamp>,
     },
-    /// Stopped, and why.
+    /// Stopped.
     Stopped {
-        /// How ECS says that it stopped.
+        /// How it stopped, from ECS.
         end: TaskEnd,
     },
-    /// ECS does not know it (any more, or yet).
+    /// Unknown to ECS: too old, or too new.
     Missing,
 }
 
 impl TaskState {
-    /// How the task ended or is about to; empty of one that goes on, or that ECS does not know.
+    /// How the task ended or is about to; empty for a running task, or one that ECS does not know.
     #[must_use]
     pub fn into_end(self) -> TaskEnd {
         match self {
@@ -192,47 +193,48 @@ impl TaskState {
 pub struct TaskPage {
     /// Their ARNs.
     pub arns: Vec<String>,
-    /// Where the next page begins; `None` after the last one.
+    /// The token of the next page; `None` after the last one.
     pub next: Option<String>,
 }
 
-/// What ECS made of a launch.
+/// ECS's answer to a launch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// The task that it started, now or before.
+    /// The task that it started, now or earlier.
     Task {
         /// Its ARN.
         arn: String,
     },
     /// No task, and there will be none for this client token.
     Refused {
-        /// ECS's words, of capacity or a quota mostly.
+        /// ECS's message, mostly about capacity or a quota.
         why: String,
     },
 }
 
 /// Fargate.
 pub trait Tasks {
-    /// The full ARN of a task definition for this shape, registered if there is none yet. A shape that ECS refuses is
+    /// The full ARN of a task definition for this shape, which is registered if it does not exist. A shape that ECS refuses is
     /// [`Error::Invalid`].
     fn definition(&self, shape: &TaskShape) -> impl Future<Output = Result<String>>;
-    /// Starts the task of a launch record, or finds the one that it started before.
+    /// Starts the task of a launch record, or finds the one that was started earlier.
     fn run(&self, launch: &driftless_contract::Launch) -> impl Future<Output = Result<Started>>;
-    /// Asks for a task's state.
+    /// The state of a task.
     fn state(&self, arn: &str) -> impl Future<Output = Result<TaskState>>;
-    /// The tasks that nobody has asked to stop, a page at a time; `from` is [`TaskPage::next`] of the page before.
+    /// The tasks without a requested stop, a page at a time; `from` is [`TaskPage::next`] of the previous page.
     fn live(&self, from: Option<&str>) -> impl Future<Output = Result<TaskPage>>;
     /// The page with the log of a task's main container; empty if this function has no settings for tasks.
     fn log_url(&self, arn: &str) -> String;
-    /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless if it is stopped.
+    /// Stops a task: SIGTERM, and SIGKILL after its stop timeout. Harmless for a stopped task.
     fn stop(&self, arn: &str, reason: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// What clusters are reached with.
+/// Credentials for clusters.
 pub trait Keyring {
     /// The text of the Secrets Manager secret with that name or ARN.
     fn secret(&self, id: &str) -> impl Future<Output = Result<SecretString>>;
-    /// A token for the API server of the EKS cluster of that name: what `aws eks get-token` makes, for this function's role. EKS takes it
-    /// for 15 minutes from `now` on. The Region, this function's own without one, is that of the STS which EKS asks.
+    /// A token for the API server of the EKS cluster of that name, like that of `aws eks get-token`, for this function's role.
+    /// EKS accepts it for 15 minutes from `now` on. `region` is that of the STS endpoint that EKS calls; `None` for this
+    /// function's own.
     fn eks_token(&self, cluster: &str, region: Option<&str>, now: Timestamp) -> impl Future<Output = Result<SecretString>>;
 }

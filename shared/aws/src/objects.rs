@@ -16,18 +16,18 @@ use crate::{
     sdk::{answered, failure},
 };
 
-/// A tree's pack can be some hundred MiB, which takes longer than a queue's message.
+/// A tree's pack can have some hundred MiB, which take longer than a queue's message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Bytes of a file that are read and sent at once.
+/// The number of bytes of a file that are read and sent at once.
 const PIECE: usize = 128 << 10;
 
-/// How often a conditional write is tried that a concurrent one collided with.
+/// How often a conditional write is tried if it collides with a concurrent one.
 const CONDITIONAL_WRITES: u32 = 4;
 
 /// The real bucket.
 ///
-/// Whoever reads needs `s3:ListBucket` as well: without it S3 answers 403, not 404, for an object that is not there.
+/// A reader also needs `s3:ListBucket`: without it S3 answers 403, not 404, for an object that does not exist.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     client: Client,
@@ -36,7 +36,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// The bucket of that name, always addressed by path: names with dots and emulators need it.
+    /// The bucket of that name, always addressed by path, which names with dots and emulators require.
     #[must_use]
     pub fn new(config: &SdkConfig, name: String) -> Self {
         let timeouts = TimeoutConfig::builder().operation_attempt_timeout(ATTEMPT_TIMEOUT).build();
@@ -44,7 +44,7 @@ impl Bucket {
         Self { client: Client::from_conf(config), name, seal_key: None }
     }
 
-    /// The same bucket for one who may seal: `key` is the ARN of a KMS key.
+    /// The same bucket with the ability to seal: `key` is the ARN of a KMS key.
     #[must_use]
     pub fn sealing_with(self, key: String) -> Self {
         Self { seal_key: Some(key), ..self }
@@ -75,7 +75,7 @@ impl Objects for Bucket {
     }
 
     async fn get_range(&self, key: &str, offset: u64, size: u64) -> Result<Option<Vec<u8>>> {
-        // HTTP has no range of no bytes.
+        // HTTP has no empty range.
         if size == 0 {
             return Ok(Some(Vec::new()));
         }
@@ -87,7 +87,7 @@ impl Objects for Bucket {
         let call = format!("s3:HeadObject {key}");
         match self.client.head_object().bucket(&self.name).key(key).send().await {
             Ok(head) => timestamp(call, head.last_modified()).map(Some),
-            // The answer to HEAD has no body, so there is no code to tell a missing key by.
+            // The answer to HEAD has no body, and so no code for a missing key.
             Err(error) if answered(&error, 404) => Ok(None),
             Err(error) => Err(failure(call, &error)),
         }
@@ -130,7 +130,7 @@ impl Objects for Bucket {
 
     async fn put_file(&self, key: &str, file: &File) -> Result<()> {
         let call = || format!("s3:PutObject {key}");
-        // Opened anew for every try of the SDK, also when it has no name any more.
+        // Opened again for every try of the SDK, also when the file no longer has a name.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let body = ByteStream::read_from().path(path).buffer_size(PIECE).build().await;
         let body = body.map_err(|error| Error::Permanent { call: call(), message: error.to_string() })?;
@@ -146,12 +146,12 @@ impl Objects for Bucket {
             let request = self.client.put_object().bucket(&self.name).key(key).if_none_match("*").body(content.clone().into());
             match request.send().await {
                 Ok(_) => return Ok(true),
-                // An earlier try of the SDK may have written it, and its answer was lost. Writers whose record must be theirs alone write
-                // something that no other one does, such as the time.
+                // An earlier try of the SDK may have written it, and its answer was lost. A writer that must recognise its own
+                // record puts something unique into it, such as the time.
                 Err(error) if answered(&error, 412) => {
                     return Ok(self.read(key, None).await?.is_some_and(|(written, _)| written == content));
                 }
-                // A delete or another conditional write of the key was under way: S3 asks for the same again.
+                // A delete or another conditional write of the key was in progress: S3 asks for a retry.
                 Err(error) if answered(&error, 409) && tries < CONDITIONAL_WRITES => {}
                 Err(error) if answered(&error, 409) => {
                     return Err(Error::Transient {
@@ -189,7 +189,7 @@ impl Objects for Bucket {
         let delete = delete().map_err(|error| permanent(error.to_string()))?;
         let answer = self.client.delete_objects().bucket(&self.name).delete(delete).send().await;
         let answer = answer.map_err(|error| failure(call(), &error))?;
-        // Each key has an answer of its own.
+        // Each key has its own result.
         let Some(error) = answer.errors().first() else { return Ok(()) };
         let message = format!("{}: {}", error.key().unwrap_or_default(), error.code().unwrap_or_default());
         match error.code() {
@@ -199,13 +199,13 @@ impl Objects for Bucket {
     }
 }
 
-/// An object without a time would be as old as one likes.
+/// Fails for an object without a time, because it would count as arbitrarily old.
 fn timestamp(call: String, time: Option<&DateTime>) -> Result<Timestamp> {
     let time = time.and_then(|time| Timestamp::from_second(time.secs()).ok());
     time.ok_or_else(|| Error::Permanent { call, message: "the answer does not say when the object was written".into() })
 }
 
-/// The source of a copy travels in a header, which the SDK passes on as it is.
+/// The source of a copy is a header, which the SDK sends unchanged.
 fn percent_encode(key: &str) -> String {
     use std::fmt::Write as _;
     key.bytes().fold(String::with_capacity(key.len()), |mut encoded, byte| {

@@ -4,10 +4,10 @@ use driftless_contract::{FetchRequest, Hint, LaunchHint, ObjectKey, RunHint, Tas
 
 use crate::{Error, Queues, Result, sdk::failure};
 
-/// As many messages as SQS takes in one call.
+/// The maximum number of messages of one SQS call.
 pub const BATCH: usize = 10;
 
-/// Where the queues are. A process has the URLs only of those that it may send to.
+/// The URLs of the queues. A process has only those of the queues that it may send to.
 #[derive(Clone, Debug, Default)]
 pub struct QueueUrls {
     /// `HINTS_QUEUE_URL`
@@ -28,7 +28,7 @@ pub struct Sqs {
 }
 
 impl Sqs {
-    /// The queues at those URLs. Sending to one that has none is [`Error::Permanent`].
+    /// The queues at those URLs. Sending to a queue without one is [`Error::Permanent`].
     #[must_use]
     pub fn new(config: &SdkConfig, urls: QueueUrls) -> Self {
         Self { client: Client::new(config), urls }
@@ -73,7 +73,7 @@ impl Queues for Sqs {
 
     async fn task(&self, hint: &TaskHint) -> Result<()> {
         let url = configured(self.urls.runs.as_ref(), "RUNS_QUEUE_URL")?;
-        // Its cluster and namespace are not known.
+        // The cluster and the namespace of a task are not known here.
         self.send("runs", url, "tasks".into(), to_json(hint), 0).await
     }
 
@@ -86,13 +86,13 @@ impl Queues for Sqs {
     }
 }
 
-/// The group of a message on a standard queue, by which SQS keeps the messages of one namespace from delaying those of others.
+/// The message group on a standard queue, by which SQS keeps the messages of one namespace from delaying those of others.
 fn tenant(object: &ObjectKey) -> String {
     keys::hash(&[&object.cluster, &object.namespace])
 }
 
-/// The group of a source, of which one message at a time is delivered. A namespace has two, so that its sources, however many and slow, take
-/// two fetchers at most.
+/// The message group of a source, of which one message at a time is delivered. A namespace has two groups, so that its sources,
+/// however many and slow, occupy at most two fetchers.
 fn group(source: &ObjectKey) -> String {
     let half = if keys::hash(&[&keys::fetch(source)]).as_bytes().first().is_some_and(|digit| digit % 2 == 0) { "0" } else { "1" };
     keys::hash(&[&source.cluster, &source.namespace, half])

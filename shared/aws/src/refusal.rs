@@ -1,4 +1,4 @@
-//! What an error of ECS means for the run that is to begin.
+//! The meaning of an ECS error for the run that is to start.
 
 use std::error::Error as StdError;
 
@@ -10,9 +10,9 @@ use crate::{
     sdk::{failure, is_load},
 };
 
-/// The characters of a message that are kept: it is shown in a condition, and ECS repeats what it was sent.
+/// The maximum length of a message in characters: it is shown in a condition, and ECS repeats the request in it.
 const MESSAGE: usize = 400;
-/// A shorter value of a variable is no secret, and would be part of many words.
+/// A shorter value of a variable is no secret, and occurs in many words.
 const SECRET: usize = 4;
 
 const RIGHTS: &str = "the operator has to allow the launcher's role this call, and the roles it passes";
@@ -26,14 +26,14 @@ const SERVICE_ROLE: &str = "the operator has to create ECS's service-linked role
 const LOGS: &str = "the operator has to check the log group of the installation with `make doctor`";
 const INSTALLATION: &str = "the operator has to check the installation with `make doctor`";
 
-/// The cause of an error that ECS answers with.
+/// The cause of an ECS error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    /// Too much load, or a quota: the same call succeeds later.
+    /// Too much load, or a quota: the same call may succeed later.
     Load,
-    /// What a tenant wrote into the spec.
+    /// The content of a tenant's spec.
     Spec,
-    /// The installation or the account, with what the operator has to do.
+    /// The installation or the account, with the remedy for the operator.
     Installation(&'static str),
 }
 
@@ -65,8 +65,8 @@ fn cause(call: &str, code: &str, message: &str) -> Cause {
     }
 }
 
-/// Sorts an error of a call that registers a task definition or starts a task by its cause. `values` are left out of its message: ECS
-/// repeats what it refuses.
+/// Classifies an error of a call that registers a task definition or starts a task by its cause. `values` are removed from its
+/// message, because ECS repeats what it refuses.
 pub(crate) fn refusal<'a, E>(call: &str, error: &SdkError<E, HttpResponse>, values: impl IntoIterator<Item = &'a String>) -> Error
 where
     E: ProvideErrorMetadata + StdError + 'static,

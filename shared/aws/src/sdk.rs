@@ -1,4 +1,4 @@
-//! What the clients share: their configuration, and what a failure means.
+//! Shared by all clients: their configuration, and the classification of errors.
 
 use std::{error::Error as StdError, iter::successors, time::Duration};
 
@@ -10,10 +10,10 @@ use aws_sdk_s3::{
 
 use crate::Error;
 
-/// One attempt of one call. The SDK makes three, so that a function with a minute to spend sees the last one fail.
+/// The time limit of one attempt. The SDK makes three, so that a function with a time limit of a minute sees the last one fail.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Error codes that pass by themselves although they come with a status of 4xx.
+/// Error codes that are transient although their status is 4xx.
 const PASSING: [&str; 10] = [
     "RequestLimitExceeded",
     "Throttling",
@@ -27,7 +27,7 @@ const PASSING: [&str; 10] = [
     "ExpiredTokenException",
 ];
 
-/// How ECS and EC2 write, in lower case, that there is too much load or that a quota is used up. EC2's answer comes within
+/// Parts of ECS's and EC2's messages, in lower case, about too much load or an exhausted quota. EC2's message comes within
 /// `InvalidParameterException` or `ClientException`, which have no code for it.
 const LOAD: [&str; 7] = [
     "throttl",
@@ -45,23 +45,23 @@ pub async fn config() -> SdkConfig {
     aws_config::defaults(BehaviorVersion::v2026_01_12()).timeout_config(timeouts).load().await
 }
 
-/// Whether the service answered this status.
+/// Returns whether the service answered with this status.
 pub(crate) fn answered<E>(error: &SdkError<E, HttpResponse>, status: u16) -> bool {
     error.raw_response().is_some_and(|response| response.status().as_u16() == status)
 }
 
-/// Whether ECS refuses a call for load, by its code and message: the same call succeeds later.
+/// Returns whether ECS refuses a call because of load, by its code and message: the same call may succeed later.
 pub(crate) fn is_load(code: &str, message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     ["ClientException", "InvalidParameterException"].contains(&code) && LOAD.iter().any(|words| message.contains(words))
 }
 
-/// Whether ECS answers with this code, and not for load.
+/// Returns whether ECS answers with this code, and not because of load.
 pub(crate) fn has_code<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>, code: &str) -> bool {
     error.code() == Some(code) && !is_load(code, error.message().unwrap_or_default())
 }
 
-/// Sorts a failed call into [`Error::Transient`] and [`Error::Permanent`].
+/// Classifies a failed call as [`Error::Transient`] or [`Error::Permanent`].
 pub(crate) fn failure<E>(call: impl Into<String>, error: &SdkError<E, HttpResponse>) -> Error
 where
     E: ProvideErrorMetadata + StdError + 'static,
@@ -79,7 +79,7 @@ where
     if passing { Error::Transient { call, message } } else { Error::Permanent { call, message } }
 }
 
-/// The service's code and message, or what stood between us and the service.
+/// The service's code and message, or the error on the way to the service.
 fn words<E>(error: &SdkError<E, HttpResponse>) -> String
 where
     E: ProvideErrorMetadata + StdError + 'static,
@@ -112,7 +112,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The configuration for a service of AWS that answers each request by its head, in lower case, and its body.
+    /// The configuration for a fake AWS service that answers each request by its head, in lower case, and its body.
     pub(crate) async fn service(answer: impl Fn(&str, &str) -> (u16, String) + Send + 'static) -> SdkConfig {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -30,14 +30,15 @@ pub(crate) const MAIN: &str = "pulumi";
 pub(crate) const STREAM_PREFIX: &str = "driftless";
 /// The capacity provider of tasks that may be interrupted.
 const SPOT: &str = "FARGATE_SPOT";
-/// How long the ARN of a task definition is not read again.
+/// How long the ARN of a task definition is cached.
 const DEFINITION_LIFE: Duration = Duration::from_mins(1);
-/// The most characters that a tag's value has.
+/// The maximum length of a tag's value, in characters.
 const TAG_LENGTH: usize = 256;
-/// What the reason of every stop begins with that Driftless asks for. ECS keeps it with the task, where it tells such a stop from others'.
+/// The prefix of the reason of every stop by Driftless. ECS stores it with the task, where it distinguishes such a stop from
+/// others.
 const OURS: &str = "driftless: ";
 
-/// What every task definition and every launch has in common.
+/// The settings of every task definition and every launch.
 #[derive(Clone, Debug)]
 pub struct TaskSettings {
     /// `TASK_ROLE_ARN`: the role of every task.
@@ -46,7 +47,7 @@ pub struct TaskSettings {
     pub role_id: String,
     /// `EXECUTION_ROLE_ARN`: pulls images and writes logs.
     pub execution_role_arn: String,
-    /// `SUBNETS`: in several zones, as capacity is per zone.
+    /// `SUBNETS`: in several zones, because capacity differs by zone.
     pub subnets: Vec<String>,
     /// `SECURITY_GROUPS`
     pub security_groups: Vec<String>,
@@ -56,15 +57,15 @@ pub struct TaskSettings {
     pub runner_image: String,
     /// `LOG_GROUP`
     pub log_group: String,
-    /// `BUCKET`: where the tasks' folders are.
+    /// `BUCKET`: the bucket with the task folders.
     pub bucket: String,
     /// `AWS_REGION`: of the log group.
     pub region: String,
     /// `TASK_TAGS`: tags of every task, each as `KEY=VALUE`.
     pub tags: Vec<String>,
-    /// `PRIVATE_REGISTRIES`: the hosts of registries that want a user and a password.
+    /// `PRIVATE_REGISTRIES`: the hosts of registries that require a user and a password.
     pub private_registries: Vec<String>,
-    /// `REGISTRY_SECRETS`: what precedes `/` and a host in the name of the secret with these.
+    /// `REGISTRY_SECRETS`: the prefix, before `/` and a host, of the name of the secret with these.
     pub registry_secrets: String,
 }
 
@@ -74,18 +75,19 @@ pub struct Ecs {
     client: Client,
     cluster: String,
     settings: Option<TaskSettings>,
-    /// The ARNs of task definitions, by their families, and when each was read.
+    /// The ARNs of task definitions by family, and when each was read.
     definitions: Arc<Mutex<BTreeMap<String, (String, Instant)>>>,
 }
 
 impl Ecs {
-    /// The tasks of an ECS cluster. Whoever only watches and stops them has no settings; starting one is [`Error::Permanent`] then.
+    /// The tasks of an ECS cluster. A function that only reads and stops tasks has no settings; starting one is then
+    /// [`Error::Permanent`].
     #[must_use]
     pub fn new(config: &SdkConfig, cluster: String, settings: Option<TaskSettings>) -> Self {
         Self { client: Client::new(config), cluster, settings, definitions: Arc::default() }
     }
 
-    /// The task definitions that were read a short time ago: an operator may deregister them.
+    /// The task definitions that were read recently: an operator may deregister them.
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, (String, Instant)>> {
         let mut known = self.definitions.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, (_, read)| read.elapsed() < DEFINITION_LIFE);
@@ -124,7 +126,7 @@ impl Tasks for Ecs {
     async fn definition(&self, shape: &TaskShape) -> Result<String> {
         let settings = self.settings()?;
         let family = family(settings, shape);
-        // A family's name is a hash of its content.
+        // A family's name contains a hash of its content.
         if let Some((arn, _)) = self.known().get(&family) {
             return Ok(arn.clone());
         }
@@ -133,8 +135,8 @@ impl Tasks for Ecs {
                 let arn = answer.task_definition().and_then(|definition| definition.task_definition_arn());
                 arn.map(Into::into).ok_or_else(|| transient("ecs:DescribeTaskDefinition", "the answer has no ARN"))
             }
-            // "Unable to describe task definition": there is none. Two that race register the same twice, which is harmless, as the
-            // launch record names the ARN.
+            // "Unable to describe task definition": it does not exist. Two concurrent registrations of the same definition are
+            // harmless, because the launch record names the ARN.
             Err(error) if has_code(&error, "ClientException") => self.register(settings, &family, shape).await,
             Err(error) => Err(refusal("ecs:DescribeTaskDefinition", &error, [])),
         }?;
@@ -168,7 +170,7 @@ impl Tasks for Ecs {
                 Ok(Started::Refused { why: reasons.collect::<Vec<_>>().join(": ") })
             }
             Err(error) => match error.as_service_error() {
-                // The token was used with other parameters, such as another release's network: its task is the run's task all the same.
+                // The token was used with other parameters, such as another release's network: its task is still the run's task.
                 Some(RunTaskError::ConflictException(conflict)) => {
                     let task = conflict.resource_ids().first().map(|arn| Started::Task { arn: arn.clone() });
                     Ok(task.unwrap_or_else(|| Started::Refused {
@@ -208,7 +210,7 @@ impl Tasks for Ecs {
     async fn stop(&self, arn: &str, reason: &str) -> Result<()> {
         match self.client.stop_task().cluster(&self.cluster).task(arn).reason(format!("{OURS}{reason}")).send().await {
             Ok(_) => Ok(()),
-            // "The referenced task was not found": ECS has forgotten it, so that it stopped long ago.
+            // "The referenced task was not found": ECS has forgotten it, so it stopped long ago.
             Err(error) if has_code(&error, "InvalidParameterException") => Ok(()),
             Err(error) => Err(failure("ecs:StopTask", &error)),
         }
@@ -228,7 +230,7 @@ fn log_url(TaskSettings { region, log_group, .. }: &TaskSettings, arn: &str) -> 
     )
 }
 
-/// A part of the console's own path behind the `#`: percent-encoded twice, with `$` for the `%`.
+/// A part of the console's own path behind the `#`: percent-encoded twice, with `$` in place of `%`.
 fn fragment(text: &str) -> String {
     text.bytes().fold(String::new(), |encoded, byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => encoded + char::from(byte).encode_utf8(&mut [0; 4]),
@@ -236,7 +238,7 @@ fn fragment(text: &str) -> String {
     })
 }
 
-/// The tags by which a bill is divided. The Stack is named by the Workspace, which has its name.
+/// The tags for cost allocation. The Stack's name is that of its Workspace.
 fn tags(settings: &TaskSettings, launch: &Launch) -> Vec<Tag> {
     let ObjectKey { cluster, namespace, .. } = &launch.run.update;
     let stack = launch.request.as_ref().and_then(|request| request.spec["workspaceName"].as_str());
@@ -255,13 +257,13 @@ fn to_ecs(tags: BTreeMap<String, String>) -> Vec<Tag> {
     tags.into_iter().map(|(key, value)| Tag::builder().key(key).value(value).build()).collect()
 }
 
-/// What ECS takes as a tag's value: 256 characters, of which others than these become `_`.
+/// A valid value of a tag: at most 256 characters, with `_` in place of invalid ones.
 fn tag_value(text: &str) -> String {
     let allowed = |char: char| char.is_ascii_alphanumeric() || " +-=._:/@".contains(char);
     text.chars().take(TAG_LENGTH).map(|char| if allowed(char) { char } else { '_' }).collect()
 }
 
-/// Why a task stopped, in ECS's words.
+/// Why a task stopped, as ECS reports it.
 fn why(task: &Task) -> String {
     let task_words = [task.stop_code().map(|code| code.as_str().to_owned()), task.stopped_reason().map(Into::into)];
     let containers = task.containers().iter().map(|container| {
@@ -272,9 +274,9 @@ fn why(task: &Task) -> String {
     task_words.into_iter().chain(containers).flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// What AWS says of a task that it stops for maintenance, whatever the stop code is.
+/// AWS's message for a task that it stops for maintenance, whatever the stop code is.
 const MAINTENANCE: &str = "performing maintenance";
-/// What a container that the kernel killed gives as its reason begins with.
+/// The prefix of the reason of a container that the kernel killed.
 const OUT_OF_MEMORY: &str = "OutOfMemory";
 
 fn end(task: &Task) -> TaskEnd {
@@ -287,7 +289,7 @@ fn end(task: &Task) -> TaskEnd {
 fn stop_code(task: &Task) -> Option<StopCode> {
     let is_on_spot = task.capacity_provider_name() == Some(SPOT);
     match task.stop_code()? {
-        // The second one is what Fargate Spot said earlier.
+        // Fargate Spot used the second code in the past.
         TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice if is_on_spot => Some(StopCode::Spot),
         TaskStopCode::SpotInterruption | TaskStopCode::TerminationNotice | TaskStopCode::ServiceSchedulerInitiated => {
             Some(StopCode::Maintenance)
@@ -347,7 +349,7 @@ pub(crate) mod tests {
         serde_json::from_value(launch).unwrap()
     }
 
-    /// What a launch comes to where ECS gives these answers.
+    /// The result of a launch with these answers of ECS.
     async fn started(launch: &Launch, answer: impl Fn(Value) -> (u16, Value) + Send + 'static) -> Started {
         let config = service(move |_, body| {
             let (status, answer) = answer(serde_json::from_str(body).unwrap());
@@ -360,7 +362,7 @@ pub(crate) mod tests {
     async fn retried_launch_has_the_task_of_its_client_token() {
         for attempt in [0, 1] {
             let launch = Launch { attempt, ..launch() };
-            // As ECS does: the same token is the same task.
+            // As in ECS, the same token returns the same task.
             let task = |request: Value| (200, json!({ "tasks": [{ "taskArn": request["clientToken"] }] }));
             assert_eq!(started(&launch, task).await, Started::Task { arn: format!("uid-{attempt}") });
         }

@@ -1,4 +1,4 @@
-//! How messages and documents are written and read, and which type lies under which key.
+//! How messages and documents are written and read, and the type of each.
 
 use std::{fmt, marker::PhantomData, ops::Deref};
 
@@ -16,15 +16,15 @@ pub enum InvalidMessage {
     /// Not JSON, or not of the shape. Values are not repeated, because they could be secret.
     #[error("not a {what} that this release can read: {error}")]
     Shape {
-        /// What was expected.
+        /// The expected type.
         what: &'static str,
-        /// Where and why.
+        /// The position and cause.
         error: String,
     },
-    /// Another release's.
+    /// Written by another release.
     #[error("a {what} of version {found}; this release reads version {VERSION}")]
     Version {
-        /// What was expected.
+        /// The expected type.
         what: &'static str,
         /// The version found.
         found: u32,
@@ -42,7 +42,7 @@ pub trait Document: Serialize + DeserializeOwned {
         struct Versioned {
             version: u32,
         }
-        // serde_json quotes the offending value in type errors; line and column tell enough.
+        // serde_json quotes the offending value in type errors; line and column are enough.
         let shape = |error: serde_json::Error| InvalidMessage::Shape {
             what: Self::NAME,
             error: format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column()),
@@ -80,9 +80,9 @@ documents! {
     "message of the runs queue" TaskHint;
     "fetch outcome" FetchOutcome Rewritten;
     "digest of inputs" InputsRead Rewritten;
-    // Written encrypted only.
+    // Only ever written encrypted.
     "sealed inputs" SealedInputs;
-    // Written once; then the number of attempts is replaced.
+    // Written once, then replaced with a higher number of attempts.
     "launch record" Launch WrittenOnce Rewritten;
     "owner" Owner WrittenOnce;
     "outcome" Outcome WrittenOnce;
@@ -96,7 +96,7 @@ documents! {
     "architecture" UnfitArchitecture Rewritten;
 }
 
-/// The key of an object that holds a `D`.
+/// The key of an object in the bucket that holds a `D`.
 pub struct Key<D> {
     key: String,
     document: PhantomData<fn() -> D>,

@@ -4,17 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::ObjectKey;
 
-/// The message of the `sources.fifo` queue: a tree is wanted, or some of a source's may be deleted. Either way the fetcher reads the
-/// facts again. The two never overlap for one source, as all messages of a source have one group in the queue.
+/// The message of the `sources.fifo` queue: a request to fetch a tree, or to delete old trees of a source. In both cases the
+/// fetcher reads the facts itself. The two never overlap for one source, because all messages of a source have one group in the
+/// queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchRequest {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The source: a Flux source, a Program, a Stack that names a git repository, or a Workspace that names a source itself. To collect,
-    /// as the bucket names it: see [`crate::keys::source_of_trees`].
+    /// The source: a Flux source, a Program, a Stack that names a git repository, or a Workspace that names a source itself. For
+    /// a collection, its name in the bucket: see [`crate::keys::source_of_trees`].
     pub source: ObjectKey,
-    /// Delete the trees of the source that nobody needs, instead of fetching one.
+    /// Delete the source's trees that no Update needs, instead of fetching one.
     #[serde(default)]
     pub collect: bool,
     /// See [`crate::Hint::hops`].
@@ -23,24 +24,24 @@ pub struct FetchRequest {
 }
 
 /// How the last fetch of a source ended: `fetches/<cluster>/<namespace>/<source>`. Written by the fetcher, read for the
-/// conditions of those that want it. Holds no content of the source and no computed digest.
+/// conditions of the objects that use the source. Holds no content of the source and no computed digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchOutcome {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// Which state of the source this is about: the digest that it named, for a Program its generation, and for git and a Workspace the
-    /// fingerprint of the fields that say what to fetch.
+    /// The state of the source that was fetched: the digest that it named, for a Program its generation, and for git and a
+    /// Workspace the fingerprint of the fields that say what to fetch.
     pub subject: String,
     /// When the fetch began.
     pub at: Timestamp,
     /// How long the fetch took, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub took_seconds: u32,
-    /// What the source offers, where no object says it.
+    /// The revision and digest of a source for which no Kubernetes object states them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<FetchedArtifact>,
-    /// How often fetching this failed in a row.
+    /// The number of failed fetches in a row.
     #[serde(default)]
     pub failures: u32,
     /// Why there is no tree; absent after success.
@@ -63,11 +64,11 @@ fn is_zero(seconds: &u32) -> bool {
     *seconds == 0
 }
 
-/// What a Stack's git repository, or a Workspace's source, had at the last look.
+/// What a Stack's git repository, or a Workspace's source, had at the last fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchedArtifact {
-    /// The commit's id; of an artifact, its digest.
+    /// The commit's id; for an artifact, its digest.
     pub revision: String,
     /// The digest that the tree is stored under.
     pub digest: String,
@@ -77,8 +78,8 @@ pub struct FetchedArtifact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct FetchFailure {
-    /// What is wrong and what would mend it, for the Stack's condition.
+    /// The fact and the remedy, for the Stack's condition.
     pub message: String,
-    /// The same content will fail again: not tried again until the source changes.
+    /// The same content would fail again, so there is no retry until the source changes.
     pub terminal: bool,
 }

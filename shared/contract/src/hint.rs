@@ -2,13 +2,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::PREFIX;
 
-/// After this many hops a hint is not sent on: what it speaks of waits for the sweep, which starts again at zero.
+/// After this many hops a hint is not forwarded: its object waits for the sweep, whose hints start at zero.
 ///
-/// A whole run takes about a dozen hops, so that only a cycle that makes no progress gets here.
+/// A whole run takes about a dozen hops, so only a cycle without progress reaches the limit.
 pub const MAX_HOPS: u8 = 64;
 
-/// A Flux webhook speaks before the source's status is written: when the revision does not show yet, the source is looked at
-/// again after these many seconds.
+/// Flux sends a notification before it writes the source's status: if the revision does not show yet, the source is reconciled
+/// again after these numbers of seconds.
 pub const REVISION_LOOKS: [u16; 3] = [2, 8, 30];
 
 /// An object in a cluster, by name. Flux sources are of many kinds, so the kind is a string and the group travels with it.
@@ -34,8 +34,8 @@ impl ObjectKey {
         Self { api_version: api_version.into(), kind: kind.into(), name: name.into(), ..self.clone() }
     }
 
-    /// A git repository, by any of its URLs: no object of the cluster, but what `projectRepo` of Stacks may name. `None` for what is no
-    /// URL of a server.
+    /// A git repository, by any of its URLs: not an object of the cluster, but what `projectRepo` of Stacks may name. `None` for
+    /// a URL without a server.
     #[must_use]
     pub fn repository(cluster: &str, url: &str) -> Option<Self> {
         Some(Self {
@@ -60,35 +60,35 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// The message of the `hints` queue: an object may deserve a look. It holds no fact to decide from, so that a lost, doubled,
-/// late, reordered or forged one leads to a late look or a needless one and to nothing else.
+/// The message of the `hints` queue: it names an object worth reconciling. It carries no facts, so a lost, repeated, late,
+/// reordered or forged hint only causes a late or a needless reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Hint {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// What to look at.
+    /// The object to reconcile.
     pub object: ObjectKey,
-    /// The revision that the sender saw, where it may not show on the object yet (see [`REVISION_LOOKS`]). Of a repository, what was
-    /// pushed, as Flux would write it: `refs/heads/main@sha1:<commit>`.
+    /// The revision that the sender saw, if it may not show on the object yet (see [`REVISION_LOOKS`]). For a repository, the
+    /// push as Flux would write it: `refs/heads/main@sha1:<commit>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// How many looks for that revision there were.
+    /// The number of reconciliations that did not find that revision.
     #[serde(default)]
     pub looks: u8,
-    /// How many messages led to this one without an event from outside (see [`MAX_HOPS`]).
+    /// The number of messages that led to this one since the last outside event (see [`MAX_HOPS`]).
     #[serde(default)]
     pub hops: u8,
 }
 
 impl Hint {
-    /// A hint that something outside gave.
+    /// A hint from an outside event.
     #[must_use]
     pub fn new(object: ObjectKey) -> Self {
         Self { version: crate::VERSION, object, revision: None, looks: 0, hops: 0 }
     }
 
-    /// Takes in another hint if it asks for the same look, so that a batch leads to one look at each object.
+    /// Merges another hint if it requests the same reconciliation, so that a batch reconciles each object once.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let same = self.object == other.object && (self.revision == other.revision || other.revision.is_none());
         if same {

@@ -86,8 +86,8 @@ pub fn trees(object: &ObjectKey) -> String {
     format!("trees/{}/", source(object))
 }
 
-/// The source that a tree of a cluster is of, by the tree's folder. Its kind is in lower case and its API version is not known, which
-/// makes the same keys as the source itself.
+/// The source of a tree, from the folder of the tree. Its kind is in lower case and its API version is unknown, but the keys made
+/// from it are those of the source itself.
 #[must_use]
 pub fn source_of_trees(cluster: &str, folder: &str) -> Option<ObjectKey> {
     let mut parts = folder.strip_prefix(&trees_of_cluster(cluster))?.split('/');
@@ -130,7 +130,7 @@ pub fn inputs(cluster: &str, stack_uid: &str) -> Key<InputsRead> {
     Key::new(format!("inputs/{cluster}/{stack_uid}"))
 }
 
-/// The key of the digests in [`inputs`]: 32 random bytes that only the launcher may read.
+/// The key of the HMAC in [`inputs`]: 32 random bytes that only the launcher may read.
 pub const INPUTS_KEY: &str = "keys/inputs";
 
 /// What the last run of a Stack read from Secrets and ConfigMaps, encrypted. A destroy uses it when those are gone.
@@ -209,7 +209,7 @@ impl TaskFolder {
         Key::new(format!("{self}in/run"))
     }
 
-    /// What the runner is to do.
+    /// The spec of the run.
     #[must_use]
     pub fn spec(&self) -> Key<RunSpec> {
         Key::new(format!("{self}in/spec"))
@@ -251,7 +251,7 @@ impl TaskFolder {
         Key::new(format!("{self}out/progress"))
     }
 
-    /// The lock that pulumi takes in the backend.
+    /// The lock that Pulumi takes in the backend.
     #[must_use]
     pub fn lock(&self) -> Key<Lock> {
         Key::new(format!("{self}out/lock"))
@@ -263,8 +263,8 @@ impl TaskFolder {
         Key::new(format!("{self}out/result"))
     }
 
-    /// The key of a chunk of the log. Each is written once, in order and without gaps, as UTF-8: whole lines that the runner
-    /// printed, with secrets masked. The first absent chunk ends the log so far.
+    /// The key of a chunk of the log. Chunks are written once, in order and without gaps: UTF-8 text of whole lines that the
+    /// runner printed, with secrets masked. The first absent chunk ends the log so far.
     #[must_use]
     pub fn log_chunk(&self, number: u16) -> String {
         format!("{self}out/log/{}", log_number(number))
@@ -295,13 +295,13 @@ pub fn task_of_report(key: &str) -> Option<(TaskFolder, Report)> {
     is_task.then(|| (TaskFolder(folder.into()), report))
 }
 
-/// A task's log has no more chunks than this, numbered from 1. Enough for a run of a day.
+/// The maximum number of chunks of a task's log, which are numbered from 1. Enough for a run of a day.
 pub const MAX_LOG_CHUNKS: u16 = 400;
 
 /// The maximum size of a chunk of a task's log, in bytes.
 pub const MAX_LOG_CHUNK_BYTES: usize = 64 << 10;
 
-/// The number of a chunk of a log as it is written in names, so that the order of the names is that of the chunks: `0001`.
+/// The number of a chunk as written in names, with leading zeros so that names sort in the order of the chunks: `0001`.
 #[must_use]
 pub fn log_number(number: u16) -> String {
     format!("{number:04}")
@@ -331,15 +331,15 @@ pub fn task_id(arn: &str) -> &str {
     arn.rsplit('/').next().unwrap_or(arn)
 }
 
-/// The name of the Lease that is the claim of a Pulumi stack. Two Updates that name the same stack of the same backend from the
-/// same namespace come to the same claim.
+/// The name of the Lease that is the claim of a Pulumi stack. Two Updates of one namespace that name the same stack of the same
+/// backend have the same claim.
 #[must_use]
 pub fn claim(namespace: &str, backend: &str, stack: &str) -> String {
     let backend = backend.trim().trim_end_matches('/');
     format!("claim-{}", hash(&[namespace, backend, stack]))
 }
 
-/// The Lease in the system's namespace that says which runs go on and which wait, where there are limits.
+/// The Lease in the system's namespace that lists the runs with a slot and the waiting ones, where there are limits.
 pub const ADMISSIONS: &str = "driftless-admissions";
 
 /// The annotation of [`ADMISSIONS`]: [`driftless_core::Admissions`] as JSON.
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(stored, [(folder, StoredTree { manifest: Some(written), pack: Some(written) })].into());
     }
 
-    /// The policies of the bucket and of the task role name chunks by four characters.
+    /// The policies of the bucket and of the task role match chunk names of exactly four characters.
     #[test]
     fn names_of_log_chunks_sort_as_their_numbers_and_have_four_characters() {
         let task = task("AROA1", "abc");

@@ -1,6 +1,6 @@
-//! What the processes say to each other: the messages on the queues, the documents in the bucket, and where those lie.
+//! The interface between the processes: the messages on the queues, the documents in the bucket, and their keys.
 //!
-//! Every document has a `version` and refuses fields that it does not know: two releases that disagree say so at once, and the
+//! Every document has a `version`, and a reader refuses unknown fields. Two releases that disagree therefore fail at once: the
 //! message goes to its dead-letter queue with the reason in the log. No message carries a fact to act on; see [`Hint`].
 
 mod document;
@@ -37,5 +37,6 @@ pub const VERSION: u32 = 1;
 /// The prefix of every label, annotation and field group that PKO does not have.
 pub const PREFIX: &str = "driftless.dev";
 
-/// Who reports every Event of ours, whichever function publishes it: its `reportingController`. What comes back from Flux is known by it.
+/// The `reportingController` of every Event of Driftless, whichever function publishes it. Events that Flux sends back are
+/// recognised by it.
 pub const EVENT_REPORTER: &str = "driftless";

@@ -2,13 +2,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Document as _, InvalidMessage, ObjectKey, VERSION, hint::following};
 
-/// The message of the `launches` queue: an Update may want a task started, or stopped; or what a Stack's runs read may have changed.
+/// The message of the `launches` queue: an Update may need a task started or stopped, or the inputs of a Stack's runs may have
+/// changed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LaunchHint {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The Update, the Workspace that is to be checked, or the Stack whose inputs are to be compared.
+    /// The Update to launch, the Workspace to check, or the Stack whose inputs are compared.
     pub update: ObjectKey,
     /// See [`crate::Hint::hops`].
     #[serde(default)]
@@ -16,7 +17,7 @@ pub struct LaunchHint {
 }
 
 impl LaunchHint {
-    /// Takes in another one if it is about the same Update.
+    /// Merges another message about the same object.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let same = self.update == other.update;
         if same {
@@ -32,7 +33,7 @@ impl LaunchHint {
     }
 }
 
-/// Our own message of the `runs` queue: the run of an Update may be over.
+/// Driftless's own message of the `runs` queue: the run of an Update may have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunHint {
@@ -40,7 +41,7 @@ pub struct RunHint {
     pub version: u32,
     /// The Update.
     pub update: ObjectKey,
-    /// The Update's uid, where it is known: what a run holds is given back although its Update is gone.
+    /// The Update's uid, if known: claim and slot of the run are released even if its Update no longer exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     /// See [`crate::Hint::hops`].
@@ -66,14 +67,14 @@ pub struct TaskHint {
     pub task: String,
 }
 
-/// What arrives on the `runs` queue.
+/// A message of the `runs` queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunMessage {
-    /// Our own hint.
+    /// Driftless's own hint.
     Hint(RunHint),
-    /// S3 says that these objects were written; keys decoded.
+    /// S3 reports that these objects were written. The keys are decoded.
     Objects(Vec<String>),
-    /// ECS says that a task's state changed.
+    /// ECS reports that a task's state changed.
     Task {
         /// The task's ARN.
         arn: String,
@@ -83,12 +84,12 @@ pub enum RunMessage {
         /// The task's ARN.
         arn: String,
     },
-    /// S3 tried the notification when it was set up.
+    /// S3's test message from when the notification was configured.
     Test,
 }
 
-/// Reads a message of the `runs` queue: ours, an S3 notification or an ECS task state change.
-/// Of AWS's messages only the fields that we use are read.
+/// Reads a message of the `runs` queue: Driftless's own, an S3 notification or an ECS task state change. Unused fields of the AWS
+/// messages are ignored.
 pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -134,7 +135,7 @@ pub fn parse_run_message(body: &str) -> Result<RunMessage, InvalidMessage> {
     }
 }
 
-/// S3 writes keys form-encoded into its notifications: `+` is a space, the rest is %XX.
+/// S3 notifications have form-encoded keys: `+` is a space, other characters are `%XX`.
 fn form_decode(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

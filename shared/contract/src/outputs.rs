@@ -1,23 +1,23 @@
-//! The outputs that can be kept: as many as one Secret holds, and as a function has the memory to read.
+//! Which outputs can be kept: as many as fit into one Secret, and as a function has the memory to read.
 
 use crate::{OutputValue, RunResult, to_json};
 
-/// The values of a Secret take 1 MiB at most. Here the rest of the object counts too.
+/// The values of a Secret take 1 MiB at most. The rest of the object counts against it here.
 const MAX_KEPT: usize = (1 << 20) - (4 << 10);
 
-/// What an entry of a Secret takes besides its name and its value, in bytes.
+/// The size of an entry of a Secret beside its name and value, in bytes.
 const SECRET_ENTRY_BYTES: usize = 24;
-/// The list of the secret outputs is an annotation, and annotations take a quarter of what values may.
+/// The list of the secret outputs is an annotation, and the limit of annotations is a quarter of that of values.
 const LISTED_WEIGHT: usize = 4;
 
-/// What an object and an entry of one take when they are parsed, in bytes, however short their text is.
+/// The memory of an object or an entry of one when parsed, in bytes, however short its text is.
 const OBJECT_BYTES: usize = 700;
 const ENTRY_BYTES: usize = 130;
-/// Outputs take no more than 12 MiB when they are parsed.
+/// Parsed outputs take no more than 12 MiB.
 const PARSED_WEIGHT: usize = 12;
 
 impl RunResult {
-    /// Leaves out the largest outputs, until the others can be kept.
+    /// Leaves out the largest outputs until the others fit.
     #[must_use]
     pub fn fitting(mut self) -> Self {
         let Some(outputs) = &mut self.outputs else { return self };
@@ -35,7 +35,8 @@ impl RunResult {
     }
 }
 
-/// What an output takes of [`MAX_KEPT`]. The API server notes the path of each value beside it, so that the name counts twice.
+/// The share of [`MAX_KEPT`] that an output takes. The name counts twice, because the API server records the path of each value
+/// beside it.
 fn cost(name: &str, output: &OutputValue) -> usize {
     let text = output.value.to_string();
     let listed = if output.secret { LISTED_WEIGHT * (to_json(&name).len() + 1) } else { 0 };
@@ -43,7 +44,7 @@ fn cost(name: &str, output: &OutputValue) -> usize {
     in_secret.max(parsed(text.as_bytes()) / PARSED_WEIGHT)
 }
 
-/// Returns what a JSON document takes at most when it is parsed, in bytes.
+/// Returns the maximum memory of a parsed JSON document, in bytes.
 #[must_use]
 pub fn parsed(document: &[u8]) -> usize {
     let (mut bytes, mut in_text, mut escaped) = (document.len(), false, false);
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use crate::Verdict;
 
-    /// The names that are left out of outputs.
+    /// The names of the outputs that are left out.
     fn left_out(outputs: &[(&str, Value, bool)]) -> Vec<String> {
         let at = Timestamp::UNIX_EPOCH;
         let of = |(name, value, secret): &(&str, Value, bool)| {

@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::{Drift, Layer, RunId};
 
-/// The maximum length of [`Lock::earlier`]. The oldest lock can still be there only if as many runs in a row died before their pulumi
-/// checked for locks.
+/// The maximum length of [`Lock::earlier`]. The oldest lock can only remain if this many runs in a row died before Pulumi checked
+/// for locks.
 const MAX_EARLIER_LOCKS: usize = 15;
 
-/// What pulumi writes into the backend's lock: who holds it. `tasks/…/out/lock`, written before pulumi starts.
+/// The content of the backend's lock that identifies its owner. `tasks/…/out/lock`, written before Pulumi starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Lock {
@@ -25,15 +25,15 @@ pub struct Lock {
     pub host: String,
     /// The process id in the task.
     pub pid: u32,
-    /// Just before pulumi started: the lock is not older, and not newer than the end of the task.
+    /// Just before Pulumi started. The lock is not older than this, and not newer than the end of the task.
     pub not_before: Timestamp,
-    /// When pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that saw the task gone.
+    /// When Pulumi was seen to be dead: by the runner that had to kill it, or by the recorder that found the task gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Timestamp>,
-    /// The operation removes the stack when all of it is destroyed.
+    /// The operation removes the stack after it has destroyed all resources.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removes: bool,
-    /// The locks that earlier dead runs may have left, newest first: a run that dies before its pulumi checks for locks removes none.
+    /// The locks that earlier dead runs may have left, newest first: a run that dies before Pulumi checks for locks removes none.
     /// Empty in what a task writes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub earlier: Vec<Self>,
@@ -55,7 +55,7 @@ impl Lock {
     }
 }
 
-/// How far a run is: `tasks/…/out/progress`, rewritten every 30 s at most.
+/// The progress of a run: `tasks/…/out/progress`, rewritten every 30 s at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Progress {
@@ -63,22 +63,22 @@ pub struct Progress {
     pub version: u32,
     /// When it was written.
     pub at: Timestamp,
-    /// What the runner is doing.
+    /// What the runner does now.
     pub phase: Phase,
-    /// Resource steps to be taken as far as is known: one for each resource that the last run left, or as many as have begun.
+    /// The expected number of resource steps: one for each resource that the last run left, or the steps started if that is more.
     #[serde(default)]
     pub planned: u32,
-    /// Resource steps begun.
+    /// Resource steps that started.
     pub started: u32,
-    /// Resource steps ended, also those that failed.
+    /// Resource steps that ended, including the failed ones.
     pub done: u32,
     /// Resource steps that failed.
     #[serde(default)]
     pub failed: u32,
-    /// A resource step that is under way: `update URN`.
+    /// A resource step in progress: `update URN`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
-    /// The number of chunks of the log that are stored. Absent in what earlier releases wrote.
+    /// The number of stored log chunks. Absent in documents of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_chunks: Option<u16>,
     /// See [`Installed::summary`]; absent until that is known.
@@ -111,31 +111,31 @@ pub struct Installed {
     pub missed: bool,
 }
 
-/// How many resources the last run of a Pulumi stack that succeeded left: `resources/…`. For the progress of the next.
+/// How many resources the last successful run of a Pulumi stack left: `resources/…`. Used for the progress of the next run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Resources {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// As pulumi counts them, with the stack itself.
+    /// Pulumi's count, which includes the stack itself.
     pub count: u32,
 }
 
-/// What went wrong with a resource, in its provider's words; secrets masked.
+/// The failure of a resource, as its provider reports it; secrets masked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ResourceFailure {
     /// The resource.
     pub urn: String,
-    /// The words, of bounded length.
+    /// The provider's message, of bounded length.
     pub message: String,
 }
 
-/// The phase of a run, in order. A failure names the one it happened in.
+/// The phases of a run, in order. A failure names its phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Getting the tree into place.
+    /// The tree is written to disk.
     Fetch,
     /// `pulumi install`
     Install,
@@ -145,19 +145,19 @@ pub enum Phase {
     Run,
 }
 
-/// What the runner reports: `tasks/…/out/result`, written once, when all else is done. The only document with outputs' values in it;
-/// deleted when the outcome is recorded. Has no `Debug`.
+/// The result that the runner reports: `tasks/…/out/result`, written once, when all else is done. The only document with the
+/// values of outputs; deleted when the outcome is recorded. Has no `Debug`.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunResult {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// How it ended.
+    /// How the run ended.
     pub verdict: Verdict,
     /// The stack's outputs after a successful `up`; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<BTreeMap<String, OutputValue>>,
-    /// The outputs that are too large to be kept, by name: see [`RunResult::fitting`].
+    /// The names of the outputs that are too large to keep: see [`RunResult::fitting`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
     /// The project that ran.
@@ -169,13 +169,13 @@ pub struct RunResult {
     /// Resource changes by operation (`create`, `update`, `same`, …).
     #[serde(default)]
     pub changes: BTreeMap<String, u64>,
-    /// Operations that an interrupted run had begun and whose end is not known, as pulumi names them: `creating URN`.
+    /// Operations that an interrupted run left pending, as Pulumi names them: `creating URN`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_operations: Vec<String>,
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
-    /// What a refresh that only looks found; absent of any other run, and of one that failed.
+    /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
     /// See [`crate::RunSpec::inputs`].
@@ -187,14 +187,14 @@ pub struct RunResult {
     /// How long ECS pulled the images of the task, in milliseconds; absent if ECS does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_millis: Option<u64>,
-    /// When the operation began.
+    /// When the operation started.
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
 }
 
 impl RunResult {
-    /// How a run ended of which nothing else is known.
+    /// The result of a run of which only the end is known.
     #[must_use]
     pub fn new(verdict: Verdict, started_at: Timestamp, ended_at: Timestamp) -> Self {
         Self {
@@ -223,7 +223,7 @@ impl RunResult {
 pub struct OutputValue {
     /// The value, in clear.
     pub value: Value,
-    /// Pulumi knows it as secret, or it has something in it that came from a Secret.
+    /// Pulumi marks it secret, or it contains a value from a Secret.
     pub secret: bool,
 }
 
@@ -237,7 +237,7 @@ pub struct ProjectInfo {
     pub runtime: String,
 }
 
-/// A project's file, one of [`crate::PROJECT_FILES`], as far as it says which project it is.
+/// A project's file, one of [`crate::PROJECT_FILES`], as far as it identifies the project.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ProjectFile {
     name: String,
@@ -257,28 +257,28 @@ impl From<ProjectFile> for ProjectInfo {
     }
 }
 
-/// Why a run failed, as a condition says it.
+/// The reasons of failed runs, as in conditions.
 pub mod reason {
-    /// Somebody else holds the stack's lock. PKO's word, like the next two.
+    /// Another process holds the stack's lock. PKO's reason, like the next two.
     pub const UPDATE_CONFLICT: &str = driftless_core::StackReason::UpdateConflict.as_str();
-    /// The backend does not take the token.
+    /// The backend refuses the token.
     pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
-    /// A backend of files or buckets has the layout without projects, which newer versions of pulumi refuse.
+    /// A file or bucket backend has the layout without projects, which newer versions of Pulumi refuse.
     pub const LEGACY_STATE: &str = "LegacyState";
-    /// No sign of another one.
+    /// No known cause.
     pub const UNKNOWN: &str = "Unknown";
-    /// The task was told to stop.
+    /// The task was stopped.
     pub const INTERRUPTED: &str = "Interrupted";
-    /// It said nothing for [`crate::RunLimits::silence_seconds`].
+    /// The run was silent for [`crate::RunLimits::silence_seconds`].
     pub const SILENT: &str = "Silent";
-    /// It took longer than [`crate::RunLimits::max_seconds`].
+    /// The run exceeded [`crate::RunLimits::max_seconds`].
     pub const TIMED_OUT: &str = "TimedOut";
-    /// The bucket failed the runner before Pulumi began.
+    /// The runner could not use the bucket before Pulumi started.
     pub const PLATFORM_FAILURE: &str = driftless_core::StackReason::PlatformFailure.as_str();
-    /// Pulumi cannot run, because the image is not built for the task's processor. ECS starts such a task, if the image is for one processor
-    /// alone.
+    /// Pulumi cannot run, because the image is not built for the task's processor. ECS starts such a task if the image exists for
+    /// one processor only.
     pub const OTHER_ARCHITECTURE: &str = "OtherArchitecture";
-    /// All that a runner gives.
+    /// All reasons that a runner reports.
     pub const ALL: [&str; 9] = [
         UPDATE_CONFLICT,
         INVALID_ACCESS_TOKEN,
@@ -296,28 +296,28 @@ pub mod reason {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", tag = "kind")]
 pub enum Verdict {
-    /// As asked.
+    /// It succeeded.
     #[serde(rename_all = "camelCase")]
     Succeeded {},
-    /// pulumi, or the runner's preparation for it, failed.
+    /// Pulumi failed, or the runner's preparation for it.
     #[serde(rename_all = "camelCase")]
     Failed {
-        /// Where.
+        /// The phase of the failure.
         phase: Phase,
         /// The condition's reason: one of [`reason::ALL`].
         reason: String,
-        /// pulumi's own words, secrets masked.
+        /// Pulumi's own message, secrets masked.
         message: String,
     },
-    /// There is no report: the task is gone, or never was.
+    /// There is no report: the task is gone, or never existed.
     #[serde(rename_all = "camelCase")]
     Aborted {
-        /// What is known about why.
+        /// The known cause.
         message: String,
     },
 }
 
-/// How the run ended, for good: `runs/…/outcome`, written once, by the recorder. No secrets.
+/// The final outcome of the run: `runs/…/outcome`, written once, by the recorder. No secrets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Outcome {
@@ -327,11 +327,11 @@ pub struct Outcome {
     pub run: RunId,
     /// How it ended.
     pub verdict: Verdict,
-    /// The SHA-256 of the result that this was made from, in hex: the outputs Secret is made from that one and no other. Absent if
-    /// the task reported nothing.
+    /// The SHA-256 of the result that the outcome was made from, in hex: the outputs Secret is made from that result only. Absent
+    /// if the task reported nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_sha256: Option<String>,
-    /// The outputs, a secret one as the string `[secret]`, and one that is too large as a note; absent if the operation has none to tell.
+    /// The outputs: a secret one as the string `[secret]`, one that is too large as a note. Absent if the operation reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project that ran.
@@ -343,19 +343,20 @@ pub struct Outcome {
     /// Resource changes by operation.
     #[serde(default)]
     pub changes: BTreeMap<String, u64>,
-    /// Operations that an interrupted run had begun and whose end is not known.
+    /// Operations that an interrupted run left pending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending_operations: Vec<String>,
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
-    /// What a refresh that only looks found; absent of any other run, and of one that failed.
+    /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// See [`crate::RunSpec::is_preview`]; of what the launcher knew, not of what the task said.
+    /// See [`crate::RunSpec::is_preview`]; from the launcher, not from the task's report.
     #[serde(default)]
     pub preview: bool,
-    /// The platform ended it, as ECS says: Pulumi never began, or its task was taken away. Earlier releases knew only of Fargate Spot.
+    /// The platform ended the run, by the facts from ECS: Pulumi never started, or the task was stopped from outside. Earlier
+    /// releases only recorded Fargate Spot.
     #[serde(default, alias = "reclaimed", skip_serializing_if = "std::ops::Not::not")]
     pub platform_failure: bool,
     /// See [`crate::RunSpec::inputs`].
@@ -367,16 +368,16 @@ pub struct Outcome {
     /// See [`RunResult::pull_millis`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_millis: Option<u64>,
-    /// Whether Pulumi's operation may have begun. Absent in the records of earlier releases.
+    /// Whether Pulumi's operation may have started. Absent in the records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operated: Option<bool>,
-    /// When the operation began; of an aborted one, when the owner's ticket was taken. Absent if Pulumi never began.
+    /// When the operation started; for an aborted run, when the task became the owner. Absent if Pulumi never started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// When it ended, or was seen to be gone.
+    /// When the run ended, or was found to be gone.
     pub ended_at: Timestamp,
-    /// When it was recorded. Two recorders of one run differ in it, so that only one of them finds its own record. Absent in the records of
-    /// earlier releases.
+    /// When the outcome was recorded. Concurrent recorders of one run differ in it, so that only one of them finds its own
+    /// record. Absent in the records of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded_at: Option<Timestamp>,
 }

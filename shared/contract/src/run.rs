@@ -1,4 +1,4 @@
-//! What a run is given: the launch record, its owner, and the documents in the task folder.
+//! The inputs of a run: the launch record, its owner, and the documents in the task folder.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Architecture, Layer, Lock, ObjectKey, Operation, ProjectInfo};
 
-/// Which run a task's folder is for: `tasks/…/in/run`, written by the launcher and so to be believed.
+/// The run that a task's folder is for: `tasks/…/in/run`, written by the launcher and therefore trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TaskRun {
@@ -28,14 +28,14 @@ pub struct TaskRun {
 pub struct RunId {
     /// The Update.
     pub update: ObjectKey,
-    /// The Update's uid: a later object of the same name is another run.
+    /// The Update's uid, because a later object of the same name is another run.
     pub uid: String,
     /// The name of the Lease that the run holds.
     pub claim: String,
 }
 
-/// Everything that starts the task: `runs/…/launch`. A retry replays it, so that the same `clientToken` comes with the same
-/// parameters; what may change is [`Launch::attempt`]. No secrets.
+/// All parameters that start the task: `runs/…/launch`. A retry uses them again, so that the same `clientToken` comes with the
+/// same parameters; only [`Launch::attempt`] may change. No secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Launch {
@@ -43,15 +43,15 @@ pub struct Launch {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// How often ECS answered that it starts no task: for want of capacity, or because of a quota. To the same `clientToken` it would
-    /// answer that for a day.
+    /// How often ECS answered that it starts no task, for lack of capacity or because of a quota. It would answer the same to the
+    /// same `clientToken` for a day.
     pub attempt: u32,
-    /// The task definition's full ARN: a newer revision of the family would be another parameter.
+    /// The task definition's full ARN, because a newer revision of the family would be a different parameter.
     pub task_definition: String,
-    /// The project; for a run of which nobody reports. Absent if its file cannot be read.
+    /// The project, for the outcome of a run without a report. Absent if its file cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project: Option<ProjectInfo>,
-    /// See [`RunSpec::inputs`]; for a run of which nobody reports.
+    /// See [`RunSpec::inputs`]; for the outcome of a run without a report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
     /// See [`RunSpec::is_preview`].
@@ -63,16 +63,16 @@ pub struct Launch {
     /// The processor of the task, if its Workspace selects none and names images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried: Option<TriedArchitecture>,
-    /// What the task definition gives a task; for what the run costs.
+    /// The size from the task definition, from which the cost of the run is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<TaskSize>,
     /// The entries of the cache that the run may restore and store. Absent if it has nothing to do with the cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<LaunchCache>,
-    /// The request that is run. `None` in a record of an earlier release, which starts no run.
+    /// The request of the run. `None` in a record of an earlier release, which starts no run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RunRequest>,
-    /// ECS started no task so far.
+    /// Set while ECS has started no task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<Refused>,
     /// When the launch was decided.
@@ -108,7 +108,7 @@ pub struct RunCache {
     pub uncached: Option<String>,
 }
 
-/// The tries to start a task that failed, so that the next one waits.
+/// The failed tries to start a task. The delay of the next try depends on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
@@ -127,7 +127,7 @@ pub struct RunRequest {
     /// The Stack of the run; absent for an Update without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackId>,
-    /// How long the run may take.
+    /// The time limits of the run.
     #[serde(default)]
     pub limits: RunLimits,
     /// See [`RunSpec::not_secret`].
@@ -145,7 +145,7 @@ pub struct StackId {
     pub uid: String,
 }
 
-/// A processor that images are tried on.
+/// The processor that images are tried on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TriedArchitecture {
@@ -158,9 +158,9 @@ pub struct TriedArchitecture {
     pub other_failed: bool,
 }
 
-/// The processor that images are not built for, by the word of ECS or of a task of the namespace:
-/// `architectures/<cluster>/<namespace>/<images>`, written by the recorder. The next task of the namespace that has these images, and whose
-/// Workspace selects no processor, has the other one.
+/// The processor that images are not built for, according to ECS or a task of the namespace:
+/// `architectures/<cluster>/<namespace>/<images>`, written by the recorder. The next task of the namespace that has these images,
+/// and whose Workspace selects no processor, uses the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct UnfitArchitecture {
@@ -170,7 +170,7 @@ pub struct UnfitArchitecture {
     pub architecture: Architecture,
 }
 
-/// What a task has of Fargate, and is paid for.
+/// The size of a task on Fargate, which determines its price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TaskSize {
@@ -181,7 +181,7 @@ pub struct TaskSize {
 }
 
 impl Launch {
-    /// What a decision depends on. Whether this release can use the request is the launcher's to say.
+    /// The facts for a decision. Whether this release can use the request is decided by the launcher.
     #[must_use]
     pub fn facts(&self) -> LaunchFacts {
         LaunchFacts {
@@ -197,15 +197,15 @@ impl Launch {
         format!("{}-{}", self.run.uid, self.attempt)
     }
 
-    /// Whether this attempt is on Fargate Spot: the first one alone. Where Spot had no capacity, no other attempt waits for it.
+    /// Whether this attempt is on Fargate Spot: only the first one is, so that no attempt waits for Spot capacity twice.
     #[must_use]
     pub fn is_on_spot(&self) -> bool {
         self.spot && self.attempt == 0
     }
 }
 
-/// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the launcher whenever it is asked to look. A change
-/// of them shows, and nothing else does.
+/// What a run of a Stack would read from Secrets and ConfigMaps: `inputs/…`, written by the launcher at each comparison. It
+/// reveals that they changed, and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct InputsRead {
@@ -217,32 +217,32 @@ pub struct InputsRead {
     pub at: Timestamp,
 }
 
-/// Who may run: `runs/…/owner`, written once.
+/// The owner of a run: `runs/…/owner`, written once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Owner {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// The ARN of the task that owns the run; absent if the run was abandoned: it is closed.
+    /// The ARN of the task that owns the run; absent if the run was abandoned, so that no task can own it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The message of a run that was abandoned: why no task owns it.
+    /// Why the run was abandoned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// When the ticket was taken.
+    /// When the record was written.
     pub at: Timestamp,
 }
 
 impl Owner {
-    /// What a decision depends on.
+    /// The facts for a decision.
     #[must_use]
     pub fn facts(&self) -> OwnerFacts {
         if self.task.is_some() { OwnerFacts::Task { since: self.at } } else { OwnerFacts::Closed }
     }
 }
 
-/// What the runner is to do: `tasks/…/in/spec`, the last object that the launcher writes and the only one with secrets in it.
-/// Deleted when the outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
+/// The spec of a run: `tasks/…/in/spec`, the last object that the launcher writes and the only one with secrets. Deleted when the
+/// outcome is recorded. Has no `Debug`: see [`Env`] and [`Config`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 #[expect(clippy::struct_excessive_bools, reason = "they are pulumi's flags")]
@@ -251,18 +251,18 @@ pub struct RunSpec {
     pub version: u32,
     /// The run.
     pub run: RunId,
-    /// What to do.
+    /// Pulumi's operation.
     pub operation: Operation,
     /// The Pulumi stack: `stack`, `org/stack` or `org/project/stack`.
     pub stack: String,
-    /// The backend may not have the stack: create it. A destroy creates none, and is done then.
+    /// Create the stack if the backend does not have it. A destroy creates none: a missing stack counts as destroyed.
     pub create: bool,
     /// `pulumi stack init --secrets-provider`, where the stack is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets_provider: Option<String>,
-    /// What to work on.
+    /// The source of the program.
     pub source: RunSource,
-    /// The environment of pulumi, in order; a later entry of the same name wins.
+    /// Pulumi's environment, in order; a later entry of the same name wins.
     #[serde(default)]
     pub env: Vec<Env>,
     /// The files at the mount paths of the Workspace's volumes.
@@ -274,10 +274,10 @@ pub struct RunSpec {
     /// Pulumi ESC environments to import.
     #[serde(default)]
     pub environments: Vec<String>,
-    /// The program has an identity: `in/identity` is there before the spec is.
+    /// The program has an identity: `in/identity` is written before the spec.
     #[serde(default)]
     pub identity: bool,
-    /// How long it may take.
+    /// The time limits of the run.
     #[serde(default)]
     pub limits: RunLimits,
     /// The update's message.
@@ -313,40 +313,40 @@ pub struct RunSpec {
     /// `--run-program`
     #[serde(default)]
     pub run_program: bool,
-    /// Of a refresh: it only looks. Nothing is changed, and drift is reported. No other operation can have it.
+    /// Only for a refresh: a drift check, which changes nothing and reports drift.
     #[serde(default)]
     pub preview_only: bool,
-    /// The verbosity of pulumi's log, on standard error; none if it is not there.
+    /// The verbosity of Pulumi's log on standard error; `None` for no log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<u32>,
-    /// HMAC-SHA256 of what was read from Secrets and ConfigMaps, in hex, under a key that only the launcher has; absent if nothing was. The
-    /// runner repeats it in its result: nobody else knows which of two specs it got.
+    /// HMAC-SHA256 of what was read from Secrets and ConfigMaps, in hex, under a key that only the launcher has; absent if
+    /// nothing was read. The runner repeats it in its result, because only the runner knows which of two specs it got.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<String>,
     /// The locks that dead runs of this stack may have left. The runner removes these and no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_lock: Option<Lock>,
-    /// The resources that the last run left; absent if that is not known.
+    /// The number of resources that the last run left; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<u32>,
     /// What the run has of the cache of dependencies; absent if that is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<RunCache>,
-    /// Outputs that are shown although they have a value from a Secret in them. One that Pulumi itself marks secret is not.
+    /// Outputs that are shown although they contain a value from a Secret. An output that Pulumi marks secret is never shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_secret: Vec<String>,
 }
 
 impl RunSpec {
-    /// Nothing is changed. Then what pulumi counts is not what is there afterwards, and the end of the run tells nothing of the backend's
-    /// lock: most versions take none to look.
+    /// The operation changes nothing. Pulumi's counts are then not those of the resources afterwards, and the end of the run says
+    /// nothing about the backend's lock, because most versions take none for a preview.
     #[must_use]
     pub fn is_preview(&self) -> bool {
         self.preview_only || self.operation == Operation::Preview
     }
 }
 
-/// What a run works on.
+/// The source of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum RunSource {
@@ -355,54 +355,54 @@ pub enum RunSource {
         /// The project's directory within the tree; empty for its root.
         #[serde(default)]
         dir: String,
-        /// The directories and files of the tree that the run gets; empty for all of it.
+        /// The directories and files of the tree that the run gets; empty for the whole tree.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         paths: Vec<String>,
-        /// The digest of the tree's `manifest` object, in hex: the tree that was verified is the tree that is run.
+        /// The digest of the tree's `manifest` object, in hex, so that the run uses exactly the tree that was verified.
         manifest_sha256: String,
     },
     /// No source: a project of that name and runtime without a program. Enough to destroy from the state.
     Project(ProjectInfo),
 }
 
-/// How long a run may take. What reaches a limit is interrupted, so that pulumi saves its state, and fails.
+/// The time limits of a run. A run that reaches one is interrupted, so that Pulumi saves its state, and fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunLimits {
-    /// Seconds without an engine event and without output, heartbeats not counted.
+    /// The maximum of seconds without an engine event or output; heartbeats do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silence_seconds: Option<u32>,
-    /// Seconds from the task's first step on.
+    /// The maximum of seconds since the task's first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_seconds: Option<u32>,
 }
 
-/// Who the program is: its ServiceAccount's tokens. `tasks/…/in/identity`, written by the launcher before the spec, and again before they
-/// expire for as long as the run lasts. Deleted with the spec. Has no `Debug`.
+/// The identity of the program: its ServiceAccount's tokens. `tasks/…/in/identity`, written by the launcher before the spec, and
+/// renewed before they expire while the run is live. Deleted with the spec. Has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Identity {
     /// [`crate::VERSION`].
     pub version: u32,
-    /// For the cluster that the Update is in: what a pod has in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    /// For the Update's cluster: the files of a pod's `/var/run/secrets/kubernetes.io/serviceaccount`.
     pub cluster: ClusterAccess,
     /// For AWS, where the ServiceAccount names a role (`eks.amazonaws.com/role-arn`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub web_identity: Option<WebIdentity>,
-    /// For what the Workspace's projected volumes name.
+    /// For the Workspace's projected volumes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub projected: Vec<ProjectedToken>,
     /// When the first of the tokens expires.
     pub expires_at: Timestamp,
 }
 
-/// A way to reach a cluster as a ServiceAccount.
+/// Access to a cluster as a ServiceAccount.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ClusterAccess {
     /// The API server's URL.
     pub server: String,
-    /// The authorities that its certificate is signed by, as PEM; absent where the public ones do.
+    /// The CA certificates of its API server, as PEM; absent if the public ones suffice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate_authority: Option<String>,
     /// The namespace of the ServiceAccount.
@@ -411,13 +411,13 @@ pub struct ClusterAccess {
     pub token: String,
 }
 
-/// What `sts:AssumeRoleWithWebIdentity` is called with.
+/// The parameters of `sts:AssumeRoleWithWebIdentity`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct WebIdentity {
-    /// The role. Its own trust policy decides who may take it.
+    /// The role. Its own trust policy decides who may assume it.
     pub role_arn: String,
-    /// The token, for the audience of STS.
+    /// The token, with the audience of STS.
     pub token: String,
 }
 
@@ -441,10 +441,10 @@ pub struct Env {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// It came from a Secret: masked wherever it shows up.
+    /// It came from a Secret and is masked in all output.
     #[serde(default)]
     pub secret: bool,
-    /// It came from `envFrom`: what the ServiceAccount's identity sets comes before it, as in a pod.
+    /// It came from `envFrom`, so the variables of the ServiceAccount's identity come after it, as in a pod.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub below_identity: bool,
 }
@@ -455,7 +455,7 @@ impl fmt::Debug for Env {
     }
 }
 
-/// A file that pulumi finds, as at a pod's mount path. `Debug` shows the path only.
+/// A file for Pulumi, at the mount path of the pod. `Debug` shows the path only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct File {
@@ -466,7 +466,7 @@ pub struct File {
     /// Its content, in base64 in the document.
     #[serde(with = "base64_text")]
     pub content: Vec<u8>,
-    /// It came from a Secret: masked wherever it shows up.
+    /// It came from a Secret and is masked in all output.
     #[serde(default)]
     pub secret: bool,
 }
@@ -494,14 +494,14 @@ mod base64_text {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Config {
-    /// The key; without a `:` it is in the project's namespace.
+    /// The key; without a `:` it belongs to the project's namespace.
     pub key: String,
     /// The key is a path into a structured value.
     #[serde(default)]
     pub path: bool,
     /// The value.
     pub value: ConfigValue,
-    /// Stored encrypted, and masked wherever it shows up.
+    /// Stored encrypted, and masked in all output.
     #[serde(default)]
     pub secret: bool,
 }
@@ -529,14 +529,14 @@ pub struct SealedInputs {
     pub files: Vec<File>,
 }
 
-/// A configuration value's form.
+/// The form of a configuration value.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ConfigValue {
-    /// As `pulumi config set` takes it.
+    /// A string for `pulumi config set`.
     String(String),
-    /// Typed or structured; needs pulumi 3.202.0.
+    /// Typed or structured; requires Pulumi 3.202.0.
     Json(Value),
-    /// The token of this file ([`ProjectedToken::path`]). A runner gets the token itself, as [`ConfigValue::String`].
+    /// The token in this file ([`ProjectedToken::path`]). The runner gets the token itself, as [`ConfigValue::String`].
     Token(String),
 }

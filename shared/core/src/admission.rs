@@ -1,50 +1,52 @@
-//! How many runs may go on at once, and whose turn it is when not all may.
+//! The limits on concurrent runs, and the order in which waiting runs get a slot.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Who waits is looked at every minute. One that nobody came to for this long holds nobody up.
+/// A waiting run refreshes its entry every minute. An entry without a refresh for this long is ignored, so that it cannot block
+/// the queue.
 const FORGOTTEN_AFTER: SignedDuration = SignedDuration::from_mins(3);
-/// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460 bytes at most, so this many runs are
-/// under way at most where any limit is set.
+/// The whole list is one annotation. An object's annotations hold 256 KiB, and an entry takes 460 bytes at most, so this is the
+/// maximum of live runs where any limit is set.
 const MOST_RUNNING: usize = 400;
-/// The list keeps this many waiting runs, the first in the queue. The others ask again every minute and enter it later. As many turns are kept.
+/// The list keeps this many waiting runs, the first in the queue. The others ask every minute and enter it later. The list of
+/// turns has the same bound.
 const MOST_WAITING: usize = 120;
 
-/// How many runs may go on at once. `None` is as many as there are.
+/// The limits on concurrent runs. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// In all.
+    /// In all namespaces together.
     pub runs: Option<usize>,
-    /// Of one namespace.
+    /// In each namespace.
     pub runs_per_namespace: Option<usize>,
 }
 
 impl Limits {
-    /// Whether there are any.
+    /// Returns whether any limit is set.
     #[must_use]
     pub fn any(self) -> bool {
         self != Self::default()
     }
 }
 
-/// The runs that go on and those that wait for their turn, by the uid of their Update. One document for a cluster, changed by whoever
-/// read it last: two that begin at once are never both the last that may.
+/// The runs that have a slot and those that wait for one, by the uid of their Update. A cluster has one such document, which is
+/// written only with the version that was read, so two runs that start at once never both take the last slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Admissions {
-    /// Those that go on.
+    /// The runs that have a slot.
     pub running: BTreeMap<String, Applicant>,
-    /// Those that wait.
+    /// The runs that wait for a slot.
     pub waiting: BTreeMap<String, Applicant>,
     /// When each namespace last got a slot, if a run waits that was created before that.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub served: BTreeMap<String, Timestamp>,
 }
 
-/// A run that goes on or wants to.
+/// A run that has a slot or wants one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applicant {
     /// The Update's namespace.
@@ -54,16 +56,17 @@ pub struct Applicant {
     pub counts_for: Option<String>,
     /// The Update's name.
     pub name: String,
-    /// It destroys.
+    /// Whether it destroys.
     pub destroys: bool,
     /// When the Update was created.
     pub since: Timestamp,
-    /// When it asked last, or up to half the time before that after which it is forgotten: so not every look has to be written.
+    /// When it last asked, rounded down to half the time after which an entry is ignored, so that not every reconciliation has to
+    /// write it.
     pub seen: Timestamp,
 }
 
 impl Applicant {
-    /// The namespace whose limit and turn apply.
+    /// Returns the namespace whose limit and turn apply.
     #[must_use]
     pub fn tenant(&self) -> &str {
         self.counts_for.as_deref().unwrap_or(&self.namespace)
@@ -71,7 +74,7 @@ impl Applicant {
 }
 
 impl Admissions {
-    /// Lets a run go on, or notes that it waits and says what for. One that goes on already may.
+    /// Gives the run a slot, or records that it waits and returns the reason. A run that has a slot keeps it.
     pub fn admit(&mut self, limits: Limits, uid: &str, applicant: Applicant) -> Result<(), String> {
         if self.running.contains_key(uid) {
             return Ok(());
@@ -95,16 +98,16 @@ impl Admissions {
         Ok(())
     }
 
-    /// Forgets a waiting run that got a slot and cannot begin. Its namespace has had its turn: its other runs may be no better. Whether
-    /// anything changed.
+    /// Removes a waiting run that got a slot and cannot start. It counts as the turn of its namespace, because the other runs
+    /// there may fail to start too. Returns whether anything changed.
     pub fn decline(&mut self, uid: &str, now: Timestamp) -> bool {
         let Some(waiter) = self.waiting.remove(uid) else { return false };
         self.serve(waiter.tenant().to_owned(), now);
         true
     }
 
-    /// Notes that a namespace has had its turn, later than every waiting run and every other turn: `now` is when the function began, and
-    /// it may have been held up since.
+    /// Records that a namespace has had its turn, later than every waiting run and every other turn: `now` is the time at which
+    /// the function began, and other runs may have asked since then.
     ///
     /// A turn is kept while a run waits that was created before it, even if no run of the same namespace waits. The namespace's next run may
     /// be older and queue later: runs that wait for a claim are not in the queue, and would otherwise get one slot after another.
@@ -121,7 +124,7 @@ impl Admissions {
         }
     }
 
-    /// Forgets a run that is over, or wants no turn any more. Whether anything changed.
+    /// Removes a run that has ended or no longer wants a slot. Returns whether anything changed.
     pub fn release(&mut self, uid: &str) -> bool {
         let (ran, waited) = (self.running.remove(uid), self.waiting.remove(uid));
         ran.or(waited).is_some()
@@ -137,7 +140,8 @@ impl Admissions {
         self.waiting.iter().map(|(uid, waiter)| (uid.as_str(), waiter))
     }
 
-    /// What it waits for. The words are the same for as long as that is: they are written down, and a change of them is an event.
+    /// Returns what the run waits for. The message stays the same while the reason does, because it is written to the status and
+    /// a change of it is an event.
     fn must_wait(&self, limits: Limits, uid: &str, applicant: &Applicant) -> Option<String> {
         let namespace = applicant.tenant();
         let most_of_one = limits.runs_per_namespace.unwrap_or(usize::MAX);
@@ -151,14 +155,14 @@ impl Admissions {
         let free = most.saturating_sub(self.running.len());
         let others = self.waiting().filter(|(other, _)| *other != uid);
         let next = self.ranked(others.chain([(uid, applicant)]));
-        // A run that its own namespace's limit keeps back delays no other namespace.
+        // A run that waits for the limit of its own namespace delays no other namespace.
         let mut next = next.into_iter().filter(|(level, ..)| *level < most_of_one).take(free);
         (!next.any(|(_, next, _)| next == uid))
             .then(|| format!("waiting for a slot: other runs come first; the limit of the cluster is {} at once", runs(most)))
     }
 
     /// Waiting runs in the order in which free slots go to them, each with its level, its position in its own
-    /// namespace: runs under way plus runs ahead of it. The lowest level is first.
+    /// namespace: live runs plus runs ahead of it. The lowest level is first.
     ///
     /// Within a namespace destroys come first, then the oldest. Between namespaces a destroy counts no more than another run, because a
     /// tenant chooses the operation; namespaces at the same level take turns, so that a long queue of one does not delay
@@ -263,7 +267,7 @@ mod tests {
         let (uid, me) = of("a", 1);
         assert_eq!(all.admit(limits(1, 1), &uid, me), Ok(()));
         assert!(all.release(&uid));
-        // It waited for the claim of a1, and not in the queue.
+        // It waited for the claim of a1, not in the queue.
         let (uid, me) = of("a", 2);
         assert!(all.admit(limits(1, 1), &uid, me).is_err(), "b waits since before a got its slot");
         let (uid, me) = of("b", 50);
@@ -395,10 +399,10 @@ mod tests {
     #[test]
     fn who_cannot_have_the_place_holds_nobody_up() {
         let (uid, me) = of("b", 9);
-        // Its own namespace has all it may have.
+        // Its namespace has reached its limit.
         let mut all = admissions([of("a", 0), of("a", 1)], [destroy("a", 2)]);
         assert_eq!(all.admit(limits(3, 2), &uid, me.clone()), Ok(()));
-        // Nobody came to it any more.
+        // It no longer asks.
         let (gone, mut waiter) = destroy("a", 2);
         waiter.seen = at(100) - FORGOTTEN_AFTER;
         let mut all = admissions([of("a", 0)], [(gone, waiter)]);
@@ -449,7 +453,7 @@ mod tests {
         assert!(all.decline(&long(400).0, at(100)));
         assert_eq!(all.served.len(), MOST_WAITING);
 
-        // Whoever comes first is kept, and who is last is not, in whatever order they ask.
+        // The first in the queue are kept and the last is dropped, in whatever order they ask.
         let mut all = admissions([of("a", 0)], []);
         let waits = |all: &mut Admissions, since| {
             let (uid, me) = of("b", since);

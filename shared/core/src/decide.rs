@@ -15,13 +15,13 @@ use crate::{
     validate, workspace,
 };
 
-/// A prerequisite that is met is told of; this makes up for a hint that got lost.
+/// A Stack that succeeds wakes its dependents. This period repairs the loss of that hint.
 const PREREQUISITE_SECONDS: i64 = 60;
 
-/// Whoever changes it asks for another look.
+/// A change of it requests a reconciliation.
 const RECONCILIATION_REQUEST: &str = "the annotation pulumi.com/reconciliation-request";
 
-/// What a look at a Stack leads to.
+/// Decides what a reconciliation of a Stack does.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let stack = &snapshot.stack;
@@ -34,18 +34,18 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     look.end(readiness)
 }
 
-/// An Event tells of resyncs with a shorter period.
+/// An Event warns of a resync period shorter than this.
 const OFTEN: SignedDuration = SignedDuration::from_mins(5);
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// A look in progress: the Stack as its status becomes, and what is to be done so far.
+/// A reconciliation in progress: the Stack with its new status, and the effects so far.
 struct Look<'a> {
     snapshot: &'a Snapshot,
-    /// With the status as it is to be.
+    /// With the new status.
     stack: Stack,
     effects: Vec<Effect>,
     booked: Option<Timestamp>,
-    /// A hint comes before the booked time, and the sweep after it.
+    /// A hint is expected before the booked time, and the sweep repairs its loss.
     is_answered: bool,
     now: Timestamp,
 }
@@ -62,26 +62,27 @@ impl<'a> Look<'a> {
 
     fn end(mut self, readiness: Readiness) -> Plan {
         let before = &self.snapshot.stack.status;
-        // Kubernetes keeps whole seconds: what is read back has to be what was booked, or every look would book another.
+        // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
+        // would requeue.
         self.booked =
             self.booked.map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
-        // A look that was booked at that time is on its way; one in the past was answered by this look.
+        // A requeue for that time was already sent, unless the time has passed: then this is the reconciliation that it led to.
         let look_at = self.booked.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
         let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };
         Plan { status, effects: self.effects, look_at }
     }
 
     fn in_seconds(&self, seconds: i64) -> Timestamp {
-        // One that is booked for then or earlier will do: every look would book another otherwise.
+        // A requeue for that time or earlier is enough. Otherwise each reconciliation would send another one.
         let fresh = self.now + SignedDuration::from_secs(seconds);
         self.snapshot.stack.status.next_look.filter(|at| *at > self.now && *at <= fresh).unwrap_or(fresh)
     }
 
-    /// Takes in what became of the Update that looks for drift. It holds nothing up.
+    /// Takes over the state of the current drift check. A check delays nothing.
     fn absorb_check(&mut self) {
         let drift = &mut self.stack.status.drift;
         match &self.snapshot.check {
-            // One that was not created is created below, under the same name.
+            // An Update that was not created is created below, under the same name.
             RunState::None | RunState::Missing => drift.current = None,
             RunState::Foreign => {
                 let name = drift.current.take();
@@ -100,16 +101,16 @@ impl<'a> Look<'a> {
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
             }
         }
-        // What is not looked for is not known.
+        // Without drift checks nothing is known about drift.
         if self.stack.drift.is_none() {
             (drift.checked, drift.verdict) = (None, None);
         }
     }
 
-    /// Takes in what became of the current Update. The condition, if that is all that can be done now.
+    /// Takes over the state of the current Update. Returns the condition if nothing else can be done now.
     fn absorb(&mut self) -> Option<Readiness> {
         match &self.snapshot.run {
-            // A missing one is created anew below: it has the same name, as no run was recorded in between.
+            // A missing Update is created below. It has the same name, because no run was recorded in between.
             RunState::None | RunState::Missing => {
                 self.stack.status.current_update = None;
                 None
@@ -121,7 +122,7 @@ impl<'a> Look<'a> {
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
             RunState::Live(run, update, waiting) => {
-                // The Update's own words: another look may have created it from an older or a newer spec than this one's.
+                // Taken from the Update itself: another reconciliation may have created it from an older or a newer spec.
                 self.stack.status.current_update = Some(CurrentUpdate {
                     name: run.name.clone(),
                     generation: run.generation,
@@ -138,14 +139,14 @@ impl<'a> Look<'a> {
                 if outcome.succeeded {
                     self.effects.push(Effect::WakeDependents);
                 }
-                // Last: as long as our finalizer is on it, it is known that this may not have been done.
+                // Last, because the finalizer on the Update shows that the steps before may not have been done.
                 self.effects.push(Effect::ReleaseUpdate { namespace: run.namespace.clone(), update: run.name.clone() });
                 None
             }
         }
     }
 
-    /// No run is under way: is one wanted?
+    /// Without a live run: decides whether one is wanted.
     fn proceed(&mut self) -> Readiness {
         if self.stack.deleting && finalize(&self.stack) == Finalize::Release {
             self.effects.push(Effect::RemoveFinalizer);
@@ -154,9 +155,10 @@ impl<'a> Look<'a> {
         if self.stack.suspended {
             return self.suspended();
         }
-        // Not before: while a run is under way, or none may begin, nothing is fetched again for whoever asks.
+        // Not earlier: while a run is live, or none may start, a request causes no fetch.
         self.stack.status.observed_reconcile_request.clone_from(&self.stack.reconcile_request);
-        // PKO's way out of a source that is gone: what is in the state can be destroyed without it. A stored tree is better.
+        // As in PKO, a deletion does not need a source that is gone: the resources can be destroyed from the state. A stored tree
+        // is preferred.
         let project = self.stack.status.project.clone().filter(|_| self.stack.deleting && !self.stack.spec.run_program);
         let from_state = project.filter(|_| !matches!(self.snapshot.tree, TreeState::Stored { project: Project::There, .. }));
         if let Some(message) = validate::invalid_spec(&self.stack, from_state.is_none()) {
@@ -184,11 +186,11 @@ impl<'a> Look<'a> {
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
             Resolved::At { revision, digest, polled } => {
-                // To destroy, what is known of the source is enough: it may be gone.
+                // For a destroy, the last known revision is enough, because the source may no longer exist.
                 let must_ask = !self.stack.deleting && source::is_stale(polled, self.now);
                 let mut wanted = self.wants(revision);
                 if matches!(wanted, Sync::Run(Why::Commit(_))) && !must_ask && self.skip(revision) {
-                    // It may be time for a run nonetheless.
+                    // A run may be due for another reason.
                     wanted = self.wants(revision);
                 }
                 match wanted {
@@ -204,11 +206,11 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Nothing is to be run now, and the source is there.
+    /// The source is available and no run is wanted now.
     fn settled(&mut self, source: &SourceRef, polled: Option<Timestamp>) -> Readiness {
         let readiness = self.synced();
         let spec = &self.snapshot.stack.spec;
-        // Neither git nor a Secret tells of its changes: they are asked every now and then.
+        // Git and Secrets send no event when they change, so they are polled.
         if let Some(polled) = polled {
             self.ask_again(polled.checked_add(retry::poll_period(spec)).ok(), Effect::Fetch(source.clone()));
         }
@@ -218,7 +220,7 @@ impl<'a> Look<'a> {
         readiness
     }
 
-    /// Looks for drift if that is due, else books a look for when it is. The launcher has the tree fetched again if it must.
+    /// Starts a drift check if one is due, else requeues for when it is. If its tree is not stored, the launcher has it fetched.
     fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
         let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
         if due > self.now {
@@ -252,7 +254,7 @@ impl<'a> Look<'a> {
         })));
     }
 
-    /// The spec cannot be run. An Event tells of it once.
+    /// The spec cannot be run. One Event reports it.
     fn invalid(&mut self, reason: StackReason, message: String) -> Readiness {
         let readiness = Readiness::stalled(reason, message.clone());
         if self.snapshot.stack.status.readiness.as_ref() != Some(&readiness) {
@@ -267,7 +269,7 @@ impl<'a> Look<'a> {
         readiness
     }
 
-    /// Nothing begins, and nothing is looked for. It is Ready if it ran as its spec says.
+    /// A suspended Stack starts no updates and no drift checks. It stays Ready if its last update matches its spec.
     fn suspended(&self) -> Readiness {
         let Stack { generation, reconcile_request, deleting, status, .. } = &self.stack;
         let has_run = !deleting
@@ -287,7 +289,7 @@ impl<'a> Look<'a> {
 
     fn fetch(&mut self, source: &SourceRef, subject: &str) -> Readiness {
         let before = &self.snapshot.stack.status;
-        // Somebody asks for it: a wrong credential may have been mended, which nobody tells of.
+        // A user's request also retries a failed fetch: the credential may have been corrected, which causes no event.
         let insisted = before.observed_reconcile_request != self.stack.reconcile_request;
         let fetch = source::fetch(source, subject, &self.snapshot.tree, before, insisted, self.now);
         if fetch.ask {
@@ -297,19 +299,20 @@ impl<'a> Look<'a> {
         fetch.readiness
     }
 
-    /// Whether a run is wanted at a revision. One that just ended has read its inputs as they are.
+    /// Returns whether the Stack needs a run at this revision. Inputs are not compared right after a run, because that run has
+    /// just read them.
     fn wants(&self, revision: &str) -> Sync {
         let ended = matches!(self.snapshot.run, RunState::Ended(..));
         is_synced(&self.stack, revision, self.snapshot.inputs.filter(|_| !ended), self.now)
     }
 
-    /// Asks for something that is due, and books a look for the answer; else a look for when it is. Nothing is due after the end of the
-    /// calendar.
+    /// Requests something that is due and requeues for the answer; else requeues for when it is due. Nothing is due after the end
+    /// of the calendar.
     fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
         let Some(due) = due else { return };
         let look = match self.snapshot.stack.status.next_look {
             _ if due > self.now => due,
-            // It was asked: the answer is on its way until that look.
+            // It was requested: the answer is expected before that time.
             Some(asked) if asked > self.now => asked,
             _ => {
                 self.effects.push(effect);
@@ -323,7 +326,7 @@ impl<'a> Look<'a> {
         self.booked = Some(self.booked.map_or(at, |booked| booked.min(at)));
     }
 
-    /// Nothing is to be run now.
+    /// No run is wanted now.
     fn synced(&mut self) -> Readiness {
         let Some(last) = &self.stack.status.last_update else { return Readiness::Ready };
         self.booked = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
@@ -344,7 +347,7 @@ impl<'a> Look<'a> {
         let word = operation.map_or("update", Operation::as_str);
         match (retry::retry(&self.stack, *failures), operation) {
             (Retry::Conflict, _) => {
-                // The first line says who holds it.
+                // The first line names the owner of the lock.
                 let held = message.lines().next().unwrap_or_default().trim_end_matches('.');
                 let remedy = "set spec.retryOnUpdateConflict to have it tried again, or change";
                 Readiness::stalled(StackReason::UpdateConflict, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
@@ -353,7 +356,7 @@ impl<'a> Look<'a> {
                 StackReason::UpdateFailed,
                 format!("{word} failed {failures} times; not retrying until the spec or source changes"),
             ),
-            // Somebody should look, although it goes on.
+            // A destroy is retried without end, but a person should investigate.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
                 let at = self.booked.map_or_else(String::new, |at| format!("; trying again at {}", at.strftime("%FT%TZ")));
                 Readiness::stalled(StackReason::UpdateFailed, format!("{word} failed {failures} times{at}"))
@@ -369,7 +372,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes a new revision as run if nothing changed in it that matters to the Stack.
+    /// Records a new revision as run if no path changed that the Stack uses.
     fn skip(&mut self, revision: &str) -> bool {
         let TreeState::Stored { scope: Some(scope), .. } = &self.snapshot.tree else { return false };
         let same = self.stack.status.scope.as_ref() == Some(scope);
@@ -423,10 +426,11 @@ impl<'a> Look<'a> {
         };
         let forward = operation != Operation::Destroy;
         let last = self.stack.status.last_update.as_ref();
-        // A destroy creates no stack. Here it says that the stack may be missing: no run came as far as to make something. Otherwise the
-        // name or the backend is another one, and the destroy of a missing stack would leave everything behind.
+        // A destroy creates no stack. Here `create` means that the stack may be missing, because no run came far enough to create
+        // something. In any other case a missing stack means a wrong name or backend, and its destroy would leave every resource
+        // behind.
         workspace.create &= forward || self.stack.status.operated == Some(false);
-        // Also one that is tried again, or is run for another reason: it starts from what is there.
+        // Also for a retry, or a run for another reason, because any of them refreshes first.
         let remediates = operation == Operation::Up && drift::to_remediate(&self.stack).is_some();
         let current = CurrentUpdate {
             name: update_name(&self.stack),
@@ -436,7 +440,7 @@ impl<'a> Look<'a> {
         };
         self.stack.status.current_update = Some(current.clone());
         let (event_type, revision) = (EventType::Normal, Some(current.commit.clone()).filter(|commit| !commit.is_empty()));
-        // Not with every run of an edit. The runs of another operator did not tell.
+        // Once per edit, not with every run of it. Another operator's runs sent no such Event.
         let is_told = last.is_some_and(|last| last.generation == current.generation && self.stack.status.ran.is_some());
         let notes = if forward && !is_told { notes(spec) } else { Vec::new() };
         self.effects.push(Effect::Event {
@@ -463,12 +467,13 @@ impl<'a> Look<'a> {
     }
 }
 
-/// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created the Update has sent the first one.
+/// The launch of a run that a reconciliation of its Stack sends. The reconciliation that created the Update has sent the first
+/// one.
 fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
     update.wants_launch(run, stack).then(|| Effect::Launch { namespace: run.namespace.clone(), update: run.name.clone() })
 }
 
-/// The Events that tell what of a spec is ignored, what of it costs much, and that its state is lost.
+/// The Events for the fields of a spec that are ignored, that cost much, or that lose its state.
 fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
@@ -488,7 +493,7 @@ fn notes(spec: &StackSpec) -> Vec<Effect> {
     ignored.into_iter().chain(frequent).chain(lost).collect()
 }
 
-/// The words for a Stack that asks for more resyncs than the installation allows, or for many.
+/// The message for a Stack that asks for more resyncs than the installation allows, or for many.
 #[must_use]
 pub fn frequent_resync(spec: &StackSpec) -> Option<String> {
     let asked = spec.resync_frequency_seconds.filter(|_| spec.continue_resync_on_commit_match)?;

@@ -1,5 +1,5 @@
-//! Drift: what is there is not what was applied. It is looked for on a schedule, by an Update of its own that changes nothing, and is told of
-//! on the Stack. An update of the Stack that refreshes puts it back.
+//! Drift: the live resources differ from what was applied. A drift check, an Update of its own that changes nothing, runs on a
+//! schedule, and its result is shown on the Stack. An update of the Stack that refreshes corrects the drift.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -8,67 +8,67 @@ use crate::{
     DriftStatus, DriftVerdict, Effect, EventReason, EventType, LastUpdateState, Run, RunOutcome, Schedule, Stack, due::spread,
 };
 
-/// A Stack that failed, or whose check did, is not looked at more often than this.
+/// The shortest period between checks of a Stack that failed, or whose check did.
 const FAILING_PERIOD: SignedDuration = SignedDuration::from_hours(1);
 
-/// As many resources are told of on the Stack.
+/// The maximum number of resources in the status of a Stack.
 const TOLD: usize = 20;
 
-/// As many resources are named in words.
+/// The maximum number of resources that a message names.
 const NAMED: usize = 3;
 
-/// How drift of a Stack is looked for, and what becomes of it.
+/// The settings of a Stack's drift checks and of the fix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DriftSettings {
-    /// When it is looked for; `None` while that pauses.
+    /// When to check; `None` while checks are paused.
     pub schedule: Option<Schedule>,
-    /// What is put back, if anything is.
+    /// Which drift to fix, if any.
     pub remediate: Option<Remediate>,
 }
 
-/// Which drift is put back.
+/// Which drift is fixed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remediate {
-    /// Whatever is found.
+    /// All drift that is found.
     Always,
-    /// What the check of that name found, if it is the last one.
+    /// The drift that the check of this name found, if it is the last check.
     Check(String),
 }
 
-/// What a check found: a contract between the runner, the recorder and the reconciler. No values: what a provider reads is not known to be
-/// secret.
+/// The result of a check: a contract between the runner, the recorder and the reconciler. It has no property values, because the
+/// provider may return a secret that is not marked as one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Drift {
-    /// Resources that are not as they were applied.
+    /// The number of resources that differ from what was applied.
     pub count: u32,
     /// The first of them, by URN; see [`Drift::bounded`].
     pub resources: Vec<DriftedResource>,
 }
 
-/// A resource that is not as it was applied.
+/// A resource that differs from what was applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DriftedResource {
-    /// The resource.
+    /// Its URN.
     pub urn: String,
-    /// What happened to it, as pulumi calls it: `update` or `delete`.
+    /// Pulumi's operation for it: `update` or `delete`.
     pub change: String,
-    /// The paths of the properties that differ, such as `tags.owner`; the first of them, and none of a resource that is gone.
+    /// The paths of the first properties that differ, such as `tags.owner`. Empty for a deleted resource.
     pub properties: Vec<String>,
 }
 
 impl Drift {
-    /// As many resources are named.
+    /// The maximum number of resources in the list.
     pub const MAX_RESOURCES: usize = 100;
-    /// As many properties of each.
+    /// The maximum number of properties of each.
     pub const MAX_PROPERTIES: usize = 20;
     const MAX_BYTES: usize = 60 << 10;
     const MAX_URN_BYTES: usize = 1024;
     const MAX_PATH_BYTES: usize = 256;
 
-    /// As much of it as a status may hold: less than 64 KiB of JSON. What is too long is cut and ends in `…`. Keys of maps are part of a
-    /// path and may hold anything: a control character becomes a space.
+    /// Returns as much as a status may hold: less than 64 KiB of JSON. A longer text is cut and ends in `…`. Keys of maps are
+    /// part of a path and may hold anything: a control character becomes a space.
     #[must_use]
     pub fn bounded(self) -> Self {
         let mut bytes = 0;
@@ -113,7 +113,8 @@ impl std::fmt::Display for DriftedResource {
     }
 }
 
-/// When drift of a Stack is looked for next; in the past if that is due. `None` if never. What was never applied does not drift.
+/// When the Stack's next check is due; in the past if it is due now, `None` if never. A Stack that was never applied has no
+/// drift.
 pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     let schedule = stack.drift.as_ref()?.schedule.as_ref()?;
     let last = stack.status.last_update.as_ref().filter(|_| !stack.spec.preview && !stack.deleting && !stack.suspended)?;
@@ -124,7 +125,7 @@ pub(crate) fn next_check(stack: &Stack) -> Option<Timestamp> {
     if failing { Some(next.max(since.checked_add(FAILING_PERIOD).ok()?)) } else { Some(next) }
 }
 
-/// The drift that an update is to put back.
+/// Returns the drift that an update is to fix.
 pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
     let wanted = match stack.drift.as_ref()?.remediate.as_ref()? {
         Remediate::Always => true,
@@ -136,7 +137,7 @@ pub(crate) fn to_remediate(stack: &Stack) -> Option<&Drift> {
     }
 }
 
-/// What the end of a check makes of what is known, and the Event that tells of it, if it is news.
+/// Returns the new drift status after a check, and the Event about it, if it is news.
 pub(crate) fn observe_check(
     before: &DriftStatus,
     check: &Run,
@@ -144,7 +145,7 @@ pub(crate) fn observe_check(
     now: Timestamp,
 ) -> (DriftStatus, Option<Effect>) {
     let verdict = match &outcome.drift {
-        // It found nothing out.
+        // The check has no result.
         _ if outcome.interrupted || !outcome.started => before.verdict.clone(),
         Some(drift) if outcome.succeeded && drift.count == 0 => Some(DriftVerdict::None),
         Some(Drift { count, resources }) if outcome.succeeded => {

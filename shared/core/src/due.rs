@@ -2,9 +2,9 @@ use jiff::Timestamp;
 
 use crate::{Stack, drift::next_check};
 
-/// Whether the sweep should hint a Stack: something about it was not looked at yet, a booked look or one for drift is overdue, or its turn for a
-/// look without any reason has come. Turns come every `period_seconds`, spread over the Stacks by their uid, so that what no event
-/// told of is seen within that time. `tick_seconds` is the time between two sweeps.
+/// Returns whether the sweep should hint a Stack: it has a change that no reconciliation has seen, a requeue or a drift check is
+/// overdue, or its regular turn has come. Turns come every `period_seconds`, spread over the Stacks by their uid, so that a
+/// change without an event is seen within that time. `tick_seconds` is the time between two sweeps.
 #[must_use]
 pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
     let status = &stack.status;
@@ -19,7 +19,7 @@ pub fn due(stack: &Stack, period_seconds: i64, tick_seconds: i64, now: Timestamp
     unseen || overdue || its_turn(&stack.uid, period_seconds, tick_seconds, now)
 }
 
-/// Whether the turn of something has come at this tick, by its uid or name. Everything has one turn in `period_seconds`.
+/// Returns whether an object has its turn at this tick, by its uid or name. Each object has one turn in `period_seconds`.
 #[must_use]
 pub fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestamp) -> bool {
     let ticks = (period_seconds / tick_seconds.max(1)).max(1);
@@ -27,7 +27,7 @@ pub fn its_turn(uid: &str, period_seconds: i64, tick_seconds: i64, now: Timestam
     now.as_second() / tick_seconds.max(1) % ticks == slot
 }
 
-/// A number by which things are spread over time, by their uid or name. FNV-1a: any hash that spreads them and never changes will do.
+/// A number that spreads objects over time by their uid or name. FNV-1a: any stable hash with an even spread would do.
 pub(crate) fn spread(uid: &str) -> u64 {
     uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

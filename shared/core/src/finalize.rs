@@ -1,17 +1,17 @@
 use crate::{LastUpdateState, Operation, Stack};
 
-/// What the deletion of a Stack asks for, once no run is under way.
+/// What the deletion of a Stack requires when it has no live run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finalize {
-    /// Nothing has to be destroyed, or it is: the finalizer may go.
+    /// Nothing is left to destroy, or nothing is to be destroyed: the finalizer is removed.
     Release,
-    /// Destroy first.
+    /// A destroy comes first.
     Destroy,
 }
 
-/// Whether a Stack that is being deleted may go.
+/// Decides whether the finalizer of a deleted Stack can be removed.
 pub(crate) fn finalize(stack: &Stack) -> Finalize {
-    // If nothing was ever run for it there is nothing to destroy, whatever became of its source.
+    // If no run ever started, there is nothing to destroy, even where the source is gone.
     let Some(last) = stack.status.last_update.as_ref().filter(|_| stack.status.ran != Some(false)) else {
         return Finalize::Release;
     };

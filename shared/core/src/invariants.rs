@@ -3,7 +3,7 @@ use crate::{
     TreeState,
 };
 
-/// The invariants that a plan breaks, in words. Empty for a good plan.
+/// The invariants that a plan breaks, as text. Empty for a valid plan.
 #[must_use]
 pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     check(ended || plan.status.outputs == stack.status.outputs, "5: outputs change without an outcome");
     // The sweep hints an unfinished Update. Any other is launched here.
     let launches = plan.effects.iter().any(|effect| matches!(effect, Effect::Launch { .. }));
-    // Without our finalizer a Stack that is being deleted is nobody's any more.
+    // Driftless does not own a deleted Stack that has lost its finalizer.
     let ours = !stack.deleting || stack.finalizer;
     check(
         !live || !ours || plan.status.current_update.is_some() && (!is_unseen || launches),
@@ -111,7 +111,8 @@ pub fn violations(snapshot: &Snapshot, plan: &Plan) -> Vec<String> {
     found
 }
 
-/// The plan in place of one that breaks rules: it changes nothing but the condition, which names them. The sweep brings the Stack back.
+/// The plan that replaces one that breaks rules: it changes only the condition, which names them. The sweep continues to hint the
+/// Stack.
 #[must_use]
 pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     let message = format!(
@@ -124,7 +125,7 @@ pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     Plan { status, effects: Vec::new(), look_at: None }
 }
 
-/// `lastUpdate` is as it was, but for the revision if nothing that matters changed in it.
+/// Returns whether `lastUpdate` is unchanged, except for the revision of a commit that changed no path that the Stack uses.
 fn same_run(snapshot: &Snapshot, plan: &Plan) -> bool {
     let (mut before, after) = (snapshot.stack.status.last_update.clone(), &plan.status.last_update);
     let scope = snapshot.stack.status.scope.as_ref();

@@ -1,11 +1,12 @@
-//! What Driftless decides, and nothing else: no I/O, no clock, no environment, no randomness. Time comes in as an argument, effects
-//! go out as data.
+//! The decisions of Driftless, and nothing else: no I/O, no clock, no environment, no randomness. Time is an argument, and
+//! effects are returned as data.
 //!
-//! - [`decide`] takes what is true of a Stack and says what its status is, what is to be done and when to look again.
-//! - [`observe`] takes how a run ended and says what that makes of the Stack's status.
-//! - [`run::plan_run`] takes what is known of an Update's run and says what becomes of it.
+//! - [`decide`] turns the facts about a Stack into its status, effects and the next requeue.
+//! - [`observe`] turns the end of a run into the Stack's status.
+//! - [`run::plan_run`] turns the facts about an Update's run into what to do for it.
 //! - [`due`] says whether the sweep should hint a Stack.
-//! - [`violations`] lists the invariants that a plan breaks; the reconciler carries out no such plan, and [`refused`] takes its place.
+//! - [`violations`] lists the invariants that a plan breaks. The reconciler does not carry out such a plan and uses [`refused`]
+//!   in its place.
 
 mod admission;
 mod backoff;

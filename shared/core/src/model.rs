@@ -1,4 +1,4 @@
-//! The facts that a decision is made from, in the words of Kubernetes and PKO.
+//! The facts that a decision is made from, in the terms of Kubernetes and PKO.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,35 @@ use serde_json::Value;
 
 use crate::{Drift, DriftSettings, Readiness, StackStatus, run::UpdateFacts};
 
-/// Everything that is true of a Stack as far as a decision needs it, read in one look.
+/// All facts about a Stack that a decision needs, read in one reconciliation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The Stack.
     pub stack: Stack,
     /// The source that its spec names; `None` where the spec names none, or more than one.
     pub source: Option<SourceState>,
-    /// Whether the tree that the source speaks of is stored.
+    /// Whether the tree that the source names is stored.
     pub tree: TreeState,
     /// The Update that `status.currentUpdate` names.
     pub run: RunState,
-    /// The Stacks that `spec.prerequisites` names, in its order; `None` for one that is not there.
+    /// The Stacks that `spec.prerequisites` names, in its order; `None` for a missing one.
     pub prerequisites: Vec<Option<Prerequisite>>,
-    /// Which Stacks a Stack requires, by its name: all that can be reached from this one, where it waits for one of them.
+    /// The prerequisites of each Stack by name: all that can be reached from this one, if it waits for one of them.
     pub requires: BTreeMap<String, Vec<String>>,
-    /// The Update that `status.driftless.drift` names as the one that looks for drift now.
+    /// The Update that `status.driftless.drift` names as the current check.
     pub check: RunState,
-    /// What is known of the Secrets and ConfigMaps that the last run read; `None` if nothing is, or a change of them does not matter.
+    /// The state of the Secrets and ConfigMaps that the last run read; `None` if it is unknown, or a change of them does not
+    /// matter.
+    /// not matter.
     pub inputs: Option<Inputs>,
 }
 
-/// The Secrets and ConfigMaps that a Stack's runs read. Nobody tells of their changes: the launcher compares them now and then.
+/// The Secrets and ConfigMaps that a Stack's runs read. Their changes cause no event: the launcher compares them at intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// They are not what the last run read.
+    /// They differ from what the last run read.
     pub changed: bool,
-    /// When they were read last.
+    /// When they were last read.
     pub read: Timestamp,
 }
 
@@ -51,20 +53,20 @@ pub struct Stack {
     pub generation: i64,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Our finalizer is on it.
+    /// It has Driftless's finalizer.
     pub finalizer: bool,
-    /// The annotation `pulumi.com/reconciliation-request`; empty if it is not there.
+    /// The annotation `pulumi.com/reconciliation-request`; empty if it is absent.
     pub reconcile_request: String,
-    /// The annotation `driftless.dev/paths`, as it was written: the directories and files of the source that matter beside the
-    /// project's own directory. `None`: all of it does.
+    /// The annotation `driftless.dev/paths`, as written: the directories and files of the source that matter beside the project's
+    /// own directory. `None`: the whole source matters.
     pub paths: Option<String>,
-    /// No run of it may begin.
+    /// No run of it may start.
     pub suspended: bool,
-    /// Whether drift is looked for.
+    /// The settings of its drift checks; `None` without checks.
     pub drift: Option<DriftSettings>,
     /// `spec`
     pub spec: StackSpec,
-    /// `status`, as it was read.
+    /// `status`, as read.
     pub status: StackStatus,
 }
 
@@ -76,7 +78,7 @@ pub struct StackSpec {
     pub stack: String,
     /// `PULUMI_BACKEND_URL`
     pub backend: Option<String>,
-    /// The sources that the spec names. One is right; which they are is said when it is not.
+    /// The sources that the spec names. Validation refuses any number other than one.
     pub sources: Vec<SourceRef>,
     /// Plain configuration by key.
     pub config: BTreeMap<String, Value>,
@@ -94,7 +96,7 @@ pub struct StackSpec {
     pub env_secrets: Vec<String>,
     /// The Secret with `PULUMI_ACCESS_TOKEN` in its key `accessToken`.
     pub access_token_secret: Option<String>,
-    /// For a stack that is created.
+    /// Applies when the stack is created.
     pub secrets_provider: Option<String>,
     /// Pulumi ESC environments.
     pub environment: Vec<String>,
@@ -104,48 +106,48 @@ pub struct StackSpec {
     pub target_dependents: bool,
     /// `--refresh`
     pub refresh: bool,
-    /// Only preview, ever.
+    /// Only previews are run.
     pub preview: bool,
     /// Do not create the stack.
     pub use_local_stack_only: bool,
-    /// Run again every `resync_frequency_seconds` even if nothing changed.
+    /// Run every `resync_frequency_seconds` even if nothing changed.
     pub continue_resync_on_commit_match: bool,
-    /// 60 at least.
+    /// At least 60.
     pub resync_frequency_seconds: Option<i64>,
-    /// The period of `continueResyncOnCommitMatch` where the spec names none, in seconds: the installation's.
+    /// The installation's period of `continueResyncOnCommitMatch` in seconds, for a spec without one.
     pub default_resync_seconds: i64,
-    /// No Stack of the installation is run again more often.
+    /// The shortest resync period that the installation allows.
     pub min_resync_seconds: i64,
-    /// Cap of the back-off, if greater than zero.
+    /// The maximum of the back-off, if greater than zero.
     pub retry_max_backoff_duration_seconds: Option<i64>,
-    /// Stacks that have to have succeeded first.
+    /// Stacks that must have succeeded before a run starts.
     pub prerequisites: Vec<PrerequisiteRef>,
-    /// Destroy before the finalizer goes.
+    /// Destroy before the finalizer is removed.
     pub destroy_on_finalize: bool,
     /// Run the program when destroying.
     pub run_program: bool,
     /// Refresh before a run, and fail if that changes anything.
     pub expect_no_refresh_changes: bool,
-    /// Try again when the stack is locked by somebody else.
+    /// Retry if another process holds the stack's lock.
     pub retry_on_update_conflict: bool,
-    /// `workspaceReclaimPolicy` is `Delete`: the Workspace goes when nothing is to be run.
+    /// `workspaceReclaimPolicy` is `Delete`: the Workspace is deleted while no run is wanted.
     pub reclaim_workspace: bool,
-    /// It refers to Secrets or ConfigMaps, and a change of their content is to be run.
+    /// It refers to Secrets or ConfigMaps, and a change of their content causes a run.
     pub watches_inputs: bool,
-    /// The ServiceAccount that the program is.
+    /// The ServiceAccount that the program runs as.
     pub service_account_name: Option<String>,
-    /// What is wrong with the templates, or with a field that means nothing here: a run without it would be another run. In words,
-    /// with the field and the remedy.
+    /// Why the templates are refused, or a field that has no meaning here: a run that ignored it would do something else. A
+    /// message with the field and the remedy.
     pub refused: Option<String>,
-    /// Why the pulumi of the Workspace template's image cannot set the configuration, with the remedy.
+    /// Why the `pulumi` of the Workspace template's image cannot set the configuration, with the remedy.
     pub old_pulumi: Option<String>,
-    /// Fields of the Workspace template that only say where or how a pod runs, and are ignored.
+    /// Fields of the Workspace template that only concern the pod. They are ignored.
     pub pod_only: Vec<String>,
-    /// The URL of the backend, if its files are certainly on the disk of a task, which ends with its run.
+    /// The URL of the backend, if it is a path on the disk of a task, which is lost with the task.
     pub task_backend: Option<String>,
 }
 
-/// Which source a spec names.
+/// The source that a spec names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRef {
     /// `programRef`
@@ -168,8 +170,8 @@ pub enum SourceRef {
     Git(GitSource),
 }
 
-/// A git repository that a Stack names itself. Its credentials are the Stack's, so that the source is the Stack's own too: the object
-/// that it is stored under is the Stack.
+/// A git repository that a Stack names itself. Its credentials belong to the Stack, so its tree is stored under the Stack and
+/// shared with no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GitSource {
     /// The Stack's name.
@@ -178,18 +180,18 @@ pub struct GitSource {
     pub repo: String,
     /// `branch`: a branch, or a ref such as `refs/tags/v1`.
     pub branch: String,
-    /// `commit`: a commit, or a tag or branch that is not followed.
+    /// `commit`: a commit, or a fixed tag or branch.
     pub commit: String,
     /// `repoDir`
     pub dir: String,
-    /// How many of `gitAuth`'s forms are given; `None` where it is not there, or `gitAuthSecret` is and wins.
+    /// How many forms of `gitAuth` are given; `None` if it is absent or `gitAuthSecret` takes precedence.
     pub auth_forms: Option<usize>,
-    /// Changes with every field of the spec that says what is fetched and how.
+    /// Changes with every field of the spec that affects what is fetched and how.
     pub fingerprint: String,
 }
 
 impl SourceRef {
-    /// The field of the spec that names it.
+    /// The field of the spec that names the source.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
@@ -199,7 +201,7 @@ impl SourceRef {
         }
     }
 
-    /// API version, kind and name of the object that the source is: for git that is the Stack.
+    /// API version, kind and name of the source object; for git, the Stack.
     #[must_use]
     pub fn object(&self) -> (&str, &str, &str) {
         match self {
@@ -230,7 +232,7 @@ pub struct ConfigMapRef {
     pub json: bool,
 }
 
-/// PKO's `ResourceRef`, as it was written: what is wrong with it is a decision.
+/// PKO's `ResourceRef`, as written: whether it is valid is a decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceRef {
     /// `type`
@@ -250,12 +252,12 @@ pub struct PrerequisiteRef {
     pub succeeded_within_seconds: Option<i64>,
 }
 
-/// What a Stack that is a prerequisite tells of itself.
+/// The facts about a prerequisite Stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prerequisite {
     /// `metadata.generation`
     pub generation: i64,
-    /// The annotation; empty if it is not there.
+    /// The annotation `pulumi.com/reconciliation-request`; empty if it is absent.
     pub reconcile_request: String,
     /// `status.lastUpdate`
     pub last_update: Option<crate::LastUpdate>,
@@ -264,48 +266,48 @@ pub struct Prerequisite {
 /// The state of a source object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceState {
-    /// The object is not there.
+    /// The object does not exist.
     NotFound,
-    /// There, but with nothing to fetch. Words for the condition.
+    /// It exists and has nothing to fetch.
     NoArtifact {
-        /// Why, if the source says it.
+        /// Why, if the source states a reason.
         why: String,
     },
-    /// Whatever it offers is not to be used, or cannot be known. Words for the condition: what is wrong and what would mend it.
+    /// It must not be used, or its state cannot be read. The message has the fact and the remedy.
     Unfit {
-        /// Why.
+        /// The fact and the remedy.
         why: String,
     },
-    /// What it offers is not known yet: the fetcher has to find out. A Program whose artifact is not of its generation, or a git
-    /// repository that was not looked at.
+    /// The revision is not known yet, so the fetcher has to find it: a Program whose artifact is of another generation, or a git
+    /// repository that was not polled.
     Unknown {
-        /// Which state of the source is asked for, in words.
+        /// The state of the source that is requested, as text for a message.
         subject: String,
     },
     /// There is something to fetch.
     Artifact {
-        /// `status.artifact.revision`, or the commit of git: the commit of PKO's fields. Compared as it is, never parsed.
+        /// `status.artifact.revision`, or the commit of git, as in PKO's status fields. Compared as text, never parsed.
         revision: String,
-        /// `status.artifact.digest`, or what the fetcher says.
+        /// `status.artifact.digest`, or the digest that the fetcher computed.
         digest: String,
-        /// When git was asked; `None` for a source that tells of its changes itself, and for a commit that never changes.
+        /// When git was polled; `None` for a source that sends events, and for a commit that never changes.
         polled: Option<Timestamp>,
     },
 }
 
-/// Whether the tree of a source's artifact is stored. Nobody looks where no run is wanted: then it is absent.
+/// Whether the tree of a source's artifact is stored. It is not checked where no run is wanted: then it is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeState {
     /// Verified, unpacked and complete.
     Stored {
-        /// Whether it has what a run begins with.
+        /// Whether the tree has a Pulumi project.
         project: Project,
-        /// A digest of all that matters to the Stack, if it says what that is (see [`crate::paths`]).
+        /// A digest of the paths that the Stack uses, if it names them (see [`crate::paths`]).
         scope: Option<String>,
     },
-    /// Not, or not known to be.
+    /// Not stored, or not known to be.
     Absent {
-        /// How the last try to fetch this very artifact failed.
+        /// How the last fetch of this artifact failed.
         failure: Option<FetchFailure>,
     },
 }
@@ -317,20 +319,20 @@ pub enum Project {
     NoDirectory,
     /// The directory has no `Pulumi.yaml`.
     NoFile,
-    /// It has.
+    /// It has one.
     There,
 }
 
 /// How a fetch failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchFailure {
-    /// When; for a source that rests after a slow fetch, the end of its rest.
+    /// When it failed; for a source that rests after a slow fetch, the end of its rest.
     pub at: Timestamp,
-    /// What is wrong and what would mend it.
+    /// The fact and the remedy.
     pub message: String,
-    /// The same content fails again.
+    /// A retry with the same content would fail too.
     pub terminal: bool,
-    /// How often it failed in a row, this one counted.
+    /// The number of failures in a row, including this one.
     pub failures: u32,
 }
 
@@ -339,38 +341,38 @@ pub struct FetchFailure {
 pub enum RunState {
     /// No current Update.
     None,
-    /// The Update is not there: it was never created, or somebody took it away.
+    /// The Update does not exist: it was never created, or it was deleted.
     Missing,
-    /// There is an object of that name which is not this Stack's, or cannot be read.
+    /// The object of that name does not belong to this Stack, or cannot be read.
     Foreign,
-    /// It has no outcome. What its Update says of itself, and how the Stack waits if it waits.
+    /// It has no outcome. With the facts about its Update, and the readiness of the Stack if the run waits.
     Live(Run, UpdateFacts, Option<Readiness>),
     /// Its outcome is recorded.
     Ended(Run, RunOutcome),
 }
 
-/// What an Update of a Stack says that it is for. These cannot change once it is created.
+/// What a Stack's Update runs. Immutable once it is created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The Update's namespace: the Stack's, or the system's where nothing can be created in that any more.
+    /// The Update's namespace: the Stack's, or the system namespace if the Stack's can no longer get new objects.
     pub namespace: String,
     /// The Update's name.
     pub name: String,
     /// The generation of the Stack that it runs.
     pub generation: i64,
-    /// The Stack's annotation at that time.
+    /// The Stack's reconciliation request at that time.
     pub reconcile_request: String,
     /// The revision of the source that it runs.
     pub commit: String,
-    /// What it does.
+    /// Its operation.
     pub operation: Operation,
-    /// The digest of all that matters to the Stack in its tree, if the Stack said what that is.
+    /// The digest of the paths in its tree that the Stack uses, if the Stack names them.
     pub scope: Option<String>,
-    /// It takes what is there into the state first: what drifted is put back.
+    /// It refreshes first, so that it corrects drift.
     pub refresh: bool,
 }
 
-/// What pulumi does.
+/// Pulumi's operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
@@ -385,7 +387,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The word of an Update's `spec.type`.
+    /// The value in an Update's `spec.type`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -396,7 +398,7 @@ impl Operation {
         }
     }
 
-    /// The operation of an Update's `spec.type`.
+    /// Parses an Update's `spec.type`.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         [Self::Up, Self::Preview, Self::Refresh, Self::Destroy].into_iter().find(|operation| operation.as_str() == word)
@@ -407,28 +409,28 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are facts of their own")]
 pub struct RunOutcome {
-    /// A task owned it: something may have been done.
+    /// A task owned it, so it may have had effects.
     pub started: bool,
-    /// Pulumi's operation may have begun: the stack may have resources.
+    /// Pulumi's operation may have started, so the stack may have resources.
     pub operated: bool,
-    /// It did what was asked.
+    /// It succeeded.
     pub succeeded: bool,
-    /// If it did not: why, secrets masked.
+    /// Why it failed, secrets masked.
     pub message: String,
-    /// It failed because the backend's lock was somebody else's.
+    /// It failed because another process held the backend's lock.
     pub conflict: bool,
-    /// It was told to stop before it was done.
+    /// It was stopped before its end.
     pub interrupted: bool,
-    /// The platform under it failed: Pulumi never began, or its task was taken away. It does not count as a failure.
+    /// The platform failed: Pulumi never started, or the task was stopped from outside. It does not count as a failure.
     pub platform_failure: bool,
-    /// What drifted; of a check that succeeded.
+    /// The drift that a successful check found.
     pub drift: Option<Drift>,
-    /// Outputs, secret ones masked; `None` if the operation has none to tell.
+    /// Outputs, secret ones masked; `None` if the operation reports none.
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The project's name and runtime.
     pub project: Option<(String, String)>,
     /// A link to the update in Pulumi Cloud.
     pub permalink: Option<String>,
-    /// A digest of what it read from Secrets and ConfigMaps, if that is known.
+    /// A digest of what it read from Secrets and ConfigMaps, if known.
     pub inputs: Option<String>,
 }

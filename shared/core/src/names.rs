@@ -3,7 +3,7 @@ use sha2::{Digest as _, Sha256};
 use crate::Stack;
 
 /// An object's name has at most 253 characters; the hash of an Update's name takes 12 of them and the dash one. Labels and the
-/// outputs Secret (`<update>-stack-outputs`) want more room.
+/// outputs Secret (`<update>-stack-outputs`) need more room.
 const MAX_STACK_PART: usize = 180;
 
 /// The maximum length of a digest, in bytes; `sha512:` with its digits has 135.
@@ -12,20 +12,20 @@ const MAX_DIGEST: usize = 160;
 /// Kinds whose trees Driftless stores under its own keys, and their groups. A foreign group would share those keys.
 const OWN_KINDS: [(&str, &str); 3] = [("stack", "pulumi.com"), ("program", "pulumi.com"), ("workspace", "auto.pulumi.com")];
 
-/// What a project's file may be called, in the order in which they are looked for.
+/// The names of a project's file, in the order in which they are tried.
 pub const PROJECT_FILES: [&str; 3] = ["Pulumi.yaml", "Pulumi.yml", "Pulumi.json"];
 
-/// Stands for the predecessor of the first.
+/// Takes the place of the predecessor for the first Update.
 const FIRST: &str = "first";
 
-/// The name of the Update that follows the last recorded run of a Stack. It depends on nothing but the Stack and that run: whatever
-/// changed meanwhile, and however many look at once, there is one successor.
+/// The name of the Update that follows the last recorded run of a Stack. It depends only on the Stack and that run, so concurrent
+/// reconciliations that read different specs create the same successor.
 #[must_use]
 pub fn update_name(stack: &Stack) -> String {
     name(stack, &[stack.status.last_update.as_ref().map_or(FIRST, |last| &last.name)])
 }
 
-/// The name of the Update that looks for drift next: likewise, by the check that was recorded last.
+/// The name of the next drift check, which depends in the same way on the check that was recorded last.
 #[must_use]
 pub fn check_name(stack: &Stack) -> String {
     name(stack, &["drift", stack.status.drift.last.as_deref().unwrap_or(FIRST)])
@@ -69,13 +69,14 @@ fn is_name(text: &str, most: usize) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
 }
 
-/// A tenant's value in quotes, cut so that it fits into any condition.
+/// A tenant's value in quotes, cut to fit into a condition.
 fn shortened(value: &str) -> String {
     let cut: String = value.chars().take(60).collect();
     if cut.len() < value.len() { format!("{cut:?}… ({} bytes)", value.len()) } else { format!("{cut:?}") }
 }
 
-/// The first 40 hex digits of the SHA-256 of the parts, each ended by a NUL so that no two lists of parts are the same bytes.
+/// The first 40 hex digits of the SHA-256 of the parts. Each part ends with a NUL, so that different lists never have the same
+/// bytes.
 #[must_use]
 pub fn hash(parts: &[&str]) -> String {
     let mut hasher = Sha256::new();

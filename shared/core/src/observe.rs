@@ -4,7 +4,7 @@ use crate::{
     DriftVerdict, Effect, EventReason, EventType, LastUpdate, LastUpdateState, PlatformFailures, Run, RunOutcome, StackStatus,
 };
 
-/// What the end of a run makes of a Stack's status, and the Event that tells of it. `now` is when it is recorded on the Stack.
+/// Returns the Stack's status after the end of a run, and the Event about it. `now` is when the end is recorded on the Stack.
 #[must_use]
 pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Timestamp) -> (StackStatus, Effect) {
     let previous = status.last_update.as_ref();
@@ -22,7 +22,7 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
         (true, _) => Some(PlatformFailures { count: platform.map_or(0, |platform| platform.count).saturating_add(1), fresh }),
         // Pulumi ran.
         (false, true) => None,
-        // It was abandoned before it started, which says nothing.
+        // It was abandoned before it started, so the count stays.
         (false, false) => platform,
     };
     let last_update = LastUpdate {
@@ -48,11 +48,11 @@ pub fn observe(status: &StackStatus, run: &Run, outcome: &RunOutcome, now: Times
     let last_update = Some(last_update);
     let mut status =
         StackStatus { current_update: None, last_update, ran, operated, conflict, platform_failures, ..status.clone() };
-    // A first run that failed may have made something: to destroy that, its project is needed.
+    // A first run that failed may have created resources, and their destroy needs the project.
     if outcome.succeeded || status.project.is_none() {
         status.project = outcome.project.clone().or(status.project);
     }
-    // One that nobody reported of is told apart by its next try.
+    // A failed run without a report keeps the old digest; its next try reports a new one.
     if outcome.inputs.is_some() || outcome.succeeded {
         status.inputs.clone_from(&outcome.inputs);
     }

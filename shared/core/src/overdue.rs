@@ -3,10 +3,10 @@
 
 use jiff::SignedDuration;
 
-/// The time between a run's limit and the stop of its task. The runner uses it to interrupt pulumi and save the state.
+/// The time between a run's limit and the stop of its task. In it the runner interrupts Pulumi, which saves the state.
 const GRACE: SignedDuration = SignedDuration::from_mins(5);
 
-/// What bounds the life of a task.
+/// The limits of a task's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLimits {
     /// The time until its first progress, in seconds: images are pulled and init containers run in it.

@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use crate::Stack;
 
-/// What of its source a Stack gets and is run for: the project's own directory and what the annotation lists, each once, without what
-/// lies within another. Empty: all of it, because the Stack does not say, or because the project's directory is the root.
+/// The paths of its source that a Stack uses: the project's own directory and what the annotation lists, each once, without paths
+/// inside another listed one. Empty means the whole source: the Stack names no paths, or the project's directory is the root.
 #[must_use]
 pub fn paths(stack: &Stack) -> Vec<String> {
     if stack.paths.is_none() {
@@ -17,7 +17,7 @@ pub fn paths(stack: &Stack) -> Vec<String> {
     paths.iter().filter(|path| !within(path)).cloned().collect()
 }
 
-/// The directories of its source that a Stack runs: the project's own and what the annotation lists. The empty path is the root.
+/// The directories of its source that a Stack runs: the project's own and the listed ones. The empty path is the root.
 #[must_use]
 pub fn needed(stack: &Stack) -> BTreeSet<String> {
     let listed = stack.paths.as_deref().unwrap_or_default().split(',').filter(|path| !path.trim().is_empty());
@@ -25,7 +25,7 @@ pub fn needed(stack: &Stack) -> BTreeSet<String> {
     listed.chain([own]).map(clean).collect()
 }
 
-/// A path of the annotation that leads out of the source.
+/// A path of the annotation that points outside the source.
 pub(crate) fn invalid(stack: &Stack) -> Option<&str> {
     let mut listed = stack.paths.as_deref().unwrap_or_default().split(',').map(str::trim);
     listed.find(|path| path.starts_with('/') || path.split('/').any(|part| part == ".."))

@@ -2,50 +2,51 @@ use jiff::Timestamp;
 
 use crate::{CurrentUpdate, EventReason, Operation, SourceRef, StackStatus, Workspace};
 
-/// What a look at a Stack leads to.
+/// The result of a reconciliation of a Stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The status to be. Written before [`Plan::effects`] are carried out, so that what they do is already on record.
+    /// The new status. It is written before [`Plan::effects`] are carried out, so that each effect is already on record.
     pub status: StackStatus,
-    /// What is to be done, in this order. Each may be repeated without harm; a crash between two is repaired by the next look.
+    /// The effects, in this order. Each is idempotent; the next reconciliation repairs a crash between two of them.
     pub effects: Vec<Effect>,
-    /// A look to book. The same time as in `status.next_look` when that changed, else `None`: it is booked already, or the answer of the
-    /// fetcher comes before it.
+    /// When to requeue. Equal to `status.next_look` if that changed, else `None`: the requeue was sent before, or the answer of
+    /// the fetcher comes first.
     pub look_at: Option<Timestamp>,
 }
 
-/// Something to do.
+/// An effect of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Put our finalizer on the Stack. Always the first: nothing is begun that could not be ended.
+    /// Add Driftless's finalizer to the Stack. Always the first, so that each run that starts can also be ended.
     AddFinalizer,
-    /// Ask the fetcher for the tree of this source.
+    /// Request the tree of this source from the fetcher.
     Fetch(SourceRef),
-    /// Create or change the Workspace, create the Update, if it is not there, and tell the launcher to look at it.
+    /// Apply the Workspace, create the Update if it does not exist, and send it to the launcher.
     Run(Box<NewUpdate>),
-    /// Create the Update that looks for drift, if it is not there, and tell the launcher to look at it.
+    /// Create the drift check's Update if it does not exist, and send it to the launcher.
     CheckDrift(Box<NewUpdate>),
-    /// Tell the launcher to look at the current Update, or at the one that looks for drift, because the Stack changed.
+    /// Send the current Update, or that of the drift check, to the launcher, because the Stack changed.
     Launch {
         /// The Update's namespace.
         namespace: String,
         /// The Update's name.
         update: String,
     },
-    /// The Update's outcome is on the Stack: take our finalizer off the Update, and delete it if it is not in the Stack's namespace.
+    /// The Update's outcome is on the Stack: remove Driftless's finalizer from the Update, and delete it if it is not in the
+    /// Stack's namespace.
     ReleaseUpdate {
         /// The Update's namespace.
         namespace: String,
         /// The Update's name.
         update: String,
     },
-    /// Have the launcher compare the Secrets and ConfigMaps that the Stack refers to with what the last run read.
+    /// Ask the launcher to compare the Secrets and ConfigMaps that the Stack refers to with what the last run read.
     CompareInputs,
-    /// Look at the Stacks that wait for this one.
+    /// Hint the Stacks that wait for this one.
     WakeDependents,
-    /// Delete the Workspace, if it is there, and tell of it.
+    /// Delete the Workspace if it exists, and publish an Event about it.
     ReclaimWorkspace,
-    /// Annotate a prerequisite so that it runs again.
+    /// Annotate a prerequisite to request a run of it.
     RequestReconcile {
         /// The Stack's name.
         stack: String,
@@ -60,19 +61,19 @@ pub enum Effect {
         reason: EventReason,
         /// The note.
         note: String,
-        /// The revision of the source that it is about, if it is about one.
+        /// The revision of the source that it concerns, if any.
         revision: Option<String>,
     },
-    /// Take our finalizer off the Stack. Always the last.
+    /// Remove Driftless's finalizer from the Stack. Always the last.
     RemoveFinalizer,
 }
 
 /// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// All is well.
+    /// No problem.
     Normal,
-    /// It is not.
+    /// A problem.
     Warning,
 }
 
@@ -80,11 +81,11 @@ pub enum EventType {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are pulumi's flags")]
 pub struct NewUpdate {
-    /// Which run it is.
+    /// The identity of the run.
     pub current: CurrentUpdate,
-    /// What it does.
+    /// Pulumi's operation.
     pub operation: Operation,
-    /// Why, for its message.
+    /// The reason for the run, for Pulumi's update message.
     pub message: String,
     /// `--target`
     pub targets: Vec<String>,
@@ -96,22 +97,22 @@ pub struct NewUpdate {
     pub expect_no_refresh_changes: bool,
     /// `--run-program`
     pub run_program: bool,
-    /// What it runs; `None` to destroy from the state alone, see [`Workspace::project`].
+    /// The tree to run; `None` to destroy from the state alone, see [`Workspace::project`].
     pub tree: Option<NewTree>,
     /// The environment, without secret values.
     pub workspace: Workspace,
-    /// The last one failed, as it does when Fargate Spot takes its capacity back: this one has to get through, and is on demand.
+    /// The last run failed, as it does when Fargate Spot reclaims its capacity, so this one runs on demand.
     pub on_demand: bool,
 }
 
 /// The tree of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewTree {
-    /// Where the tree is from.
+    /// The source of the tree.
     pub source: SourceRef,
     /// The digest of the tree, as the source names it.
     pub digest: String,
-    /// The directories and files of the tree that the run gets; empty for all of it.
+    /// The directories and files of the tree that the run gets; empty for the whole tree.
     pub paths: Vec<String>,
     /// The digest of [`NewTree::paths`], if there are any.
     pub scope: Option<String>,

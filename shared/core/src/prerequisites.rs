@@ -4,16 +4,16 @@ use jiff::Timestamp;
 
 use crate::{Effect, LastUpdateState, Prerequisite, PrerequisiteRef};
 
-/// A Stack may require as many: each is read at each look.
+/// The maximum number of prerequisites of a Stack: each reconciliation reads all of them.
 pub const MAX_PREREQUISITES: usize = 100;
 
-/// What a Stack waits for.
+/// The unmet prerequisites of a Stack.
 pub(crate) struct Unmet {
-    /// In words.
+    /// The condition's message.
     pub message: String,
-    /// The first of the Stacks that it waits for.
+    /// The name of the first unmet one.
     pub first: String,
-    /// What would mend those that are out of date.
+    /// Requests for runs of those that are out of date.
     pub requests: Vec<Effect>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], no
             None => "prerequisite has not run to completion",
             Some(last) if last.state == LastUpdateState::Failed => "prerequisite failed",
             Some(last) if out_of_date(reference, last.last_resync_time, now) => {
-                // The value names the run that is too old, so that it is asked for once.
+                // The value names the run that is too old, so that it is requested once.
                 let request = format!("after-{}", last.name);
                 if prerequisite.reconcile_request != request {
                     requests.push(Effect::RequestReconcile { stack: name.clone(), request });
@@ -56,13 +56,13 @@ pub(crate) fn unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], no
     Some(Unmet { message, first, requests })
 }
 
-/// Whether a Stack with these prerequisites waits.
+/// Returns whether a Stack with these prerequisites waits.
 #[must_use]
 pub fn has_unmet(refs: &[PrerequisiteRef], found: &[Option<Prerequisite>], now: Timestamp) -> bool {
     unmet(refs, found, now).is_some()
 }
 
-/// A way from a Stack over those that it requires back to it: none of them can ever run.
+/// Returns a cycle of prerequisites that contains this Stack. None of its Stacks can ever run.
 pub(crate) fn cycle<'a>(from: &'a str, requires: &'a BTreeMap<String, Vec<String>>) -> Option<Vec<&'a str>> {
     let mut seen = BTreeSet::new();
     let mut ways = vec![vec![from]];

@@ -1,6 +1,6 @@
-//! The words of conditions and Events. docs/messages.md lists them all, with meaning and remedy.
+//! The reasons in conditions and Events. docs/messages.md lists all of them, with meaning and remedy.
 
-/// Declares a closed set of words that a user reads. Each variant is spelled as its word, and has what it means and what a person does.
+/// Declares a closed set of reasons that a user reads. Each variant has the spelling of its reason, a meaning, and a remedy.
 #[macro_export]
 macro_rules! reasons {
     ($(#[$about:meta])* $name:ident { $($reason:ident: $meaning:literal, $remedy:literal;)* }) => {
@@ -11,10 +11,10 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// All of them.
+            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$reason),*];
 
-            /// The word in a status or an Event.
+            /// The spelling in a status or an Event.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -22,7 +22,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What it means.
+            /// Its meaning.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self {
@@ -30,7 +30,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// What a person does.
+            /// The remedy.
             #[must_use]
             pub const fn remedy(self) -> &'static str {
                 match self {
@@ -38,7 +38,7 @@ macro_rules! reasons {
                 }
             }
 
-            /// The reason of a word; `None` for one of another release.
+            /// Parses a reason; `None` for one of another release.
             #[must_use]
             pub fn parse(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|reason| reason.as_str() == word)

@@ -2,17 +2,17 @@ use url::Url;
 
 use crate::GitSource;
 
-/// What a git repository is called whichever way its URL is written: `host/owner/name` in lower case, without scheme, user, port and
-/// `.git`. `None` for what names no host, such as a path.
+/// Returns one name for a git repository however its URL is written: `host/owner/name` in lower case, without scheme, user, port
+/// and `.git`. `None` for a URL without a host, such as a path.
 ///
-/// Servers have other ports for ssh than for https, and the big ones know a repository in upper and lower case. Two repositories may
-/// come to one name: it is good for a hint, and for nothing that is decided.
+/// A server has different ports for ssh and https, and the large hosts ignore case. Two repositories can have the same name, so
+/// it may serve for a hint but never for a decision.
 #[must_use]
 pub fn repository(url: &str) -> Option<String> {
     let url = url.trim().to_lowercase();
     let (authority, path) = match url.split_once("://") {
         Some((_, rest)) => rest.split_once('/')?,
-        // git's short form, `user@host:path`.
+        // Git's short form, `user@host:path`.
         None => url.split_once(':').filter(|(host, _)| !host.contains('/'))?,
     };
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
@@ -25,7 +25,8 @@ pub fn repository(url: &str) -> Option<String> {
     (!host.is_empty() && !path.is_empty()).then(|| format!("{host}/{path}"))
 }
 
-/// Returns what of a login the URL of a git repository has in it. Everyone who may read the object would have it, so no such URL is fetched.
+/// Returns which part of a login the URL of a git repository contains. All users who may read the object could read it, so no
+/// such URL is fetched.
 #[must_use]
 pub fn login_in(url: &Url) -> Option<&'static str> {
     match url.scheme() {
@@ -35,7 +36,7 @@ pub fn login_in(url: &Url) -> Option<&'static str> {
     }
 }
 
-/// The refs that a name may mean, the first that there is being meant: a branch before a tag.
+/// The refs that a name can mean, in order of precedence: a branch before a tag.
 #[must_use]
 pub fn git_refs(name: &str) -> Vec<String> {
     if name.starts_with("refs/") || name == "HEAD" {
@@ -44,11 +45,11 @@ pub fn git_refs(name: &str) -> Vec<String> {
     ["refs/heads/", "refs/tags/", "refs/"].map(|prefix| format!("{prefix}{name}")).into()
 }
 
-/// Returns the variables by which Pulumi, and a program, learn of the commit that they run, as a task has no `.git`: Pulumi reads them
-/// where it finds no repository, and keeps them with the update. Nothing if `revision` is not a commit.
+/// Returns the variables that tell Pulumi, and a program, the commit that they run, because a task has no `.git`. Pulumi reads
+/// them where it finds no repository, and stores them with the update. Empty if `revision` is not a commit.
 ///
-/// `revision` is a commit, or Flux's `NAME@sha1:COMMIT`; `reference` is the branch, tag or ref if the revision has no name, `repository`
-/// is a [`repository`], and `dir` is the project's directory.
+/// `revision` is a commit, or Flux's `NAME@sha1:COMMIT`; `reference` is the branch, tag or ref if the revision has no name;
+/// `repository` is a [`repository`], and `dir` is the project's directory.
 #[must_use]
 pub fn git_variables(
     revision: &str,
@@ -60,10 +61,10 @@ pub fn git_variables(
     if commit.len() != 40 || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Vec::new();
     }
-    // The default branch has a name that is not known here.
+    // The name of the default branch is not known here.
     let reference = reference.filter(|name| *name != "HEAD");
     let name = Some(name.trim_end_matches('@')).filter(|name| !name.is_empty()).or(reference);
-    // Of a group within a group, the owner is the whole path to it.
+    // For a nested group, the owner is its whole path.
     let (kind, path) = repository.and_then(|repository| repository.split_once('/')).unzip();
     let (owner, repository) = path.and_then(|path| path.rsplit_once('/')).unzip();
     let variables = [
@@ -78,7 +79,8 @@ pub fn git_variables(
 }
 
 impl GitSource {
-    /// Whether it may come to another commit when `pushed`, a full ref, moves. Which branch `HEAD` is only the server knows.
+    /// Returns whether it may resolve to another commit when `pushed`, a full ref, moves. Only the server knows the branch of
+    /// `HEAD`.
     #[must_use]
     pub fn follows(&self, pushed: &str) -> bool {
         self.commit.is_empty() && (self.branch == "HEAD" || git_refs(&self.branch).iter().any(|git_ref| git_ref == pushed))

@@ -1,49 +1,50 @@
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a stored tree is kept. Its age is its manifest's; storing it again makes it young.
+/// How long a stored tree is kept. The age of a tree is that of its manifest; storing the tree again resets it.
 ///
-/// Whoever begins to use a tree takes one that [is usable](Self::is_usable); an older one counts as not stored, and is stored again.
-/// It is deleted when it [has expired](Self::has_expired) and nothing names it. So between the last moment at which a look can read
-/// that it is usable and its deletion lies the grace, which is far longer than a look takes from there to the Update that names it.
-/// Whoever deletes reads the Updates after the age, and so sees every one that needs the tree.
+/// A run starts only from a tree that [is usable](Self::is_usable); an older one counts as not stored and is stored again. A tree
+/// is deleted when it [has expired](Self::has_expired) and no Update names it. The grace period between the two is far longer
+/// than a reconciliation takes from its check of the age to the Update that names the tree. The deletion reads the Updates after
+/// the age, so it sees every Update that needs the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// The age up to which a new Update may name a tree.
     pub keep: SignedDuration,
-    /// How much older it is at least when it is deleted. Longer than any invocation of a function.
+    /// How much older a tree is at least when it is deleted. Longer than any invocation of a function.
     pub grace: SignedDuration,
 }
 
-/// A tree as it lies in the bucket: when each of its parts was written, if it is there.
+/// A stored tree: when each of its parts was written, if it exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredTree {
-    /// Written last and deleted first: a tree is there when its manifest is.
+    /// Written last and deleted first: a tree exists if its manifest does.
     pub manifest: Option<Timestamp>,
     /// Its content.
     pub pack: Option<Timestamp>,
 }
 
 impl Retention {
-    /// A tree is usable for so many days, and a day of grace follows.
+    /// A tree is usable for this many days, followed by a day of grace.
     #[must_use]
     pub fn days(days: u32) -> Self {
         let day = SignedDuration::from_hours(24);
         Self { keep: day * i32::try_from(days).unwrap_or(i32::MAX), grace: day }
     }
 
-    /// A new Update may name the tree whose manifest was written at that time.
+    /// Returns whether a new Update may name the tree whose manifest was written at that time.
     #[must_use]
     pub fn is_usable(&self, manifest: Timestamp, now: Timestamp) -> bool {
         now.duration_since(manifest) < self.keep
     }
 
-    /// Whoever asks for the tree gets it made young, before the first clock says that it is not usable.
+    /// Returns whether a request for the tree stores it again: early enough that no function's clock counts it as unusable first.
     #[must_use]
     pub fn wants_renewal(&self, manifest: Timestamp, now: Timestamp) -> bool {
         now.duration_since(manifest) >= self.keep - self.grace.min(self.keep / 2)
     }
 
-    /// The tree may be deleted if nothing names it. One without a manifest is none: its storing, or its deletion, ended half-way.
+    /// Returns whether the tree may be deleted if no Update names it. A pack without a manifest is left from an interrupted store
+    /// or deletion.
     #[must_use]
     pub fn has_expired(&self, tree: StoredTree, now: Timestamp) -> bool {
         let age = |written: Timestamp| now.duration_since(written);

@@ -2,29 +2,30 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{LastUpdate, LastUpdateState, Stack, StackSpec};
 
-/// After this many counted failures nothing is tried again until something changes. The first failure of a generation is not
-/// counted, so that a fresh one gets four tries.
+/// After this many counted failures there is no retry until something changes. The first failure of a generation is not counted,
+/// so a new generation gets four tries.
 pub const MAX_FAILURES: i64 = 3;
 
 const FIRST_COOLDOWN_SECONDS: i64 = 10;
 const COOLDOWN_FACTOR: i64 = 3;
 const MAX_COOLDOWN_SECONDS: i64 = 24 * 60 * 60;
-/// An attempt that the platform fails is billed a minute: two an hour cost little however long the cause lasts.
+/// A failed attempt is billed for a minute: two an hour cost little even if the cause lasts.
 const MAX_PLATFORM_COOLDOWN_SECONDS: i64 = 30 * 60;
 const MIN_RESYNC_SECONDS: i64 = 60;
 
-/// What becomes of a Stack whose last run failed.
+/// What follows the failed run of a Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// It is tried again after this time.
+    /// A retry after this time.
     After(SignedDuration),
-    /// Not until something changes: the lock is somebody else's, and nobody asked for patience.
+    /// No retry until something changes: another process holds the lock, and `retryOnUpdateConflict` is not set.
     Conflict,
-    /// Not until something changes: it failed too often.
+    /// No retry until something changes: it failed too often.
     GivenUp,
 }
 
-/// Whether a failure is tried again. A Stack that is to go never gives up: nobody may be there to change anything.
+/// Decides whether a failure is retried. A Stack that is being deleted is always retried, because there may be no user left to
+/// change it.
 pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
     if let Some(platform) = stack.status.platform_failures {
         return Retry::After(platform_cooldown(platform.count));
@@ -41,13 +42,13 @@ pub(crate) fn retry(stack: &Stack, failures: i64) -> Retry {
     }
 }
 
-/// How long after a failure the next try waits: 10 s, 30 s, 90 s, up to the spec's cap. The first is never capped.
+/// The delay between a failure and its retry: 10 s, 30 s, 90 s, up to the spec's maximum. The first is never limited.
 #[must_use]
 pub fn cooldown(spec: &StackSpec, failures: i64) -> SignedDuration {
     capped(failures, spec.retry_max_backoff_duration_seconds.filter(|cap| *cap > 0).unwrap_or(MAX_COOLDOWN_SECONDS))
 }
 
-/// How long the next try waits after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 30 min, without an end.
+/// The delay after the `count`th platform failure in a row: 10 s, 30 s, 90 s, up to 30 min, without a limit on the retries.
 #[must_use]
 pub fn platform_cooldown(count: i64) -> SignedDuration {
     capped(count.saturating_sub(1), MAX_PLATFORM_COOLDOWN_SECONDS)
@@ -61,18 +62,18 @@ fn capped(failures: i64, cap: i64) -> SignedDuration {
     SignedDuration::from_secs(seconds)
 }
 
-/// The period of `continueResyncOnCommitMatch`: each costs a task.
+/// The period of `continueResyncOnCommitMatch`, which is limited because each run costs a task.
 pub(crate) fn resync_period(spec: &StackSpec) -> SignedDuration {
     let least = spec.min_resync_seconds.max(MIN_RESYNC_SECONDS);
     SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(spec.default_resync_seconds).max(least))
 }
 
-/// How often git is asked.
+/// How often git is polled.
 pub(crate) fn poll_period(spec: &StackSpec) -> SignedDuration {
     SignedDuration::from_secs(spec.resync_frequency_seconds.unwrap_or(MIN_RESYNC_SECONDS).max(MIN_RESYNC_SECONDS))
 }
 
-/// When a Stack that wants no run now wants one because time passed; `None` if never.
+/// When a Stack that wants no run now wants one because time has passed; `None` if never.
 pub(crate) fn next_run(stack: &Stack, last: &LastUpdate) -> Option<Timestamp> {
     let wait = match last.state {
         LastUpdateState::Failed => match retry(stack, last.failures) {

@@ -3,22 +3,22 @@ use std::str::FromStr as _;
 use croner::Cron;
 use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 
-/// What a cron expression means to many Stacks at once is spread over this long.
+/// The occurrences of one cron expression are spread over this time, so that many Stacks do not start at once.
 const SPREAD: SignedDuration = SignedDuration::from_mins(10);
 
-/// The shortest interval: each time costs a task.
+/// The shortest interval, because each occurrence costs a task.
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 
-/// When something happens again and again.
+/// A recurring time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
-    /// Every so long.
+    /// At this interval.
     Every(SignedDuration),
-    /// At these times of the day.
+    /// At the times of a cron expression.
     Cron {
         /// Minute, hour, day of the month, month, day of the week.
         cron: Box<Cron>,
-        /// Where it is that time of the day.
+        /// The time zone of the expression.
         zone: TimeZone,
     },
 }
@@ -28,7 +28,7 @@ impl Schedule {
     /// `Europe/Berlin`; UTC without one.
     ///
     /// # Errors
-    /// Why it is none, and what would be one.
+    /// The text is no schedule; the message gives an example of one.
     pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, String> {
         if text.split_whitespace().count() != 5 {
             let every = text.parse::<SignedDuration>().ok().filter(|every| *every >= SHORTEST);
@@ -45,13 +45,13 @@ impl Schedule {
         schedule.occurrence(Timestamp::UNIX_EPOCH).map(|_| schedule).ok_or_else(|| format!("{text:?}, which never comes"))
     }
 
-    /// The first time after `after` for one of those that have this schedule. Each has a number of its own, by which they are spread: over
-    /// the interval, or over ten minutes and no more than half of the time to the next occurrence. `None` at the end of the calendar.
+    /// The first occurrence after `after`. `own` differs per object and moves the occurrence: within the interval, or within ten
+    /// minutes and at most half of the time to the next occurrence. `None` at the end of the calendar.
     #[must_use]
     pub fn next(&self, after: Timestamp, own: u64) -> Option<Timestamp> {
         let own = i64::try_from(own >> 1).unwrap_or(0);
         let Self::Every(every) = self else {
-            // One that came before `after` may have been put off beyond it.
+            // An occurrence before `after` may have been moved beyond it.
             let mut occurrence = self.occurrence(after.checked_sub(SPREAD).unwrap_or(after))?;
             loop {
                 let following = self.occurrence(occurrence)?;
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(next("2026-01-01T00:00:00Z"), at("2026-01-01T02:00:00Z"));
         assert_eq!(next("2026-01-01T02:00:00Z"), at("2026-01-02T02:00:00Z"));
         assert_eq!(next("2026-07-01T02:00:00Z"), at("2026-07-02T01:00:00Z"));
-        // 02:30 is not on the day that summer begins on, and comes twice on the day that it ends on.
+        // 02:30 does not exist on the day that summer time starts, and occurs twice on the day that it ends.
         let schedule = Schedule::parse("30 2 * * *", Some("Europe/Berlin")).unwrap();
         let mut days = Vec::new();
         let mut time = at("2026-03-27T12:00:00Z");

@@ -4,18 +4,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::hash;
 
-/// The volume of a task that all its containers share, where PKO's pod has it: the source lies in `source` below it, and `workspace`
-/// is the directory of the project.
+/// The volume that all containers of a task share, at the path of PKO's pod: the source is in `source` below it, and `workspace`
+/// is the project's directory.
 pub const SHARE: &str = "/share";
 
-/// The volume of a task for what a pod has there: the tokens of its `ServiceAccount`.
+/// The volume of a task for the tokens of its `ServiceAccount`, at the path of a pod.
 pub const SECRETS: &str = "/var/run/secrets";
 
-/// The volume of a task that the runner lies on.
+/// The volume of a task with the runner's binary.
 pub const RUNNER_VOLUME: &str = "/driftless";
 
-/// The size of a task whose Workspace does not say, as the installation sets it. Where Fargate has no such size, the task gets the next
-/// one that holds both.
+/// The installation's task size, for a Workspace that sets none. If Fargate has no such size, the task gets the next larger one
+/// that holds both values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultSize {
     /// CPU units; a vCPU has 1024.
@@ -25,14 +25,14 @@ pub struct DefaultSize {
 }
 
 impl Default for DefaultSize {
-    /// The template's defaults of `TaskCpu` and `TaskMemory`, which a test compares: a provider plugin takes 300 to 430 MB, pulumi 120 MB,
-    /// and a language host with its packages comes on top.
+    /// Equal to the defaults of `TaskCpu` and `TaskMemory` in the template, which a test compares: a provider plugin takes 300 to
+    /// 430 MB, `pulumi` 120 MB, and a language host with its packages more.
     fn default() -> Self {
         Self { cpu: 1024, memory_mib: 4096 }
     }
 }
 
-/// Fargate's sizes: CPU units, and the least and most MiB with them, in steps.
+/// Fargate's sizes: CPU units, then the minimum, maximum and step of the memory in MiB.
 const SIZES: [(u32, u32, u32, u32); 8] = [
     (256, 512, 512, 512),
     (256, 1024, 2048, 1024),
@@ -44,7 +44,7 @@ const SIZES: [(u32, u32, u32, u32); 8] = [
     (16384, 32768, 122_880, 8192),
 ];
 
-/// The processor of a task, by Kubernetes' names.
+/// The processor architecture of a task, by Kubernetes' names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Architecture {
@@ -56,7 +56,7 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// The one that an image is built for which is not built for this one.
+    /// The other architecture: the one to try for an image that is not built for this one.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -87,24 +87,24 @@ impl FromStr for Architecture {
     }
 }
 
-/// What a task is made of, as far as a Workspace says it: two tasks of the same shape have one task definition.
+/// The properties of a task that a Workspace sets. Tasks of the same shape share one task definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TaskShape {
-    /// The image with `pulumi`; the installation's default if it is not there.
+    /// The image with `pulumi`; `None` for the installation's default.
     pub image: Option<String>,
-    /// The processor, for which every image of the task has to be built; the installation's default if it is not there.
+    /// The architecture, for which every image of the task has to be built; `None` for the installation's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<Architecture>,
     /// CPU units; a vCPU has 1024. Fargate has it together with [`TaskShape::memory_mib`].
     pub cpu: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
-    /// Disk space in GiB, 21 to 200; Fargate's 20 if it is not there.
+    /// Disk space in GiB, 21 to 200; `None` for Fargate's 20.
     pub ephemeral_gib: Option<u32>,
-    /// The volumes that pulumi sees beside those of every task.
+    /// The volumes that `pulumi` sees beside those of every task.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
-    /// What runs before pulumi, one after the other. At most eight.
+    /// The containers that run before `pulumi`, one after the other. At most eight.
     pub init: Vec<InitContainer>,
 }
 
@@ -127,14 +127,14 @@ impl TaskShape {
     }
 }
 
-/// A container that has to succeed before pulumi starts.
+/// A container that has to succeed before `pulumi` starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InitContainer {
     /// Its name, unique in its shape.
     pub name: String,
-    /// Its image; the shape's if it is not there.
+    /// Its image; `None` for the shape's.
     pub image: Option<String>,
-    /// Kubernetes' `command`; the image's if it is empty.
+    /// Kubernetes' `command`; empty for the image's.
     pub entry_point: Vec<String>,
     /// Kubernetes' `args`.
     pub command: Vec<String>,
@@ -145,7 +145,7 @@ pub struct InitContainer {
     pub mounts: Vec<Mount>,
 }
 
-/// A volume of a task where a container sees it. It is empty when the task starts, and the same volume in all containers.
+/// Where a container mounts a volume of a task. The volume is empty when the task starts, and all containers share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
     /// The volume's name: up to 63 of a-z, 0-9 and `-`.
@@ -154,8 +154,8 @@ pub struct Mount {
     pub path: String,
 }
 
-/// The smallest size of Fargate that holds so many thousandths of a CPU and so many bytes, as CPU units and MiB. What is not asked for is
-/// that of `default`. `None` if it is more than Fargate has: 16 vCPU and 120 GiB.
+/// The smallest Fargate size with at least this many thousandths of a CPU and bytes of memory, as CPU units and MiB. A missing
+/// value is taken from `default`. `None` if it exceeds Fargate's maximum: 16 vCPU and 120 GiB.
 #[must_use]
 pub fn size(cpu_milli: Option<u64>, memory_bytes: Option<u64>, default: DefaultSize) -> Option<(u32, u32)> {
     let cpu = cpu_milli.map_or(u64::from(default.cpu), |milli| milli.saturating_mul(1024).div_ceil(1000));
@@ -184,7 +184,7 @@ mod tests {
         let both = shape(Some("a"), vec![init(Some("b")), init(None)]);
         assert_eq!(both, shape(Some("b"), vec![init(Some("a"))]));
         assert!(both.is_some() && both != shape(Some("a"), vec![]));
-        // The default image is another image of the task.
+        // The default image counts as a different image.
         assert_eq!(shape(None, vec![init(Some("b"))]), shape(Some("default"), vec![init(Some("b"))]));
         assert_ne!(shape(None, vec![init(Some("b"))]), shape(Some("b"), vec![]));
     }

@@ -2,22 +2,23 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{FetchFailure, Project, Readiness, SourceRef, SourceState, StackReason, StackStatus, TreeState};
 
-/// A source that is not there, or that could not be fetched, is looked at again after this long even if nothing is heard of it.
+/// A source that is missing, or whose fetch failed, is reconciled after this long even without an event.
 pub(crate) const SOURCE_RETRY_SECONDS: i64 = 30;
 
-/// A fetch that keeps failing is tried again after twice as long each time, and after this long at most.
+/// The delay of a fetch that keeps failing doubles up to this maximum.
 const MAX_FETCH_RETRY_SECONDS: i64 = 600;
 
-/// A run that is wanted starts from what git had this many seconds ago at most; else it is asked again first.
+/// The maximum age of what is known of git when a run starts. Older knowledge is refreshed first.
 const FRESH_SECONDS: i64 = 30;
 
 /// The duration from which a fetch counts as slow.
 pub const SLOW_FETCH: SignedDuration = SignedDuration::from_secs(10);
 /// The rest of a source after a slow fetch, as a multiple of the fetch's duration: one source uses at most a tenth of one fetcher.
 const REST_FACTOR: i32 = 9;
-/// The longest rest, to which slow fetches that keep failing double it: a server that only stalls uses a fortieth of one fetcher.
+/// The longest rest, reached when slow fetches keep failing and the rest doubles: a server that only stalls uses a fortieth of
+/// one fetcher.
 const MAX_REST: SignedDuration = SignedDuration::from_hours(1);
-/// How far the clocks of SQS and of a function may differ.
+/// The maximum difference between the clocks of SQS and of a function.
 const SKEW: SignedDuration = SignedDuration::from_secs(2);
 
 /// The time after a fetch in which the source is not fetched again. `failures` counts fetches that failed in a row, this one included.
@@ -29,29 +30,29 @@ pub fn rest(took: SignedDuration, failures: u32) -> SignedDuration {
     took.saturating_mul(REST_FACTOR).saturating_mul(2_i32.saturating_pow(failures.saturating_sub(1))).min(MAX_REST)
 }
 
-/// Whether the fetch that began at `fetched` answers a request: it read the source after the request was sent.
+/// Returns whether the fetch that began at `fetched` answers a request: it read the source after the request was sent.
 #[must_use]
 pub fn is_answered(sent: Timestamp, fetched: Timestamp) -> bool {
     fetched.duration_since(sent) > SKEW
 }
 
-/// What a source gives to a run.
+/// What a source offers to a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved<'a> {
-    /// A revision, the digest of its tree, and when that was asked for, if it has to be asked for.
+    /// A revision, the digest of its tree, and when git was polled, if the source has to be polled.
     At { revision: &'a str, digest: &'a str, polled: Option<Timestamp> },
-    /// The fetcher has to find out first.
+    /// The fetcher has to find the revision first.
     Unknown { subject: &'a str },
     /// Nothing; the condition says why.
     Unavailable(Readiness),
 }
 
-/// What the source gives.
+/// Returns what the source offers.
 pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolved<'a> {
     let program = matches!(source, SourceRef::Program { .. });
     let unavailable = |what: &str| Resolved::Unavailable(unavailable(source, what));
     match state {
-        // Nobody has the rights to read one, and none is needed to know this.
+        // Driftless has no rights to read one, and needs none to refuse it.
         _ if matches!(source, SourceRef::Flux { kind, .. } if kind == "HelmRepository") => {
             unavailable("a HelmRepository has an index and no project; use a HelmChart of it")
         }
@@ -66,12 +67,12 @@ pub(crate) fn resolve<'a>(source: &SourceRef, state: &'a SourceState) -> Resolve
     }
 }
 
-/// A condition for a source that gives nothing: the words begin as PKO's and name the object.
+/// The condition for an unavailable source. The message begins as PKO's does and names the object.
 fn unavailable(source: &SourceRef, what: &str) -> Readiness {
     Readiness::stalled(StackReason::SourceUnavailable, format!("{what} ({})", named(source)))
 }
 
-/// The source in words.
+/// The source, as named in a message.
 fn named(source: &SourceRef) -> String {
     match source {
         SourceRef::Git(git) => format!("git repository {:?}", git.repo),
@@ -82,7 +83,7 @@ fn named(source: &SourceRef) -> String {
     }
 }
 
-/// Git has to be asked before a run: what it had may be old.
+/// Returns whether git has to be polled before a run, because the last answer may be old.
 pub(crate) fn is_stale(polled: Option<Timestamp>, now: Timestamp) -> bool {
     polled.is_some_and(|at| now.duration_since(at) > SignedDuration::from_secs(FRESH_SECONDS))
 }
@@ -99,7 +100,7 @@ pub(crate) struct Fetch {
     pub(crate) is_asked: bool,
 }
 
-/// Decides about a tree that is not stored. Who insists is not kept waiting for the next try.
+/// Decides about a tree that is not stored. A request from a user does not wait for the next try.
 pub(crate) fn fetch(
     source: &SourceRef,
     subject: &str,
@@ -112,7 +113,7 @@ pub(crate) fn fetch(
     let named = named(source);
     let TreeState::Absent { failure: Some(failure) } = tree else {
         let readiness = Readiness::processing(format!("fetching {named} at {subject}"));
-        // If this very thing was asked for, the answer is on its way until the look that was booked for it.
+        // If exactly this was requested before, the answer is expected until the time of the requeue.
         let asked = before.next_look.filter(|at| *at > now && before.readiness.as_ref() == Some(&readiness));
         let next_look = asked.or(Some(after(now, SOURCE_RETRY_SECONDS)));
         return Fetch { readiness, ask: asked.is_none(), next_look, is_asked: true };
@@ -122,10 +123,10 @@ pub(crate) fn fetch(
         (due, Readiness::stalled(StackReason::SourceUnavailable, format!("{named} at {subject}: {words}")))
     };
     let again = |insisted| again_at(insisted, now);
-    // Who insisted while the source rested does so until its rest ends.
+    // A user's request that comes while the source rests stays open until the rest ends.
     let (_, rests) = again_at(true, Timestamp::MIN);
     let (due, readiness) = again(insisted || before.readiness.as_ref() == Some(&rests));
-    // Who insisted is told so until there is an answer, which is younger than the question: that may have got lost.
+    // A request stays open until there is an answer younger than it. The time of the requeue shows when that answer is overdue.
     if let Some(look) = before.next_look.filter(|_| due.is_none_or(|due| due > now))
         && let (_, asked) = again(true)
         && before.readiness.as_ref() == Some(&asked)
@@ -139,8 +140,8 @@ pub(crate) fn fetch(
     Fetch { readiness, ask, next_look, is_asked: ask }
 }
 
-/// When a fetch that failed is tried again, `None` if not before the source changes, and why it failed, with that, in words. Who insists
-/// is not kept waiting.
+/// When a failed fetch is retried, `None` if not before the source changes, and the message about both. A request from a user
+/// does not wait.
 #[must_use]
 pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (Option<Timestamp>, String) {
     let FetchFailure { at, message, terminal, failures } = failure;
@@ -159,7 +160,7 @@ pub fn fetch_again(failure: &FetchFailure, insisted: bool, now: Timestamp) -> (O
     (due, format!("{message}; {next}"))
 }
 
-/// What is wrong with a stored tree, for the condition: nothing is started for what is known to fail.
+/// Returns the condition for a stored tree that cannot run. No task starts for a run that is known to fail.
 pub(crate) fn unusable(source: &SourceRef, revision: &str, project: Project) -> Option<Readiness> {
     let field = match source {
         SourceRef::Git(_) => "spec.repoDir",

@@ -8,68 +8,68 @@ use crate::{Drift, Operation, StackReason, run::WaitReason};
 /// A Stack's `status`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackStatus {
-    /// The generation that was looked at last.
+    /// The generation of the last reconciliation.
     pub observed_generation: Option<i64>,
-    /// The annotation that was looked at last.
+    /// The reconciliation request that was last observed.
     pub observed_reconcile_request: String,
-    /// The conditions; `None` before the first look.
+    /// The conditions; `None` before the first reconciliation.
     pub readiness: Option<Readiness>,
-    /// The Update that is under way.
+    /// The Update that is live or about to be created.
     pub current_update: Option<CurrentUpdate>,
     /// The Update that was recorded last.
     pub last_update: Option<LastUpdate>,
     /// Outputs of the last successful `up`, secret ones masked.
     pub outputs: Option<BTreeMap<String, Value>>,
-    /// Name and runtime of the project that ran last with success, or at all if none did.
+    /// Name and runtime of the project of the last successful run, or of the last run if none succeeded.
     pub project: Option<(String, String)>,
-    /// Whether the operation of any of its runs ever began, so that its stack may have resources; `None` if that is not known.
+    /// Whether Pulumi's operation started in any of its runs, so that its stack may have resources; `None` if that is not known.
     pub operated: Option<bool>,
-    /// Whether any of its runs ever began; `None` if another operator ran it and that is not known.
+    /// Whether any of its runs started; `None` if another operator ran it and that is not known.
     pub ran: Option<bool>,
-    /// The last run failed because the backend's lock was somebody else's.
+    /// The last run failed because another process held the backend's lock.
     pub conflict: bool,
     /// The platform failures of the last runs; `None` if Pulumi decided how the last run ended.
     pub platform_failures: Option<PlatformFailures>,
-    /// The first of the Stacks that this one waits for. When that one succeeds, this one is looked at.
+    /// The first of the Stacks that this one waits for. When that one succeeds, this one is reconciled.
     pub waits_for: Option<String>,
-    /// What is known of drift.
+    /// The state of drift.
     pub drift: DriftStatus,
-    /// It was suspended when it was looked at.
+    /// It was suspended at the last reconciliation.
     pub suspended: bool,
     /// A digest of what the last run read from Secrets and ConfigMaps.
     pub inputs: Option<String>,
-    /// The digest of all that matters to the Stack in the tree that ran last with success, if the Stack said what that is.
+    /// The digest of the paths that the Stack uses in the tree of the last successful run, if it names them.
     pub scope: Option<String>,
-    /// When a look is booked. A look at that time needs no event; the sweep makes up for one that got lost.
+    /// When the next reconciliation is due without an event. The sweep repairs the loss of its message.
     pub next_look: Option<Timestamp>,
 }
 
-/// Runs in a row that the platform failed.
+/// Platform failures in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlatformFailures {
-    /// How many, one at least.
+    /// The number, at least one.
     pub count: i64,
     /// Pulumi has not run this generation and request yet: its first failure is still not counted, as in PKO.
     pub fresh: bool,
 }
 
-/// What is known of a Stack's drift.
+/// The state of a Stack's drift.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DriftStatus {
-    /// The Update that looks for it now.
+    /// The Update of the current check.
     pub current: Option<String>,
-    /// The Update that looked for it last.
+    /// The Update of the last recorded check.
     pub last: Option<String>,
-    /// When that one was recorded.
+    /// When that check was recorded.
     pub checked: Option<Timestamp>,
-    /// What was found; `None` if nothing was found out yet.
+    /// The result; `None` before the first one.
     pub verdict: Option<DriftVerdict>,
 }
 
 /// The condition `Drifted`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriftVerdict {
-    /// False: everything is as it was applied.
+    /// False: the live resources match what was applied.
     None,
     /// False: an update that refreshed succeeded after drift was found.
     Remediated,
@@ -79,29 +79,29 @@ pub enum DriftVerdict {
     Unknown(String),
 }
 
-/// The three arrangements of the conditions `Ready`, `Reconciling` and `Stalled` (kstatus).
+/// The three combinations of the conditions `Ready`, `Reconciling` and `Stalled` (kstatus).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// Ready is True; the others are absent.
     Ready,
-    /// Something is under way or waits.
+    /// A run is live, or the Stack waits for something.
     Reconciling {
         /// The reason.
         reason: StackReason,
         /// What it waits for.
         message: String,
     },
-    /// Somebody has to do something, here or at the source.
+    /// A person has to act, here or at the source.
     Stalled {
         /// The reason.
         reason: StackReason,
-        /// What is wrong and what would mend it.
+        /// The fact and the remedy.
         message: String,
     },
 }
 
 impl Readiness {
-    /// The readiness of a Stack whose run waits for what `message` says, by the reason on its Update.
+    /// The readiness of a Stack whose run waits, from the reason on its Update and the message.
     #[must_use]
     pub fn waiting(why: Option<WaitReason>, message: impl Into<String>) -> Self {
         if why == Some(WaitReason::SpecInvalid) {
@@ -111,13 +111,13 @@ impl Readiness {
         }
     }
 
-    /// Under way.
+    /// The readiness of a Stack that has a live run or waits.
     #[must_use]
     pub fn processing(message: impl Into<String>) -> Self {
         Self::Reconciling { reason: StackReason::StackProcessing, message: message.into() }
     }
 
-    /// Needs somebody.
+    /// The readiness of a Stack that needs a person.
     #[must_use]
     pub fn stalled(reason: StackReason, message: impl Into<String>) -> Self {
         Self::Stalled { reason, message: message.into() }
@@ -131,7 +131,7 @@ pub struct CurrentUpdate {
     pub name: String,
     /// The Stack's generation that it runs.
     pub generation: i64,
-    /// The annotation that it answers.
+    /// The reconciliation request that it answers.
     pub reconcile_request: String,
     /// The revision that it runs.
     pub commit: String,
@@ -144,9 +144,9 @@ pub struct LastUpdate {
     pub name: String,
     /// The Stack's generation that it ran.
     pub generation: i64,
-    /// The annotation that it answered.
+    /// The reconciliation request that it answered.
     pub reconcile_request: String,
-    /// What it did; `None` if an older operator did not say.
+    /// Its operation; `None` if an older operator did not record it.
     pub operation: Option<Operation>,
     /// How it ended.
     pub state: LastUpdateState,
@@ -154,9 +154,9 @@ pub struct LastUpdate {
     pub message: String,
     /// The revision that it ran.
     pub last_attempted_commit: String,
-    /// The revision that ran last with success.
+    /// The revision of the last successful run.
     pub last_successful_commit: String,
-    /// A link to it in Pulumi Cloud.
+    /// A link to the update in Pulumi Cloud.
     pub permalink: Option<String>,
     /// When it was recorded.
     pub last_resync_time: Option<Timestamp>,
@@ -171,6 +171,6 @@ pub enum LastUpdateState {
     Succeeded,
     /// `failed`
     Failed,
-    /// Anything else: another operator's, left alone.
+    /// Any other value, from another operator. It is left unchanged.
     Unknown,
 }

@@ -14,26 +14,26 @@ pub enum Sync {
     Run(Why),
 }
 
-/// Why a run is wanted. Its words become the Update's message and an Event, as in PKO.
+/// Why a run is wanted. It displays as PKO's text in the Update's message and in an Event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It never ran.
+    /// The Stack never ran.
     Initial,
     /// The spec changed.
     Generation(i64),
     /// It is being deleted.
     Deletion,
-    /// Somebody asked for it.
+    /// A user requested it.
     Request(String),
     /// The source changed.
     Commit(String),
     /// A Secret or ConfigMap that it refers to changed.
     Inputs,
-    /// It is time again.
+    /// The resync period has elapsed.
     Resync(SignedDuration),
-    /// A failure is tried again.
+    /// A failure is retried.
     Backoff(SignedDuration),
-    /// So many resources drifted, and are to be put back.
+    /// This number of resources drifted, and the drift is to be fixed.
     Drift(u32),
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn go_duration(duration: SignedDuration) -> String {
     }
 }
 
-/// Whether the Stack wants a run at `commit`, with what is known of its inputs.
+/// Returns whether the Stack wants a run at `commit`, given what is known of its inputs.
 #[must_use]
 pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<Inputs>, now: Timestamp) -> Sync {
     match by_source_and_time(stack, commit, now) {
@@ -79,7 +79,7 @@ pub fn is_synced(stack: &Stack, commit: &str, inputs: Option<Inputs>, now: Times
     }
 }
 
-/// The first rule that fits decides; the order is PKO's. What is to be destroyed is so whatever the source says.
+/// The first rule that matches decides, in PKO's order. A destroy does not depend on the source.
 fn by_source_and_time(stack: &Stack, commit: &str, now: Timestamp) -> Sync {
     let Some(last) = &stack.status.last_update else { return Sync::Run(Why::Initial) };
     if last.generation != stack.generation {

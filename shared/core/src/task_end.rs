@@ -1,4 +1,4 @@
-//! Who is to blame for the end of a task: the program, or the platform under it.
+//! What caused the end of a task: the program, or the platform under it.
 
 use jiff::Timestamp;
 
@@ -13,22 +13,22 @@ pub enum StopCode {
     Requested,
     /// A person or another system called `StopTask`.
     Outside,
-    /// Fargate Spot takes the capacity back.
+    /// Fargate Spot reclaims the capacity.
     Spot,
     /// AWS stops the task: maintenance, a retired host.
     Maintenance,
 }
 
-/// How ECS says that a task stopped, or why it is about to.
+/// Why ECS says that a task stopped or is about to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskEnd {
     /// The stop code; `None` if ECS gives none.
     pub code: Option<StopCode>,
-    /// The main container was killed because it used more memory than it has.
+    /// The main container was killed because it exceeded its memory.
     pub out_of_memory: bool,
-    /// Stop code, reason and the containers' exit codes, in ECS's words.
+    /// Stop code, reason and the containers' exit codes, as ECS reports them.
     pub words: String,
-    /// When ECS saw the task stop; `None` if ECS does not say.
+    /// When ECS saw the task stop; `None` if ECS does not report it.
     pub at: Option<Timestamp>,
 }
 
@@ -44,11 +44,11 @@ pub const MORE_DISK: &str = "give it a larger disk with spec.workspaceTemplate.s
 const KILLED: &str = "a signal killed the runner, most often because the task ran out of memory: set more memory with \
                       spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or spec.resources.limits.memory of the Workspace";
 
-/// The runner's exit code if no run was given to its task, or S3 denies the read: S3 says the same of both.
+/// The runner's exit code if its task has no run, or if S3 denies the read: S3 answers the same in both cases.
 pub const EXIT_NO_RUN: u8 = 40;
-/// The runner's exit code if S3 refuses its requests, so that it cannot report why.
+/// The runner's exit code if S3 refuses its requests, so that it cannot report the reason.
 pub const EXIT_REFUSED: u8 = 41;
-/// The runner's exit code if it does not reach S3, or the endpoint of its credentials.
+/// The runner's exit code if it cannot reach S3, or the endpoint of its credentials.
 pub const EXIT_UNREACHABLE: u8 = 42;
 
 /// What ended a run whose runner reported no result.
@@ -56,25 +56,26 @@ pub const EXIT_UNREACHABLE: u8 = 42;
 pub enum Cause {
     /// The program: the failure counts.
     Program,
-    /// The program needs more memory than it has: the failure counts, because a retry fails again.
+    /// The program exceeded its memory: the failure counts, because a retry fails in the same way.
     OutOfMemory,
-    /// Fargate Spot took the capacity back.
+    /// Fargate Spot reclaimed the capacity.
     Spot,
-    /// Anything else that is not Pulumi's doing.
+    /// Any other cause outside Pulumi.
     Platform,
 }
 
-/// What ECS says, in small letters, of an image that is not built for the task's processor:
+/// ECS's message, in lower case, for an image that is not built for the task's processor:
 /// `CannotPullContainerError: image Manifest does not contain descriptor matching platform 'linux/amd64'`.
 const OTHER_ARCHITECTURE: &str = "descriptor matching platform";
 
-/// What to do if the Workspace selects a processor that the image is not built for.
+/// The remedy if the Workspace selects a processor that the image is not built for.
 pub const SELECT_ARCHITECTURE: &str = "select another processor with the node label kubernetes.io/arch in \
                                        spec.workspaceTemplate.spec.podTemplate.spec.nodeSelector, or remove the label";
 
 impl TaskEnd {
-    /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the platform's
-    /// failure, unless Driftless stopped the task: that is how an overdue run ends. `began`: Pulumi may have begun.
+    /// Returns what ended a run without a result. The runner reports every failure of Pulumi, so a missing report is the
+    /// platform's failure, unless Driftless stopped the task: that is how an overdue run ends. `began` means that Pulumi may have
+    /// started.
     #[must_use]
     pub fn cause(&self, began: bool) -> Cause {
         match self.code {
@@ -97,7 +98,7 @@ impl TaskEnd {
         self.words.to_lowercase().contains(OTHER_ARCHITECTURE)
     }
 
-    /// Returns what a person can do about this end.
+    /// Returns the remedy for this end.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         if self.code == Some(StopCode::Outside) {
@@ -115,7 +116,7 @@ impl TaskEnd {
             ),
             (EXIT_UNREACHABLE, "the task does not reach S3; check the way to it from the subnets"),
         ];
-        // Of the main container: an init container is the tenant's, and may exit with any code.
+        // Only the main container counts: an init container is the tenant's, and may exit with any code.
         let exit = exits.into_iter().find(|(code, _)| self.words.contains(&format!("pulumi: exit code {code}")));
         if let Some((_, remedy)) = exit {
             return remedy;

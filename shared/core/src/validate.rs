@@ -1,6 +1,7 @@
 use crate::{GitSource, MAX_PREREQUISITES, ResourceRef, SourceRef, Stack, paths};
 
-/// What is wrong with a spec: the field, what it says and what would be right. `None` if it can be run. What it says of its source does
+/// Why a spec is invalid: the field, its value and the remedy. `None` if it can be run. Errors in its source are ignored where no
+/// source is needed.
 /// not matter where none is needed.
 #[must_use]
 pub fn invalid_spec(stack: &Stack, needs_source: bool) -> Option<String> {
@@ -60,7 +61,7 @@ fn invalid_dir(source: &SourceRef) -> Option<String> {
         .then(|| format!("{field} is {dir:?}; it must stay within the source: remove every \"..\""))
 }
 
-/// PKO's words come first.
+/// PKO's messages come first.
 fn invalid_git(git: &GitSource) -> Option<String> {
     let message = match (git.repo.trim(), git.branch.trim(), git.commit.trim()) {
         ("", ..) => r#"missing "projectRepo"; set spec.projectRepo to the repository's URL"#,
@@ -77,7 +78,7 @@ fn invalid_git(git: &GitSource) -> Option<String> {
     Some(message.into())
 }
 
-/// PKO's words where it has some. The last two it leaves to a log.
+/// PKO's message where it has one. PKO only logs the last two.
 fn invalid_reference(reference: &ResourceRef, namespace: &str) -> Option<String> {
     match (reference.selector.as_str(), &reference.secret, &reference.literal) {
         ("Secret", Some((Some(other), ..)), _) if !other.is_empty() && other != namespace => {
@@ -91,7 +92,7 @@ fn invalid_reference(reference: &ResourceRef, namespace: &str) -> Option<String>
     }
 }
 
-/// The same key in two fields: which one wins is nowhere defined, so that the user has to say.
+/// The same key in two fields: their precedence is not defined, so the user has to choose.
 fn duplicate_config(stack: &Stack) -> Option<String> {
     let spec = &stack.spec;
     let fields: [(&str, Vec<&String>); 4] = [

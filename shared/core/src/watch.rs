@@ -1,16 +1,18 @@
 use std::str::FromStr;
 
-/// In which namespaces an installation acts, as the Namespace itself says. What is in the others is another operator's: it is not touched.
+/// The namespace filter: in which namespaces an installation acts, by the label on the Namespace. Driftless touches nothing in
+/// the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchNamespaces {
-    /// In every one but those labelled `false`.
+    /// In every namespace that is not labelled `false`.
     All,
-    /// Only in those labelled `true`.
+    /// Only in namespaces labelled `true`.
     Labelled,
 }
 
 impl WatchNamespaces {
-    /// Whether a namespace is ours, by the value of its label `driftless.dev/watch`. Another word than `true` and `false` says nothing.
+    /// Returns whether the filter includes a namespace, by the value of its label `driftless.dev/watch`. A value other than
+    /// `true` and `false` counts as no label.
     #[must_use]
     pub fn is_ours(self, label: Option<&str>) -> bool {
         match self {

@@ -2,7 +2,7 @@ use serde_json::Value;
 
 use crate::{ResourceRef, StackSpec};
 
-/// The environment that a run gets, without secret values: what a Workspace object says.
+/// The environment of a run, without secret values: the content of a Workspace object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workspace {
     /// `spec.projectInfo`: name and runtime of a project without a source.
@@ -28,7 +28,7 @@ pub struct Workspace {
 /// An environment variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvVar {
-    /// A value in clear.
+    /// A plain value.
     Value(String, String),
     /// A key of a Secret.
     Secret(String, KeyRef),
@@ -37,9 +37,9 @@ pub enum EnvVar {
 /// All keys of an object as environment variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvFrom {
-    /// Of a ConfigMap.
+    /// A ConfigMap's.
     ConfigMap(String),
-    /// Of a Secret.
+    /// A Secret's.
     Secret(String),
 }
 
@@ -57,16 +57,16 @@ pub struct KeyRef {
 pub struct ConfigItem {
     /// Its key.
     pub key: String,
-    /// Where its value is.
+    /// The source of its value.
     pub source: ConfigSource,
     /// It is stored encrypted.
     pub secret: bool,
 }
 
-/// Where a configuration value is.
+/// The source of a configuration value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigSource {
-    /// Here.
+    /// An inline value.
     Value(Value),
     /// In a ConfigMap, as JSON if so marked.
     ConfigMap(KeyRef, bool),
@@ -74,7 +74,8 @@ pub enum ConfigSource {
     Secret(KeyRef),
 }
 
-/// The environment that a Stack's spec asks for. The spec is valid: a reference that is not was refused before and is left out here.
+/// The environment that a Stack's spec requests. The spec is valid; an invalid reference was refused earlier and is left out
+/// here.
 #[must_use]
 pub fn workspace(spec: &StackSpec) -> Workspace {
     let backend = spec.backend.iter().map(|url| EnvVar::Value("PULUMI_BACKEND_URL".into(), url.clone()));

@@ -1,4 +1,4 @@
-//! What a look at a Stack leads to.
+//! The plans of a Stack's reconciliations.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn a_long_stack_name_leaves_room_for_what_is_named_after_the_update() {
     assert!(name.len() + "-stack-outputs".len() <= 253 && !name.contains(".-"), "{name}");
 }
 
-/// What the Events of a look say, by their reason.
+/// The note of a plan's Event with this reason.
 fn told(stack: &Stack, wanted: &str) -> Option<String> {
     plan(&snapshot(stack.clone())).effects.into_iter().find_map(|effect| match effect {
         Effect::Event { reason, note, .. } if reason.as_str() == wanted => Some(note),
@@ -144,7 +144,7 @@ fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
     assert_eq!((first.effects.as_slice(), first.look_at, first.status.suspended), (&[][..], None, true));
     assert_eq!(condition(&first), format!("Reconciling/Suspended: no update begins {words}"));
 
-    // It is Ready as long as nobody asks for anything else, whatever its source has by now.
+    // It stays Ready while no request comes, even if its source has changed.
     snapshot.stack.status.last_update = Some(last_update(Succeeded, 0, 1));
     snapshot.source = Some(SourceState::NotFound);
     assert_eq!(condition(&plan(&snapshot)), "Ready");
@@ -157,12 +157,12 @@ fn of_a_suspended_stack_nothing_begins_and_what_is_so_stays_so() {
         assert_eq!((plan.effects, plan.look_at), (vec![], None));
     }
 
-    // A run that is under way ends and is recorded.
+    // A live run ends and is recorded.
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
     let ended = plan(&snapshot);
     assert_eq!((condition(&ended).as_str(), created(&ended)), ("Ready", None));
 
-    // It is not destroyed, and goes only if there is nothing to destroy.
+    // It is not destroyed, and is released only if there is nothing to destroy.
     snapshot.run = RunState::None;
     snapshot.stack.deleting = true;
     assert_eq!(plan(&snapshot).effects, [Effect::RemoveFinalizer]);

@@ -1,4 +1,4 @@
-//! How a Stack goes, and what it leaves.
+//! The deletion of a Stack, and what it leaves.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! When drift is looked for, what is told of it, and when it is put back.
+//! When drift is checked for, reported and fixed.
 
 mod support;
 
@@ -7,7 +7,7 @@ use support::*;
 
 use LastUpdateState::{Failed, Succeeded};
 
-/// A Stack that was applied an hour ago and is looked at for drift every hour, the last time an hour ago.
+/// A Stack that was applied an hour ago and has an hourly drift check, the last one an hour ago.
 fn watched() -> Snapshot {
     let mut stack = stack_after(last_update(Succeeded, 0, 3600));
     stack.drift = Some(DriftSettings { schedule: Some(schedule("1h")), remediate: None });
@@ -28,7 +28,7 @@ fn drift(count: u32) -> Drift {
     Drift { count, resources: (0..count).map(resource).collect() }
 }
 
-/// The same after the check that its status names ended.
+/// The same snapshot after the check that its status names ended.
 fn checked(mut snapshot: Snapshot, outcome: RunOutcome) -> Snapshot {
     snapshot.stack.status.drift.current = Some("check-2".into());
     snapshot.check = RunState::Ended(Run { name: "check-2".into(), ..run(Operation::Refresh) }, outcome);
@@ -66,17 +66,17 @@ fn drift_is_looked_for_when_it_is_time_and_the_stack_stays_ready() {
     assert_eq!(due.status.drift.current.as_ref(), Some(&new.current.name));
     assert_eq!((condition(&due).as_str(), created(&due), &due.status.current_update), ("Ready", None, &None));
 
-    // It is named after the one before, and not like a run.
+    // A check is named after the previous check, and never like a run.
     assert_ne!(new.current.name, check_name(&stack()));
     assert_ne!(new.current.name, update_name(&snapshot.stack));
 
-    // Before that, a look is booked for then, which is spread over the hour.
+    // Before that, the Stack is requeued for the check, which is spread over the hour.
     snapshot.stack.status.drift.checked = Some(ago(1));
     let early = plan(&snapshot);
     let wait = early.look_at.unwrap().duration_since(now()).as_secs();
     assert!(early.effects.is_empty() && (0..=3600).contains(&wait), "{early:?}");
 
-    // One is enough.
+    // One check at a time.
     snapshot.stack.status.drift = due.status.drift.clone();
     snapshot.check =
         RunState::Live(Run { name: new.current.name.clone(), ..run(Operation::Refresh) }, UpdateFacts::default(), None);
@@ -122,7 +122,7 @@ fn what_a_check_found_is_told_once_and_changes_nothing_else() {
     known.stack.status.drift = first.status.drift;
     let verdict = |outcome| {
         let plan = plan(&checked(known.clone(), outcome));
-        // docs/notifications.md has an Alert choose them by this word.
+        // An Alert in docs/notifications.md selects them by this word.
         assert!(events(&plan).iter().all(|(_, note)| note.contains("drift")));
         (
             plan.status.drift.verdict.clone().unwrap(),
@@ -133,7 +133,7 @@ fn what_a_check_found_is_told_once_and_changes_nothing_else() {
     assert_eq!(verdict(found(0)), (DriftVerdict::None, vec!["DriftResolved".into()]));
     let failed = DriftVerdict::Unknown("up failed: no such bucket".into());
     assert_eq!(verdict(outcome(false)), (failed, vec!["DriftCheckFailed".into()]));
-    // An update that waited, or a user, ended it before it found anything out.
+    // A waiting update, or a user, ended the check before it had a result.
     for outcome in [RunOutcome { interrupted: true, ..outcome(false) }, RunOutcome { started: false, ..outcome(false) }] {
         assert_eq!(verdict(outcome), (DriftVerdict::Found(drift(4)), vec![]));
     }
@@ -179,11 +179,11 @@ fn drift_is_put_back_if_that_is_asked_for_by_an_update_that_refreshes() {
         assert_eq!((new.operation, new.message.as_str()), (Operation::Up, "Drift detected: 2 resource(s)"));
         assert!(new.refresh && !new.expect_no_refresh_changes);
 
-        // One that fails is tried again likewise.
+        // A fix that fails is retried in the same way.
         asked.stack.status.last_update = Some(last_update(Failed, 0, 60));
         assert!(created(&plan(&asked)).is_some_and(|new| new.refresh && new.message.starts_with("Backoff")));
 
-        // It is over when such an update succeeded; one that does not refresh does not help.
+        // It ends when an update that refreshes has succeeded; one without a refresh does not fix drift.
         asked.stack.status.current_update = Some(new.current.clone());
         for (refresh, verdict) in [(true, DriftVerdict::Remediated), (false, DriftVerdict::Found(drift(2)))] {
             asked.run = RunState::Ended(Run { refresh, ..run(Operation::Up) }, outcome(true));

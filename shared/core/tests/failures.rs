@@ -1,4 +1,4 @@
-//! What follows a run that failed, and when.
+//! What follows a failed run, and when.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
     deleted.run = RunState::None;
     assert!(plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
 
-    // One that began may have made something, whatever comes after it.
+    // A run that started may have created resources, whatever follows it.
     snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { started: true, ..never.clone() });
     snapshot.stack.status = plan(&snapshot).status;
     snapshot.run = RunState::Ended(run(Operation::Up), never);
@@ -35,7 +35,7 @@ fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
     assert_eq!(snapshot.stack.status.operated, Some(false), "it failed before its operation");
     deleted.stack.status = snapshot.stack.status.clone();
     assert!(!plan(&deleted).effects.contains(&Effect::RemoveFinalizer));
-    // What another operator ran is not known.
+    // Whether another operator's runs started is not known.
     let other = stack_after(last_update(Succeeded, 0, 1)).status;
     assert_eq!((other.ran, other.operated), (None, None));
 }
@@ -135,7 +135,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
     }
     assert_eq!(waits, [10, 30, 90, 270, 810, 1800, 1800, 1800]);
 
-    // When the cause is gone the Stack recovers by itself, and nothing is left of it.
+    // When the cause is gone the Stack recovers by itself, and its status keeps no trace of it.
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(true));
     let recovered = plan_at(&snapshot, at);
     assert_eq!((condition(&recovered).as_str(), recovered.status.platform_failures), ("Ready", None));
@@ -143,7 +143,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
 
 #[test]
 fn platform_failures_leave_the_count_of_real_failures_alone() {
-    // A fresh generation still gets four tries, whatever the platform does between them.
+    // A new generation still gets four tries, whatever platform failures come between them.
     let mut snapshot = snapshot(stack());
     let mut at = now();
     let mut counted = Vec::new();
@@ -203,7 +203,7 @@ fn run_that_lost_its_capacity_is_not_counted_and_the_next_is_on_demand() {
     snapshot.run = RunState::None;
     let next = plan_at(&snapshot, now() + SignedDuration::from_secs(11));
     assert!(created(&next).unwrap().on_demand);
-    // After one that succeeded it is where it is asked to be.
+    // After a success the fetch is requested as usual.
     snapshot.stack = stack_after(last_update(Succeeded, 0, 1));
     snapshot.stack.generation = 2;
     assert!(!created(&plan(&snapshot)).unwrap().on_demand);

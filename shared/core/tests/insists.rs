@@ -1,4 +1,4 @@
-//! Who asks for a run has its source fetched again, also one that failed for good, and is not forgotten before there is an answer.
+//! A request for a run also retries a fetch that failed permanently, and stays open until it has an answer.
 
 mod support;
 
@@ -6,7 +6,7 @@ use driftless_core::{run::UpdateFacts, *};
 use jiff::SignedDuration;
 use support::*;
 
-/// A Stack whose source was refused for good `seconds` ago, as its last look told.
+/// A Stack whose source was refused permanently `seconds` ago, by its last status.
 fn refused(seconds: i64) -> Snapshot {
     let mut snapshot = snapshot(stack());
     let failure = FetchFailure { at: ago(seconds), message: "too large".into(), terminal: true, failures: 1 };
@@ -26,7 +26,7 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
     snapshot.stack.reconcile_request = "now".into();
     let mut time = now();
     for _ in 0..3 {
-        // The look ends right after it wrote the status, or what it sent is lost.
+        // The reconciliation ends right after it wrote the status, or its message is lost.
         let asked = plan_at(&snapshot, time);
         assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
         snapshot.stack.status = asked.status;

@@ -1,4 +1,4 @@
-//! When a Stack is looked at the next time.
+//! When a Stack is reconciled next.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::*;
 fn a_look_that_is_booked_for_earlier_will_do() {
     let mut snapshot = snapshot(stack());
     snapshot.source = Some(SourceState::NotFound);
-    // Without one, in 30 s; one in the past was answered by this look.
+    // Without a booked time, in 30 s; a time in the past led to this reconciliation.
     for (booked, next, books) in [
         (None, 30, true),
         (Some(-5), 30, true),

@@ -1,4 +1,4 @@
-//! Stacks that wait for others.
+//! Stacks that wait for other Stacks.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What holds of every plan, whatever is true of the Stack.
+//! Properties of every plan, for any facts about the Stack.
 
 mod support;
 
@@ -12,7 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::{option, prelude::*};
 use support::*;
 
-/// Around the time of the look: long ago, just now, ahead. Seldom at an end of the calendar: who may write a status may write any time.
+/// Around the time of the reconciliation: long ago, just now, ahead. Seldom at an end of the calendar, because a user who may
+/// write a status can write any time.
 fn time() -> impl Strategy<Value = Timestamp> {
     let near = (-200_i64..200, 0_i32..3).prop_map(|(seconds, nanoseconds)| ago(seconds) + SignedDuration::new(0, nanoseconds));
     let end = (0_i64..7200, any::<bool>()).prop_map(|(seconds, last)| {
@@ -22,7 +23,7 @@ fn time() -> impl Strategy<Value = Timestamp> {
     prop_oneof![6 => near, 1 => end]
 }
 
-/// A number of seconds in a spec: anything that the API server takes.
+/// A number of seconds in a spec: any value that the API server accepts.
 fn seconds() -> impl Strategy<Value = i64> {
     prop_oneof![6 => -10_i64..200, 1 => Just(i64::MIN), 1 => Just(i64::MAX)]
 }
@@ -109,7 +110,7 @@ fn a_check_state() -> impl Strategy<Value = RunState> {
     ]
 }
 
-/// What an Update says of itself, which may be anybody's word.
+/// An Update's facts about itself, which any user may have written.
 fn an_update() -> impl Strategy<Value = UpdateFacts> {
     (option::of(time()), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(|(complete_since, finalizer, task, suspended)| {
         let waiting = suspended.then_some(WaitReason::StackSuspended);
@@ -210,14 +211,14 @@ prop_compose! {
     }
 }
 
-/// The facts after a plan was carried out, as far as the Stack's own look would find them.
+/// The facts after a plan was carried out, as the Stack's own next reconciliation would read them.
 fn after(snapshot: &Snapshot, plan: &Plan) -> Snapshot {
     let mut next = snapshot.clone();
     next.stack.status = plan.status.clone();
-    // As Kubernetes keeps it.
+    // As Kubernetes stores it.
     next.stack.status.next_look = plan.status.next_look.and_then(|at| Timestamp::from_second(at.as_second()).ok());
     next.stack.finalizer = true;
-    // What a run that ended had read is what there is to compare with.
+    // The inputs of a run that ended are what the next comparison uses.
     if let (RunState::Ended(..), Some(inputs)) = (&snapshot.run, &mut next.inputs) {
         inputs.changed = false;
     }
@@ -264,7 +265,7 @@ proptest! {
     fn a_second_look_at_the_same_facts_does_nothing_and_books_nothing(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
         let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
-        // A failure that is due again, or whose retry somebody asks for, leads to another request at once, which the time of the answer ends.
+        // A failure that is due, or that a user asks to retry, leads to one more request at once, until the answer is due.
         let asked_for = snapshot.stack.reconcile_request != snapshot.stack.status.observed_reconcile_request;
         let retried = matches!(&snapshot.tree, TreeState::Absent { failure: Some(failure) }
             if asked_for || now().duration_since(failure.at) >= SignedDuration::from_secs(30));
@@ -298,7 +299,7 @@ fn check_beside_run(plan: &mut Plan) {
     }
 }
 
-/// A plan, broken by hand, and the rule that it breaks then: each that there is.
+/// Every rule, with a plan that was changed to break it.
 #[test]
 fn the_checker_sees_each_rule_broken() {
     type Break = fn(&mut Snapshot, &mut Plan);

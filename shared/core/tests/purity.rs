@@ -1,4 +1,4 @@
-//! `driftless-core` decides and does nothing else. What it cannot reach it cannot do: this holds its dependencies to that.
+//! `driftless-core` decides and cannot act, because none of its dependencies can.
 
 use std::{collections::BTreeSet, process::Command};
 
@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, process::Command};
 const FORBIDDEN: [&str; 12] =
     ["tokio", "futures", "kube", "k8s-openapi", "aws-", "lambda", "reqwest", "hyper", "rustls", "rand", "getrandom", "chrono"];
 
-/// `cargo tree` and not `cargo metadata`: the latter shows features that other members of the workspace ask for.
+/// `cargo tree` and not `cargo metadata`: the latter includes features that other members of the workspace enable.
 #[test]
 fn core_depends_on_nothing_that_could_act() {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

@@ -1,4 +1,4 @@
-//! What a run reads: where it comes from, when it is asked for, and what is said while it is not there.
+//! What a run reads: its source, when that is polled, and the condition while it is unavailable.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
     assert_eq!(waits, [30, 60, 120, 480, 600]);
 }
 
-/// A Stack on a branch of a git repository, run at "aaa"; git was asked `seconds` ago and had `revision`.
+/// A Stack on a branch of a git repository, run at "aaa"; git was polled `seconds` ago and had `revision`.
 fn on_git(revision: &str, seconds: i64) -> Snapshot {
     let mut last = last_update(LastUpdateState::Succeeded, 0, 600);
     (last.last_attempted_commit, last.last_successful_commit) = ("aaa".into(), "aaa".into());

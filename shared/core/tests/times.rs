@@ -1,4 +1,5 @@
-//! Times and periods at the ends of what can be written: who may write a spec or a status may write them, and no look fails for it.
+//! Times and periods at the limits of their types: a user can write them into a spec or a status, and no reconciliation fails on
+//! them.
 
 mod support;
 

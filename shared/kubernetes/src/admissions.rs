@@ -1,4 +1,4 @@
-//! The one list of the runs that go on and those that wait: an annotation of a Lease in the system's own namespace.
+//! The list of the runs with a slot and the waiting ones: an annotation of a Lease in the system's own namespace.
 
 use driftless_contract::{keys, to_json};
 use driftless_core::Admissions;
@@ -7,8 +7,8 @@ use kube::{ResourceExt as _, core::ObjectMeta};
 
 use crate::{Cluster, Result};
 
-/// The list and the Lease that it is in; a new one if there is none. A list that cannot be read counts as empty: for a time more runs may
-/// go on than should, which is better than none.
+/// The list and its Lease; a new one if it does not exist. An unreadable list counts as empty: for a time the limits may be
+/// exceeded, which is better than no runs at all.
 ///
 /// # Errors
 /// Those of the call.
@@ -29,7 +29,7 @@ pub async fn read<C: Cluster>(cluster: &C, system_namespace: &str) -> Result<(Le
 /// Writes the list over the version that was read.
 ///
 /// # Errors
-/// [`crate::Error::Conflict`] if somebody else changed it meanwhile, and those of the call.
+/// [`crate::Error::Conflict`] if the Lease was changed since, and those of the call.
 pub async fn write<C: Cluster>(cluster: &C, mut lease: Lease, all: &Admissions) -> Result<()> {
     lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), to_json(all));
     let written =

@@ -40,22 +40,21 @@ use crate::{
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
-/// A page that is larger is not read to its end, so that nobody's objects fill a function's memory,
+/// A larger page is not read to its end, so that no tenant's objects fill a function's memory.
 const PAGE_BYTES: usize = 8 << 20;
-/// but asked for again with so many objects: etcd takes 1.5 MiB at most for each.
+/// A list whose page is too large is read again with this many objects per page: etcd stores at most 1.5 MiB of each.
 const FEW: u32 = 5;
 /// How long the cluster may be silent within an answer: a function's own time is short.
 const TIMEOUT: Duration = Duration::from_secs(15);
-/// How long the cluster may take to accept a connection, TLS included. A cluster that drops packets takes this long from a function's
-/// batch.
+/// The time limit of a new connection, TLS included. A cluster that drops packets costs a function's batch this time.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// So many requests in a row without an answer make an API server one that does not answer: a single one may have asked for much.
+/// An API server counts as unreachable after this many requests in a row without an answer: a single one may have requested much.
 const UNANSWERED: u32 = 3;
-/// Tries after a 429, 503 or 504. Few: redelivery and later looks are the outer retry.
+/// Tries after a 429, 503 or 504. Few, because redelivery and later reconciliations are the outer retry.
 const RETRIES: u32 = 3;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(1);
-/// Requests that may wait in the client; a function makes them one after another, or a handful at once.
+/// The number of requests that may wait in the client; a function sends one at a time, or a handful at once.
 const WAITING: usize = 64;
 /// The API server's limit for an Event's note.
 const NOTE_BYTES: usize = 1024;
@@ -69,15 +68,15 @@ pub struct Client {
     seen: Arc<Seen>,
 }
 
-/// What calls found out about the API server.
+/// What the calls so far revealed about the API server.
 #[derive(Debug)]
 struct Seen {
     /// The API server answered 401.
     refused: AtomicBool,
-    /// Requests without an answer since the last answer. An API server that has never answered this client is one request from
-    /// [`UNANSWERED`]; a connection that timed out before it was there is as many.
+    /// Requests without an answer since the last answer. For an API server that has never answered this client, one more request
+    /// reaches [`UNANSWERED`]; a connection that timed out counts as that many.
     unanswered: AtomicU32,
-    /// The answers of [`Cluster::watch_label`], by namespace. One that does not exist is not kept.
+    /// The answers of [`Cluster::watch_label`], by namespace. A missing namespace is not kept.
     labels: Mutex<HashMap<String, Option<String>>>,
 }
 
@@ -88,7 +87,7 @@ impl Default for Seen {
 }
 
 impl Client {
-    /// A client with this configuration; connects with the first call. `manager` is the field manager of all that is written:
+    /// A client with this configuration; connects with the first call. `manager` is the field manager of all writes:
     /// `driftless-<function>`.
     pub fn new(mut config: Config, manager: &'static str) -> Result<Self> {
         let certificate_authority =
@@ -96,10 +95,10 @@ impl Client {
         let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         config.read_timeout = Some(TIMEOUT);
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // kube's own would go on for minutes.
+        // kube's own retry would last minutes.
         config.default_retry = false;
         let retry = RetryPolicy::new(FIRST_RETRY, LAST_RETRY, RETRIES, false).map_err(unusable)?;
-        // The buffer makes the service below it one that can be cloned, which a retry needs.
+        // The buffer makes the service below it cloneable, as a retry requires.
         let layers = ServiceBuilder::new().layer(RetryLayer::new(retry)).layer(BufferLayer::new(WAITING)).into_inner();
         let seen = Arc::new(Seen::default());
         let noted = Arc::clone(&seen);
@@ -121,29 +120,29 @@ impl Client {
         Ok(Self { kube, endpoint: Endpoint { server, certificate_authority }, manager, seen })
     }
 
-    /// Whether the API server has said that it does not know who calls: its credentials are no longer good.
+    /// Returns whether the API server answered that it does not accept the credentials.
     pub(crate) fn is_refused(&self) -> bool {
         self.seen.refused.load(Ordering::Relaxed)
     }
 
-    /// Whether the API server accepts no connection, or answers no request.
+    /// Returns whether the API server accepts no connection, or answers no request.
     pub(crate) fn is_unreachable(&self) -> bool {
         self.seen.unanswered.load(Ordering::Relaxed) >= UNANSWERED
     }
 
-    /// Forgets the labels of namespaces, so that each is read again.
+    /// Forgets the labels of namespaces, so that they are read again.
     pub(crate) fn forget_labels(&self) {
         self.seen.labels.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The client below, for what the port does not have.
+    /// The underlying client, for calls that the port does not have.
     #[must_use]
     pub fn kube(&self) -> &kube::Client {
         &self.kube
     }
 
-    /// A page as text: the one that is asked for, or what is left of it. A token that expired is answered with one that goes on from
-    /// the same place, in the list as it is now. `None` if even a few objects are too large for this function's memory.
+    /// A page as text, or a smaller page at the same position. An expired token is replaced by one that continues at the same
+    /// position in the present list. `None` if even a few objects are too large for this function's memory.
     async fn page_text(&self, list: &Request, mut params: ListParams) -> kube::Result<Option<Vec<u8>>> {
         let mut text = self.text(list, &params).await;
         if let Err(kube::Error::Api(status)) = &text
@@ -160,12 +159,12 @@ impl Client {
         text
     }
 
-    /// What a list answers, unless it is larger than [`PAGE_BYTES`].
+    /// The answer to a list request, unless it is larger than [`PAGE_BYTES`].
     async fn text(&self, list: &Request, params: &ListParams) -> kube::Result<Option<Vec<u8>>> {
         let request = list.list(params).map_err(kube::Error::BuildRequest)?;
         let mut answer = pin!(self.kube.request_stream(request).await?);
         let mut text = Vec::new();
-        // Not `read_to_end`: it fills all that is allocated with zeros whenever it has to wait.
+        // Not `read_to_end`, which fills all allocated memory with zeros whenever it has to wait.
         loop {
             let piece = answer.fill_buf().await.map_err(kube::Error::ReadEvents)?;
             let length = piece.len();
@@ -177,8 +176,8 @@ impl Client {
         }
     }
 
-    /// Reads, and once more after a transient error: a connection that died while the function was frozen fails the first request on it.
-    /// An API server that does not answer is not asked again.
+    /// Reads, and retries once after a transient error: a connection that died while the function was frozen fails the first
+    /// request on it. An unreachable API server is not asked again.
     async fn again<T>(&self, read: impl AsyncFn() -> Result<T>) -> Result<T> {
         match read().await {
             Err(Error::Transient { call, message }) if !self.is_unreachable() => {
@@ -198,7 +197,7 @@ impl Client {
     }
 }
 
-/// A page as it comes. kube's own type of it copies every object twice before it is read.
+/// A page as received. kube's own type copies every object twice before it is read.
 #[derive(Deserialize)]
 struct List<'a> {
     metadata: ListMeta,
@@ -206,9 +205,9 @@ struct List<'a> {
     items: Vec<&'a RawValue>,
 }
 
-/// One object that cannot be read, such as another operator's, keeps no other from being seen.
+/// An unreadable object, such as another operator's, is skipped, so that it hides no other.
 fn readable<K: Object>(object: &RawValue) -> Option<K> {
-    // Not kube's `ObjectMeta`: that reads `managedFields`, which are nested as deep as the object.
+    // Not kube's `ObjectMeta`, which reads `managedFields`, nested as deep as the object.
     #[derive(Default, Deserialize)]
     struct Named {
         metadata: Place,
@@ -254,7 +253,7 @@ impl Cluster for Client {
         self.again(async || {
             match api.get(name).await {
                 Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => Ok(None),
-                // A path that the API server does not know: it answers without a reason.
+                // The API server answers an unknown path without a reason.
                 Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
                     call: format!("get {kind} {namespace}/{name}"),
                     message: format!(
@@ -286,7 +285,7 @@ impl Cluster for Client {
         let too_large =
             || Error::Permanent { call: call(), message: format!("{FEW} objects are larger than {PAGE_BYTES} bytes") };
         let text = text.ok_or_else(too_large)?;
-        // No object's fault: the items are read one by one below.
+        // Not the fault of an object: the items are read one by one below.
         let no_list = |error: serde_json::Error| Error::Permanent {
             call: call(),
             message: format!("{:?} error in the answer", error.classify()),
@@ -445,14 +444,14 @@ fn call<K: Object>(verb: &str, object: &K) -> String {
     format!("{verb} {} {namespace}/{name}", K::kind(&()))
 }
 
-/// Where an object is. Every object that is written has a namespace and a name; the API server refuses one that has not.
+/// The namespace and the name of an object. Every written object has both; the API server refuses any other.
 fn place<K: Object>(object: &K) -> (&str, &str) {
     let meta = object.meta();
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-/// Whether it can be part of a URL's path as it is. Names come from what tenants write: one that is a path would reach another
-/// namespace with our rights. No object has such a name.
+/// Returns whether it can be part of a URL's path unchanged. Names come from tenants: a name that is a path would reach another
+/// namespace with Driftless's rights. No object has such a name.
 fn is_name(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))

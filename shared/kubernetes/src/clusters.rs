@@ -8,19 +8,18 @@ use secrecy::ExposeSecret as _;
 
 use crate::{Client, Error, Result, kubeconfig::Entry};
 
-/// How long a client is kept. Whoever gets one uses it to the end of an invocation, which lasts 5 minutes at most: an EKS cluster's token
-/// is counted on for 14 of its 15. It is also how long a kubeconfig that was replaced goes on to be used.
+/// How long a client is kept. An invocation uses its client to its end, for 5 minutes at most: together they stay within 14 of
+/// the 15 minutes of an EKS token. It is also how long a replaced kubeconfig stays in use.
 const KEPT: SignedDuration = SignedDuration::from_mins(9);
 
-/// How long an instance keeps the labels of namespaces. A reconciliation that began before a label changed may act for longer than that.
+/// How long an instance keeps the labels of namespaces. A reconciliation that started before a label changed may act for longer.
 pub const LABELS_KEPT: SignedDuration = SignedDuration::from_secs(15);
 
-/// How long an instance asks nothing of a cluster that does not answer. Shorter than the time between two sweeps, so that each sweep
-/// tries.
+/// How long an instance does not call an unreachable cluster. Shorter than the time between two sweeps, so that each sweep tries.
 const AWAY: SignedDuration = SignedDuration::from_secs(45);
 
-/// The clusters that the functions serve: each is a context of one kubeconfig, named like the cluster. The kubeconfig is the text of a
-/// secret.
+/// The clusters that the functions serve: each is a context of one kubeconfig, with the name of the cluster. The kubeconfig is
+/// the text of a secret.
 pub struct Clusters<K> {
     keyring: K,
     secret: String,
@@ -28,11 +27,11 @@ pub struct Clusters<K> {
     clients: Mutex<HashMap<String, Kept>>,
 }
 
-/// A client with its times.
+/// A client and its times.
 struct Kept {
     client: Client,
     made: Timestamp,
-    /// When it was last handed out.
+    /// When it was last used.
     used: Timestamp,
     /// Since when it keeps the labels of namespaces.
     labels: Timestamp,
@@ -44,12 +43,12 @@ enum Standing {
     Usable,
     /// A new client replaces it.
     Stale,
-    /// The API server does not answer: it is not asked before this time.
+    /// The API server is unreachable: it is not called before this time.
     AwayUntil(Timestamp),
 }
 
 impl Standing {
-    /// The standing of a client that was made and last handed out at these times.
+    /// The state of a client that was made and last used at these times.
     fn of(made: Timestamp, used: Timestamp, is_refused: bool, is_unreachable: bool, now: Timestamp) -> Self {
         if is_unreachable && now < used + AWAY {
             Self::AwayUntil(used + AWAY)
@@ -62,14 +61,14 @@ impl Standing {
 }
 
 impl<K: Keyring> Clusters<K> {
-    /// The contexts of the kubeconfig that `secret` holds, a name or an ARN. `manager` as in [`Client::new`].
+    /// The contexts of the kubeconfig in `secret`, a name or an ARN. `manager` as in [`Client::new`].
     #[must_use]
     pub fn new(keyring: K, secret: String, manager: &'static str) -> Self {
         Self { keyring, secret, manager, clients: Mutex::default() }
     }
 
-    /// The client of a cluster, which is kept for a while. The secret is read again when the client was not used lately, or when
-    /// the API server rejected its credential. A cluster that does not answer is a transient error for [`AWAY`].
+    /// The client of a cluster, which is cached. The secret is read again if the client was not used recently, or if the API
+    /// server rejected its credentials. An unreachable cluster is a transient error for [`AWAY`].
     pub async fn get(&self, cluster: &str, now: Timestamp) -> Result<Client> {
         // Held while connecting, so that messages that are handled concurrently share one client and one read of the secret.
         let mut clients = self.clients.lock().await;
@@ -142,12 +141,12 @@ users: [{name: token, user: {token: canary}}, {name: eks, user: {exec: {command:
 contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, context: {cluster: a, user: eks}}]
 ";
 
-    /// What was asked for, and whether Secrets Manager answers.
+    /// The requested secrets, and whether Secrets Manager answers.
     #[derive(Default)]
     struct Asked {
         calls: Mutex<Vec<String>>,
         away: bool,
-        /// Where the API server is.
+        /// The URL of the API server.
         server: String,
     }
 
@@ -307,7 +306,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let asked = Asked { server: listener.local_addr().unwrap().to_string(), ..Asked::default() };
         let accepting = tokio::spawn(async move {
             let connection = listener.accept().await.unwrap();
-            // From now on, time passes as soon as nothing else happens.
+            // From here on, time advances whenever all tasks are idle.
             tokio::time::pause();
             (connection, listener)
         });

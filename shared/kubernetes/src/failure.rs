@@ -1,4 +1,4 @@
-//! What a failed call means.
+//! The classification of failed calls.
 
 use std::{error::Error as StdError, io};
 
@@ -7,7 +7,8 @@ use kube::core::Status;
 
 use crate::Error;
 
-/// Sorts a failed call. Words of the API server are passed on; a body that does not decode is not, as it could be a Secret's.
+/// Classifies a failed call. The API server's message is passed on, but no body that does not decode, because it could be a
+/// Secret's.
 pub(crate) fn failure(call: String, error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) => answer(call, *status),
@@ -17,13 +18,13 @@ pub(crate) fn failure(call: String, error: kube::Error) -> Error {
         kube::Error::SerdeError(error) if error.is_data() || is_too_deep(&error) => {
             Error::Unreadable { call, message: unreadable(&error) }
         }
-        // Not the API server's: a proxy's page, or an answer that was cut off.
+        // Not from the API server: a proxy's page, or an answer that was cut off.
         kube::Error::SerdeError(error) => Error::Transient { call, message: unreadable(&error) },
         error => Error::Permanent { call, message: words(&error) },
     }
 }
 
-/// The same for a write to an object that was read: that it is gone by now is a change of it.
+/// The same for a write to an object that was read: if the object no longer exists, that is a conflict.
 pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
     match error {
         kube::Error::Api(status) if status.is_not_found() && !is_about_namespace(&status) => {
@@ -33,10 +34,10 @@ pub(crate) fn failed_write(call: String, error: kube::Error) -> Error {
     }
 }
 
-/// The levels of nesting that `serde_json` reads.
+/// The maximum nesting that `serde_json` reads.
 const MAX_DEPTH: u8 = 127;
 
-/// Why an answer cannot be read. The API server takes free JSON that is nested 10,000 levels deep.
+/// Why an answer cannot be read. The API server accepts free JSON with 10,000 levels of nesting.
 fn unreadable(error: &serde_json::Error) -> String {
     if is_too_deep(error) {
         format!("it is nested more than {MAX_DEPTH} levels deep; simplify it")
@@ -45,12 +46,12 @@ fn unreadable(error: &serde_json::Error) -> String {
     }
 }
 
-/// Nothing else tells this from a syntax error.
+/// Its category is that of a syntax error, so only the message distinguishes it.
 fn is_too_deep(error: &serde_json::Error) -> bool {
     error.to_string().starts_with("recursion limit exceeded")
 }
 
-/// What a call waited for too long.
+/// What a call waited for until its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timeout {
     /// A connection: the API server, or the network before it, drops packets.
@@ -59,7 +60,7 @@ pub(crate) enum Timeout {
     Answer,
 }
 
-/// Returns what a call waited for, if it failed because that took too long.
+/// Returns what a call waited for, if it failed by its time limit.
 pub(crate) fn timeout(error: &(dyn StdError + 'static)) -> Option<Timeout> {
     let (mut is_connect, mut is_timeout, mut cause) = (false, false, Some(error));
     while let Some(error) = cause {
@@ -79,7 +80,7 @@ fn answer(call: String, status: Status) -> Error {
         403 if terminating => Error::NamespaceTerminating { call, message },
         404 if gone => Error::NamespaceTerminating { call, message },
         409 => Error::Conflict { call, message },
-        // 401: the next look comes with other credentials, see `Clusters`. 410: a page's token expired, the list starts again.
+        // 401: the next reconciliation has other credentials, see `Clusters`. 410: a page's token expired, the list starts again.
         401 | 408 | 410 | 429 | 500.. => Error::Transient { call, message },
         _ => Error::Permanent { call, message },
     }
@@ -89,7 +90,7 @@ fn is_about_namespace(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| details.kind == "namespaces")
 }
 
-/// An error and its causes; kube names only itself.
+/// An error and its causes; kube's text has only its own.
 fn words(error: &dyn StdError) -> String {
     let mut words = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What a kubeconfig says about one cluster, read for a place without files and programs. No error repeats a value that could be secret.
+//! Reads one cluster from a kubeconfig, without access to files and programs. No error repeats a value that could be secret.
 
 use kube::config::{AuthInfo, Cluster, ExecConfig, Kubeconfig, KubeconfigError, NamedAuthInfo, NamedCluster, NamedContext};
 use secrecy::SecretString;
@@ -6,7 +6,7 @@ use secrecy::SecretString;
 /// One context.
 #[derive(Debug)]
 pub struct Entry {
-    /// What the context leads to, and how one gets in but for an EKS cluster's token.
+    /// The context itself.
     pub context: NamedContext,
     /// The cluster of the context.
     pub cluster: Cluster,
@@ -16,17 +16,17 @@ pub struct Entry {
     pub eks: Option<Eks>,
 }
 
-/// What `aws eks get-token` would be asked for.
+/// The parameters of `aws eks get-token`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Eks {
     /// The EKS cluster's name.
     pub cluster: String,
-    /// Its Region, where the program is told one.
+    /// Its Region, if the program gets one.
     pub region: Option<String>,
 }
 
 impl Entry {
-    /// The context that is named like the cluster.
+    /// Reads the context with the name of the cluster.
     pub fn read(text: &str, name: &str) -> Result<Self, String> {
         let Kubeconfig { clusters, auth_infos, contexts, .. } =
             Kubeconfig::from_yaml(text).map_err(|error| unreadable(&error))?;
@@ -48,7 +48,7 @@ impl Entry {
         Ok(Self { context, cluster, user, eks })
     }
 
-    /// The kubeconfig of this context alone. `token` is for an EKS cluster.
+    /// A kubeconfig with this context only. `token` is for an EKS cluster.
     #[must_use]
     pub fn into_kubeconfig(self, token: Option<SecretString>) -> Kubeconfig {
         let Self { context, cluster, mut user, .. } = self;
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// The parser's own words quote the text around the fault.
+/// The parser's own message quotes the text around the error.
 fn unreadable(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
@@ -84,7 +84,7 @@ fn unknown(name: &str, contexts: &[NamedContext]) -> String {
     format!("there is no cluster {name:?}: the contexts of the kubeconfig are {}", known.join(", "))
 }
 
-/// Refuses what needs a file, a plugin or a proxy, and what would send credentials in clear text.
+/// Refuses settings that need a file, a plugin or a proxy, or that would send credentials in clear text.
 fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
     let server: Option<http::Uri> = cluster.server.as_deref().and_then(|server| server.parse().ok());
     if server.is_some_and(|server| server.scheme_str() == Some("http") && !is_this_machine(&server)) {
@@ -113,13 +113,13 @@ fn usable(cluster: &Cluster, user: &AuthInfo) -> Result<(), String> {
     }
 }
 
-/// What is sent to a loopback address leaves no machine, and so needs no TLS.
+/// Traffic to a loopback address stays on the machine, and so needs no TLS.
 fn is_this_machine(server: &http::Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Of which EKS cluster the token would be that the program makes. `env`, such as the profile of whoever wrote it, means nothing here.
+/// The EKS cluster of the program's token. `env`, such as the author's AWS profile, has no meaning here.
 fn eks(exec: &ExecConfig) -> Result<Eks, String> {
     let command = exec.command.as_deref().unwrap_or_default();
     let verb: &[&str] = match command.rsplit(['/', '\\']).next().map(|name| name.trim_end_matches(".exe")) {

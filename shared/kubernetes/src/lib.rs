@@ -1,4 +1,4 @@
-//! Kubernetes as the functions see it. The port is a trait beside its one real implementation; the simulation has the other.
+//! The Kubernetes port of the functions: a trait beside its one real implementation; the simulation has the other.
 
 pub mod admissions;
 mod client;
@@ -26,59 +26,59 @@ use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 pub use watch::{WATCH, Watch};
 
-/// Annotation of an Event: the revision of the source that it is about.
+/// Annotation of an Event: the revision of the source that it concerns.
 pub const EVENT_REVISION: &str = "driftless.dev/revision";
 
 /// Why a call failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The object changed since it was read, or is there already: look again.
+    /// The object changed since it was read, or already exists: reconcile it once more.
     #[error("{call}: {message}")]
     Conflict {
         /// The call, such as `replace status of Stack a/b`.
         call: String,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// It may succeed later: throttled, timed out, unavailable, or refused with credentials that may have been replaced.
+    /// A retry may succeed: throttled, timed out, unavailable, or refused with credentials that may have been replaced.
     #[error("{call}: {message}")]
     Transient {
         /// The call.
         call: String,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// The namespace is terminating: nothing can be created in it.
+    /// The namespace is terminating, so no object can be created in it.
     #[error("{call}: {message}")]
     NamespaceTerminating {
         /// The call.
         call: String,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
-    /// The API server has the object, and this release cannot read it: a tenant chose its content. Only a change of the object helps.
+    /// The object exists, and this release cannot read it, because a tenant chose its content. Only a change of the object helps.
     #[error("{call}: {message}")]
     Unreadable {
         /// The call.
         call: String,
-        /// Why, without a value of the object.
+        /// The cause, without a value of the object.
         message: String,
     },
-    /// It will not: denied, invalid, unknown kind.
+    /// A retry would fail too: denied, invalid, unknown kind.
     #[error("{call}: {message}")]
     Permanent {
         /// The call.
         call: String,
-        /// The API server's words.
+        /// The API server's message.
         message: String,
     },
 }
 
 impl Error {
-    /// Another look may succeed.
+    /// Returns whether a retry may succeed.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        // A namespace that terminates is soon gone, and what was looked at with it.
+        // A terminating namespace is soon deleted, together with the reconciled object.
         matches!(self, Self::Transient { .. } | Self::Conflict { .. } | Self::NamespaceTerminating { .. })
     }
 }
@@ -110,25 +110,25 @@ impl<K> Object for K where
 {
 }
 
-/// Where an API server is.
+/// The address of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Its URL.
     pub server: String,
-    /// The authorities that its certificate is signed by, as PEM; absent where the public ones do.
+    /// The CA certificates of its certificate, as PEM; absent if the public CAs suffice.
     pub certificate_authority: Option<String>,
 }
 
-/// A part of a list.
+/// A page of a list.
 #[derive(Clone, Debug)]
 pub struct Page<K> {
     /// Its objects.
     pub objects: Vec<K>,
-    /// Where the next page begins; absent at the end.
+    /// The token of the next page; absent at the end.
     pub next: Option<String>,
 }
 
-/// The merge patch of [`Cluster::patch_metadata`]. With the version in it a change by somebody else is a conflict.
+/// The merge patch of [`Cluster::patch_metadata`]. It contains the version, so that a concurrent change is a conflict.
 #[must_use]
 pub fn metadata_patch<K: Object>(object: &K) -> serde_json::Value {
     let ObjectMeta { uid, resource_version, finalizers, annotations, .. } = object.meta();
@@ -142,42 +142,43 @@ pub fn metadata_patch<K: Object>(object: &K) -> serde_json::Value {
 
 /// One cluster.
 pub trait Cluster {
-    /// Where its API server is, for others than this client.
+    /// The address of its API server, for other clients.
     fn endpoint(&self) -> Endpoint;
-    /// The object, if it is there; [`Error::Unreadable`] for one that this release cannot read.
+    /// The object, if it exists; [`Error::Unreadable`] if this release cannot read it.
     fn get<K: Object>(&self, namespace: &str, name: &str) -> impl Future<Output = Result<Option<K>>>;
-    /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served, or may not be read.
+    /// An object of a kind that is known only at run time. [`Error::Permanent`] for a kind that is not served or cannot be read.
     fn get_dynamic(&self, key: &ObjectKey) -> impl Future<Output = Result<Option<DynamicObject>>>;
-    /// The first page, or the one that begins at `from`, of the objects of a namespace, or of all, that a field selector such as
-    /// `spec.programRef.name=x` chooses. An object that is there all the while is on one of the pages; one that comes or goes between two of
-    /// them may be.
+    /// The first page, or the one at `from`, of the objects of a namespace, or of all, that a field selector such as
+    /// `spec.programRef.name=x` selects. An object that exists the whole time is on one of the pages; one that is created or
+    /// deleted between two of them may be.
     fn page<K: Object>(
         &self,
         namespace: Option<&str>,
         field_selector: Option<&str>,
         from: Option<&str>,
     ) -> impl Future<Output = Result<Page<K>>>;
-    /// What the label [`WATCH`] of a Namespace says, if it has one; `None` if there is no such Namespace.
+    /// The value of the label [`WATCH`] of a Namespace, if it has one; `None` if the Namespace does not exist.
     fn watch_label(&self, namespace: &str) -> impl Future<Output = Result<Option<Option<String>>>>;
-    /// Has the next [`Cluster::watch_label`] of a namespace read the label, if an implementation keeps it.
+    /// Makes the next [`Cluster::watch_label`] of a namespace read the label, if an implementation caches it.
     fn forget_label(&self, _namespace: &str) {}
-    /// What it says on all Namespaces that have it, by their names.
+    /// The values of that label on all Namespaces that have it, by name.
     fn watch_labels(&self) -> impl Future<Output = Result<BTreeMap<String, String>>>;
-    /// Creates an object; [`Error::Conflict`] if it is there.
+    /// Creates an object; [`Error::Conflict`] if it exists.
     fn create<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Writes an object's metadata and spec over the version that was read. What a user's object has and its type here does not is lost.
+    /// Writes an object's metadata and spec over the version that was read. Fields of a user's object that its type here lacks
+    /// are lost.
     fn replace<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Writes an object's finalizers and annotations over the version that was read, and leaves the rest as the user wrote it. No
-    /// annotation is taken away.
+    /// Writes an object's finalizers and annotations over the version that was read, and leaves the rest as the user wrote it. It
+    /// removes no annotation.
     fn patch_metadata<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
     /// Writes an object's status over the version that was read.
     fn replace_status<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Server-side apply of the fields that the object has, taking them from whoever else set them.
+    /// Server-side apply of the object's fields, with ownership taken from other field managers.
     fn apply<K: Object>(&self, object: &K) -> impl Future<Output = Result<K>>;
-    /// Deletes this very version of an object; fine if it is gone, [`Error::Conflict`] if it changed.
+    /// Deletes exactly this version of an object; succeeds if it no longer exists, [`Error::Conflict`] if it changed.
     fn delete<K: Object>(&self, object: &K) -> impl Future<Output = Result<()>>;
-    /// A token of a `ServiceAccount`, and when it expires: after `seconds`, or when the API server says. It is for the API server where no
-    /// `audience` is named. [`Error::NamespaceTerminating`] where the namespace is about to go.
+    /// A token of a `ServiceAccount`, and when it expires: after `seconds`, or at the API server's choice. Without an
+    /// `audience` it is for the API server. [`Error::NamespaceTerminating`] if the namespace is terminating.
     fn service_account_token(
         &self,
         namespace: &str,
@@ -185,8 +186,8 @@ pub trait Cluster {
         audience: Option<&str>,
         seconds: u32,
     ) -> impl Future<Output = Result<(SecretString, Timestamp)>>;
-    /// Tells people about an object, in at most 1024 bytes, and which revision of its source that is about. What cannot be told is
-    /// logged: no look fails for it.
+    /// Publishes an Event about an object, with a note of at most 1024 bytes and the revision of its source that it concerns. A
+    /// failure is logged and fails no reconciliation.
     fn event<K: Object>(
         &self,
         regarding: &K,

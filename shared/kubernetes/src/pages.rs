@@ -4,10 +4,11 @@ use std::marker::PhantomData;
 
 use crate::{Cluster, Error, Object, Page, Result};
 
-/// The maximum number of pages in a list. An API server that invents page tokens would otherwise keep a function busy until its timeout.
+/// The maximum number of pages in a list. An API server that invents page tokens would otherwise keep a function busy until its
+/// timeout.
 const MAX_PAGES: usize = 1000;
 
-/// The pages of a list. A function holds one page at a time, because the objects of a tenant may be more than its memory.
+/// The pages of a list. A function holds one page at a time, because the objects of a tenant may exceed its memory.
 pub struct Pages<'a, C, K> {
     cluster: &'a C,
     namespace: Option<&'a str>,
@@ -20,12 +21,12 @@ pub struct Pages<'a, C, K> {
 }
 
 impl<'a, C: Cluster, K: Object> Pages<'a, C, K> {
-    /// The objects of a namespace, or of all, that a field selector chooses; see [`Cluster::page`].
+    /// The objects of a namespace, or of all, that a field selector selects; see [`Cluster::page`].
     pub fn new(cluster: &'a C, namespace: Option<&'a str>, field_selector: Option<&'a str>) -> Self {
         Self { cluster, namespace, field_selector, from: None, left: MAX_PAGES, of: PhantomData }
     }
 
-    /// Whether pages may follow.
+    /// Returns whether pages may follow.
     #[must_use]
     pub fn has_next(&self) -> bool {
         self.left > 0

@@ -4,21 +4,22 @@ use driftless_core::WatchNamespaces;
 
 use crate::{Cluster, Result};
 
-/// Label of a Namespace: `true` or `false`, whether we act in it.
+/// Label of a Namespace for the namespace filter: `true` or `false`.
 pub const WATCH: &str = "driftless.dev/watch";
 
-/// Where an installation acts.
+/// The namespace filter of an installation.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
-    /// What it does where a Namespace says nothing.
+    /// The rule for Namespaces without a label.
     pub namespaces: WatchNamespaces,
-    /// The system's own namespace, which is ours whatever is written on it.
+    /// The system's own namespace, which is always included.
     pub system_namespace: &'a str,
 }
 
 impl Watch<'_> {
-    /// Whether a namespace is ours, as it is labelled now or was [`crate::LABELS_KEPT`] ago. One that was not is asked for again: nothing
-    /// else repeats a hint that is dropped. In one that is gone there is nothing that could be another's.
+    /// Returns whether the filter includes a namespace, by its label now or up to [`crate::LABELS_KEPT`] ago. A negative answer
+    /// is read again, because no event repeats a dropped hint. A namespace that no longer exists has no objects of another
+    /// operator.
     ///
     /// # Errors
     /// Those of the call.
@@ -34,7 +35,7 @@ impl Watch<'_> {
         Ok(is_ours)
     }
 
-    /// The same for a namespace that is there, by the labels of all: for who looks through a whole cluster.
+    /// The same for an existing namespace, by the labels of all, for a pass over a whole cluster.
     #[must_use]
     pub fn is_ours_by(self, labels: &BTreeMap<String, String>, namespace: &str) -> bool {
         namespace == self.system_namespace || self.namespaces.is_ours(labels.get(namespace).map(String::as_str))

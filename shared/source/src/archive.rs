@@ -1,8 +1,8 @@
-//! Unpacking: a tar archive, compressed with gzip or plain, read as it comes.
+//! Unpacks a tar archive, compressed with gzip or plain, as a stream.
 //!
-//! Readers of tar disagree about archives that state a thing twice, hide something behind the end, or misuse a field; whoever
-//! checks such an archive with one reader does not know what another makes of it. This reader knows the one form that honest tools
-//! write, and refuses whatever could be understood in two ways.
+//! Tar readers disagree about archives that state something twice, hide content behind the end, or misuse a field: an archive
+//! that one reader has checked may be another one to the next. This reader only accepts the form that common tools write, and
+//! refuses whatever has more than one meaning.
 
 use std::{
     cell::Cell,
@@ -17,26 +17,26 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::{Builder, Error, Limits, Refusal, Tree, path};
 
-/// What tar's headers are, and contents are padded to.
+/// The size of a tar header, and the unit to which contents are padded.
 const BLOCK: usize = 512;
 
-/// Bytes that are read at once.
+/// The number of bytes that are read at once.
 const BUFFER: usize = 64 << 10;
 
-/// The extended header of an entry, which is held in memory.
+/// The maximum size of an extended header, which is held in memory.
 const HEADER_BYTES: u64 = 1 << 20;
 
-/// From here on the ratio is looked at: a small archive of zeros is no bomb.
+/// The size from which the ratio is checked: a small archive of zeros is no bomb.
 const RATIO_FROM_BYTES: u64 = 1 << 20;
 
 const DEFLATE: Refusal = Refusal::Damaged("its compressed data or their checksum is wrong");
 const NUMBER: Refusal = Refusal::Damaged("a number in a header is malformed");
 const EXTENDED: Refusal = Refusal::Damaged("an extended header is malformed");
 
-/// Reads an archive to its end, checks it and appends the files' content to `spool`. Holds a few buffers and the list of entries in
-/// memory. Of modes only the executable bit is kept. Whoever has a digest for `archive` verifies it first.
+/// Reads an archive to its end, checks it and appends the files' content to `spool`. Holds a few buffers and the list of entries
+/// in memory. Of the modes only the executable bit is kept. A caller with a digest for `archive` verifies it first.
 ///
-/// A Helm chart is an archive like any other: its files lie in one directory, which is named after the chart.
+/// A Helm chart is an archive like any other: its files are in one directory, which has the name of the chart.
 pub fn unpack(archive: impl Read, limits: &Limits, spool: impl Write) -> Result<Tree, Error> {
     let compressed = Cell::new(0);
     let mut archive = Counted { inner: archive, bytes: &compressed };
@@ -54,8 +54,8 @@ pub fn unpack(archive: impl Read, limits: &Limits, spool: impl Write) -> Result<
     builder.finish()
 }
 
-/// Whether a file that begins like this is compressed; refused if it is no archive at all. OCI artifacts that are copied as they are,
-/// and the indexes of Helm repositories, bear the name of an archive and can be anything.
+/// Returns whether a file with this beginning is compressed; refuses a file that is no archive. OCI artifacts that are copied
+/// unchanged, and the indexes of Helm repositories, have the name of an archive and any content.
 fn is_gzip(head: &[u8]) -> Result<bool, Refusal> {
     let known: [(&[u8], &str); 4] =
         [(b"PK", "a zip archive"), (b"\xfd7zXZ", "an xz file"), (b"\x28\xb5\x2f\xfd", "a zstd file"), (b"BZh", "a bzip2 file")];
@@ -119,7 +119,7 @@ fn add<S: Write>(
     }
     let not_a_file = |kind| Err(Refusal::NotAFile { path: shown(), kind }.into());
     match header.kind() {
-        // What was no directory's kind before there was one.
+        // Older tools mark a directory by a name with a trailing slash.
         b'0' | 0 | b'7' if !name.ends_with(b"/") => {
             if size > builder.room() {
                 return Err(Refusal::TooLarge { limit: builder.limits().bytes }.into());
@@ -142,7 +142,7 @@ fn add<S: Write>(
     Ok(())
 }
 
-/// What follows the last entry: zeros, up to the end of the file and of gzip's own checksum.
+/// Checks what follows the last entry: zeros, up to the end of the file and of gzip's own checksum.
 fn padding(content: &mut impl BufRead) -> Result<(), Error> {
     loop {
         let piece = match content.fill_buf() {
@@ -160,7 +160,7 @@ fn padding(content: &mut impl BufRead) -> Result<(), Error> {
     }
 }
 
-/// A block that describes the content which follows it.
+/// A block that describes the content after it.
 struct Header([u8; BLOCK]);
 
 impl Header {
@@ -180,7 +180,7 @@ impl Header {
         if header.0.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        // The checksum is made as if its own field were blank.
+        // The checksum is computed as if its own field were blank.
         let field: Range<usize> = 148..156;
         let sum = |bytes: &[u8]| bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>();
         let sum = sum(&header.0) - sum(&header.0[field.clone()]) + 8 * u64::from(b' ');
@@ -199,7 +199,7 @@ impl Header {
         &self.0[257..265] == b"ustar\x0000"
     }
 
-    /// It says more of the entry that follows. Older tools knew no such kinds.
+    /// Returns whether it describes the entry that follows. Older tools do not have these kinds.
     fn is_extended(&self) -> bool {
         matches!(self.kind(), b'x' | b'g' | b'L' | b'K') && (self.is_posix() || &self.0[257..265] == b"ustar  \0")
     }
@@ -219,7 +219,7 @@ impl Header {
         Ok(digits.iter().fold(0, |number, digit| number << 3 | u64::from(digit - b'0')))
     }
 
-    /// The size of the content. Some tools write a large one as a number of 96 bits.
+    /// The size of the content. Some tools write a large size as a number of 96 bits.
     fn size(&self) -> Result<u64, Refusal> {
         let field = 124..136;
         match self.0[field.clone()].split_first_chunk::<4>() {
@@ -228,17 +228,17 @@ impl Header {
         }
     }
 
-    /// The name; POSIX has a field for what does not fit into the first.
+    /// The name; POSIX has a second field for a name that does not fit into the first.
     fn name(&self) -> Vec<u8> {
         let (prefix, name) = (self.text(345..500), self.text(0..100));
         if self.is_posix() && !prefix.is_empty() { [prefix, b"/", name].concat() } else { name.to_owned() }
     }
 }
 
-/// What extended headers say of the entry that follows them.
+/// The extended headers of the next entry.
 #[derive(Default, PartialEq, Eq)]
 struct Described {
-    /// There was one of PAX's.
+    /// A PAX header was read.
     pax: Option<()>,
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
@@ -256,7 +256,7 @@ impl Described {
         }
     }
 
-    /// PAX's records. Those of a global header speak of all entries that follow, which some readers heed and some do not.
+    /// Reads PAX's records. Those of a global header apply to all entries that follow, which only some readers honour.
     fn records(&mut self, is_global: bool, mut content: &[u8]) -> Result<(), Refusal> {
         while !content.is_empty() {
             let (key, value, rest) = record(content).ok_or(EXTENDED)?;
@@ -282,8 +282,8 @@ fn once<T>(place: &mut Option<T>, value: T, what: &'static str) -> Result<(), Re
     place.replace(value).map_or(Ok(()), |_| Err(Refusal::StatedTwice { what }))
 }
 
-/// The first of PAX's records, `<length> <key>=<value>\n` where the length counts all of it, and what follows it. A value may have
-/// line breaks, but some readers take what is behind one for another record.
+/// The first of PAX's records, `<length> <key>=<value>\n` where the length counts all of it, and the rest. A value may have line
+/// breaks, but some readers take the text after one for another record.
 fn record(content: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = content.iter().position(|byte| *byte == b' ')?;
     let length = usize::try_from(decimal(&content[..space])?).ok()?;
@@ -301,7 +301,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// The archive as the caller gives it. Counts, and marks the caller's own errors.
+/// The caller's archive. Counts bytes, and marks the caller's own errors.
 struct Counted<'a, R> {
     inner: R,
     bytes: &'a Cell<u64>,
@@ -318,7 +318,7 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// What comes out of the decoder, within the limits. What is wrong with it travels as a [`Refusal`] within an [`io::Error`].
+/// The decoder's output, within the limits. A refusal travels as a [`Refusal`] within an [`io::Error`].
 struct Inflated<'a> {
     content: Box<dyn Read + 'a>,
     size: u64,
@@ -345,7 +345,7 @@ impl Read for Inflated<'_> {
     }
 }
 
-/// An error of the reader that the caller gave.
+/// An error of the caller's reader.
 #[derive(Debug)]
 struct Callers(io::Error);
 
@@ -357,7 +357,7 @@ impl fmt::Display for Callers {
 
 impl StdError for Callers {}
 
-/// What an error of the innermost reader was.
+/// The error of the innermost reader.
 fn cause(error: Error) -> Error {
     let Error::Read(error) = error else { return error };
     match error.downcast::<Refusal>().map_err(io::Error::downcast::<Callers>) {

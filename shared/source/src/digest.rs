@@ -1,4 +1,4 @@
-//! Digests in the form that Flux and OCI write them, and checking content against them as it passes by.
+//! Digests in the form of Flux and OCI, and the check of streamed content against them.
 
 use std::{fmt, str::FromStr};
 
@@ -23,7 +23,7 @@ impl Algorithm {
         [(Self::Sha256, "sha256", 64), (Self::Sha384, "sha384", 96), (Self::Sha512, "sha512", 128), (Self::Blake3, "blake3", 64)];
 }
 
-/// The digest of some content: `<algorithm>:<lower-case hex>`. Its text holds nothing but letters, digits and one colon.
+/// The digest of some content: `<algorithm>:<lower-case hex>`. Its text contains only letters, digits and one colon.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -31,13 +31,13 @@ pub struct Digest {
     text: String,
 }
 
-/// A text that is no digest we accept.
+/// A text that is not an accepted digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDigest {
-    /// Nothing is stated.
+    /// The text is empty.
     #[error("the digest is empty")]
     Empty,
-    /// There is no `<algorithm>:` in front.
+    /// The text has no `<algorithm>:` prefix.
     #[error("the digest does not name its algorithm")]
     NoAlgorithm,
     /// An algorithm that is weak or unknown, such as `sha1`.
@@ -46,7 +46,7 @@ pub enum InvalidDigest {
     /// The part after the colon is not hex of the algorithm's length.
     #[error("the digest is not {expected} hex digits long")]
     Hex {
-        /// The number of hex digits that the algorithm makes.
+        /// The number of hex digits of the algorithm.
         expected: usize,
     },
 }
@@ -120,7 +120,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Makes a digest of content that comes in pieces.
+/// Computes the digest of streamed content.
 pub struct Hasher(State);
 
 enum State {
@@ -131,7 +131,7 @@ enum State {
 }
 
 impl Hasher {
-    /// Of nothing yet.
+    /// Starts with no content.
     #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         Self(match algorithm {
@@ -142,7 +142,7 @@ impl Hasher {
         })
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
             State::Sha256(hasher) => hasher.update(piece),
@@ -171,33 +171,33 @@ fn hex(bytes: &[u8]) -> String {
     base16ct::lower::encode_string(bytes)
 }
 
-/// The content is not what was stated. What it is instead is not told: that would be an oracle for content of others.
+/// The content does not match. The error does not contain the actual digest, which would be an oracle for the content of others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the content does not match its digest {expected}")]
 pub struct DigestMismatch {
-    /// The digest that was stated.
+    /// The stated digest.
     pub expected: Digest,
 }
 
-/// Checks content that comes in pieces against the digest that was stated for it.
+/// Checks streamed content against its stated digest.
 pub struct Verifier {
     expected: Digest,
     hasher: Hasher,
 }
 
 impl Verifier {
-    /// Nothing has come yet.
+    /// Starts with no content.
     #[must_use]
     pub fn new(expected: Digest) -> Self {
         Self { hasher: Hasher::new(expected.algorithm), expected }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         self.hasher.update(piece);
     }
 
-    /// All has come: is it the stated content?
+    /// Returns an error if the whole content does not match the stated digest.
     pub fn finish(self) -> Result<(), DigestMismatch> {
         if self.hasher.finish() == self.expected { Ok(()) } else { Err(DigestMismatch { expected: self.expected }) }
     }

@@ -7,7 +7,7 @@ use crate::{Algorithm, Digest, Hasher, Tree, path};
 /// The version of the manifest that this release reads and writes.
 pub const MANIFEST_VERSION: u32 = 1;
 
-/// What a tree consists of, and where in its pack the content lies. The object `manifest` of a stored tree.
+/// The content of a tree, and its positions in the pack. The object `manifest` of a stored tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Manifest {
@@ -15,12 +15,12 @@ pub struct Manifest {
     pub version: u32,
     /// Bytes of the pack.
     pub size: u64,
-    /// The files by path. The pack holds their content in this order, with nothing in between.
+    /// The files by path. The pack has their content in this order, without gaps.
     pub files: BTreeMap<String, File>,
-    /// The symbolic links by path, with their targets as they were written; all lead to within the tree.
+    /// The symbolic links by path, with their targets as written; all stay within the tree.
     pub links: BTreeMap<String, String>,
-    /// For every directory that has something in it, the root being the empty path: the SHA-256 of all that is below it, whatever
-    /// the directory's own path. Two directories with equal digests have equal content.
+    /// The SHA-256 of everything below each directory that is not empty, the root being the empty path, whatever the directory's
+    /// own path. Two directories with equal digests have equal content.
     pub directories: BTreeMap<String, Digest>,
 }
 
@@ -28,23 +28,23 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct File {
-    /// Where the content begins in the pack.
+    /// The position of the content in the pack.
     pub offset: u64,
     /// Bytes of content.
     pub size: u64,
     /// The SHA-256 of the content.
     pub digest: Digest,
-    /// Someone may execute it.
+    /// It is executable.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub executable: bool,
 }
 
-/// A part of a stored tree: a directory and all that is below it, or a single file.
+/// A part of a stored tree: a directory with everything below it, or a single file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory<'a> {
-    /// Where its content begins in the pack.
+    /// The position of its content in the pack.
     pub offset: u64,
-    /// Bytes of content: the pack from `offset` on, `size` bytes, is all its files.
+    /// The size of its content: these bytes of the pack, from `offset` on, are exactly its files.
     pub size: u64,
     /// Its files in the order of the pack, by path from the root of the tree.
     pub files: Vec<(&'a str, &'a File)>,
@@ -52,19 +52,19 @@ pub struct Directory<'a> {
     pub links: Vec<(&'a str, &'a str)>,
 }
 
-/// A document that is no manifest which this release can read.
+/// A document that is not a manifest of this release.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidManifest {
-    /// Not JSON, or not of the shape.
+    /// Not JSON, or not of the right shape.
     #[error("not a manifest")]
     Shape(#[source] serde_json::Error),
-    /// Another release's.
+    /// Written by another release.
     #[error("a manifest of version {0}; this release reads version {MANIFEST_VERSION}")]
     Version(u32),
-    /// The files do not lie one after the other.
+    /// The files are not adjacent in the pack.
     #[error("the manifest's file {0:?} is not where the pack must have it")]
     Offset(String),
-    /// The pack has more or less than the files.
+    /// The size of the pack is not that of the files.
     #[error("the manifest's size is not the sum of its files")]
     Size,
 }
@@ -83,7 +83,7 @@ impl Manifest {
         Self { version: MANIFEST_VERSION, size, directories: directories(&files, &tree.links), files, links: tree.links.clone() }
     }
 
-    /// The document's bytes: the same for the same tree.
+    /// The bytes of the document, which are always the same for the same tree.
     ///
     /// # Panics
     /// Never: a manifest has string keys and no failing serializer.
@@ -93,7 +93,7 @@ impl Manifest {
         serde_json::to_vec(self).expect("a manifest serializes")
     }
 
-    /// Reads a manifest and checks that its files lie where a pack has them.
+    /// Reads a manifest and checks that its files are where a pack has them.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidManifest> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -114,15 +114,15 @@ impl Manifest {
         if end == manifest.size { Ok(manifest) } else { Err(InvalidManifest::Size) }
     }
 
-    /// The digest of what is at `path`, a directory or a file, as it is written by people; `None` if the tree has none such.
+    /// The digest of the directory or file at `path`, as a user writes it; `None` if the tree has none.
     #[must_use]
     pub fn digest_of(&self, path: &str) -> Option<&Digest> {
         let path = path::directory(path)?;
         self.directories.get(&path).or_else(|| self.files.get(&path).map(|file| &file.digest))
     }
 
-    /// What is at `path`, as it is written by people: a directory with all that is below it, a file or a link; `None` if the tree has
-    /// none such.
+    /// The part of the tree at `path`, as a user writes it: a directory with everything below it, a file or a link; `None` if the
+    /// tree has none.
     #[must_use]
     pub fn part(&self, path: &str) -> Option<Directory<'_>> {
         self.directory(path).or_else(|| {
@@ -136,7 +136,8 @@ impl Manifest {
         })
     }
 
-    /// The directory `dir` (`""` or `.` is the root, `./a/` is `a`) with all that is below it; `None` if the tree has none such.
+    /// The directory `dir` (`""` or `.` is the root, `./a/` is `a`) with everything below it; `None` if the tree does not have
+    /// it.
     #[must_use]
     pub fn directory(&self, dir: &str) -> Option<Directory<'_>> {
         let dir = path::directory(dir)?;
@@ -151,13 +152,13 @@ impl Manifest {
     }
 }
 
-/// What lies below a directory: in the order of paths that is one run.
+/// The entries below a directory, which are adjacent in the order of paths.
 fn below<'a, T>(map: &'a BTreeMap<String, T>, dir: &str) -> impl Iterator<Item = (&'a str, &'a T)> {
     let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
     map.range(prefix.clone()..).map(|(path, value)| (path.as_str(), value)).take_while(move |(path, _)| path.starts_with(&prefix))
 }
 
-/// The digest of a directory is one of what lies in it: names, kinds, and the digests of files and of directories.
+/// A directory's digest covers its entries: names, kinds, and the digests of files and of directories.
 fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>) -> BTreeMap<String, Digest> {
     let mut hashers = BTreeMap::from([("", Hasher::new(Algorithm::Sha256))]);
     let files = files.iter().map(|(path, file)| (path, if file.executable { "program" } else { "file" }, file.digest.as_str()));
@@ -169,7 +170,7 @@ fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>)
         describe(&mut hashers, path, kind, content);
     }
     let mut digests = BTreeMap::new();
-    // Whatever is below a directory comes after it.
+    // All entries below a directory come after it.
     while let Some((dir, hasher)) = hashers.pop_last() {
         let digest = hasher.finish();
         if !dir.is_empty() {
@@ -180,8 +181,8 @@ fn directories(files: &BTreeMap<String, File>, links: &BTreeMap<String, String>)
     digests
 }
 
-/// Tells the directory of `path` what is there. Every part ends with a NUL, which is in no name, target or digest: no two lists of
-/// entries are the same bytes.
+/// Adds an entry to the directory of `path`. Every part ends with a NUL, which occurs in no name, target or digest, so that
+/// different lists of entries never have the same bytes.
 fn describe(hashers: &mut BTreeMap<&str, Hasher>, path: &str, kind: &str, content: &str) {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     if let Some(hasher) = hashers.get_mut(dir) {

@@ -1,16 +1,16 @@
-//! Paths within a tree: relative, `/` between the parts, none of which is empty, `.` or `..`; the root is the empty path.
+//! Paths within a tree: relative, with `/` between the parts, none of which is empty, `.` or `..`; the root is the empty path.
 
 use std::collections::BTreeMap;
 
 use crate::{Limits, Refusal};
 
-/// Links that a path may pass through, as in Linux.
+/// The maximum number of links in a path, as in Linux.
 const MAX_HOPS: usize = 40;
 
-/// Steps that following all links of a tree may take. Each is a look at the list of links; this many take seconds at worst.
+/// The maximum number of steps to follow all links of a tree. Each reads the list of links once; this many take seconds at worst.
 const MAX_STEPS: usize = 4 << 20;
 
-/// The path that an archive means by `raw`.
+/// The path for `raw`, a name in an archive.
 pub(crate) fn clean(raw: &[u8], limits: &Limits) -> Result<String, Refusal> {
     let lossy = || shown(&String::from_utf8_lossy(raw));
     if raw.len() > limits.path_length {
@@ -31,7 +31,7 @@ pub(crate) fn clean(raw: &[u8], limits: &Limits) -> Result<String, Refusal> {
     Ok(parts.join("/"))
 }
 
-/// What no path and no link's target may have, in words.
+/// Refuses characters that no path and no link's target may have, with a message.
 pub(crate) fn check_characters(text: &str) -> Result<(), &'static str> {
     match text.chars().find(|c| ['\\', '\0'].contains(c)) {
         None if text.is_empty() => Err("is empty"),
@@ -41,19 +41,19 @@ pub(crate) fn check_characters(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// Returns the size of a path or a target in a manifest, in bytes: a control character takes six, so that a few of them would make a
-/// manifest larger than a function's memory.
+/// Returns the size of a path or a target in a manifest, in bytes. A control character takes six, so a few paths of them would
+/// make a manifest larger than a function's memory.
 pub(crate) fn in_json(text: &str) -> usize {
     text.bytes().map(|byte| if byte < b' ' { 6 } else { 1 + usize::from(byte == b'"') }).sum()
 }
 
-/// A directory as people write it, with dots and slashes too many; `None` if it is not within the tree.
+/// A directory as users write it, with superfluous dots and slashes; `None` if it is not within the tree.
 pub(crate) fn directory(raw: &str) -> Option<String> {
     let parts: Vec<&str> = parts(raw).collect();
     (!raw.starts_with('/') && !parts.contains(&"..")).then(|| parts.join("/"))
 }
 
-/// A path, short enough for a message.
+/// A path, cut for a message.
 pub(crate) fn shown(path: &str) -> String {
     path.chars().take(200).collect()
 }
@@ -63,7 +63,7 @@ pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(end, _)| &path[..end])
 }
 
-/// Where every link leads stays in the tree, through all other links on the way. It need not exist.
+/// Checks that every link stays in the tree, through all other links on the way. Its target need not exist.
 pub(crate) fn check_links(links: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let mut steps = 0;
     links.keys().try_for_each(|path| check_link(links, path, &mut steps))
@@ -106,7 +106,7 @@ fn check_link(links: &BTreeMap<String, String>, path: &str, steps: &mut usize) -
     Ok(())
 }
 
-/// No two of Pulumi's settings (`Pulumi.*`) have paths that differ only in case.
+/// Refuses two of Pulumi's settings (`Pulumi.*`) whose paths differ only in case.
 pub(crate) fn check_cases<'a>(paths: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
     let mut seen = BTreeMap::new();
     for path in paths {

@@ -7,20 +7,20 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Limits, path};
 
-/// The maximum size of all paths and targets of a tree together, in bytes as the manifest has them. Large repositories have about a quarter
-/// of it.
+/// The maximum size of all paths and targets of a tree together, in bytes as in the manifest. Large repositories need about a
+/// quarter of it.
 const PATHS_BYTES: usize = 16 << 20;
 
-/// Bytes of content that are read and written at once.
+/// The number of bytes of content that are read and written at once.
 const BUFFER: usize = 64 << 10;
 
 /// Why content did not become a tree.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The content itself is at fault: the same content will be refused again.
+    /// The content itself is refused, and a retry with it would be too.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The reader that the caller gave failed; another try may succeed.
+    /// The caller's reader failed; a retry may succeed.
     #[error("the content cannot be read")]
     Read(#[source] io::Error),
     /// The spool failed.
@@ -28,11 +28,11 @@ pub enum Error {
     Spool(#[source] io::Error),
 }
 
-/// What is wrong with the content. Paths in it are cut to 200 characters; nothing else of the content is in its words.
+/// Why the content is refused. A path in the message is cut to 200 characters, and the message has nothing else of the content.
 ///
-/// Two paths that differ only in case are two files where runs happen, and repositories with `README` and `readme` exist: they are
-/// refused only where it matters, for Pulumi's project and stack settings (`Pulumi.*`), whose reviewer on a file system that ignores
-/// case would see another file than the one that is run. Unicode's different spellings of one name are not compared: names of settings
+/// Two paths that differ only in case are two files where runs happen, and repositories with `README` and `readme` exist. They
+/// are refused only for Pulumi's project and stack settings (`Pulumi.*`), because a reviewer on a file system that ignores case
+/// would see another file than the one that is run. Different Unicode spellings of one name are not compared: names of settings
 /// have none, and the runner's file system keeps them apart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]
@@ -103,14 +103,14 @@ pub enum Refusal {
     HasContent { path: String },
 }
 
-/// A checked tree whose content lies in a spool.
+/// A checked tree whose content is in a spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
     pub(crate) files: BTreeMap<String, Spooled>,
     pub(crate) links: BTreeMap<String, String>,
 }
 
-/// A file of a tree, and where its content lies in the spool.
+/// A file of a tree, and the position of its content in the spool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spooled {
     pub offset: u64,
@@ -129,7 +129,7 @@ impl Tree {
         builder.finish()
     }
 
-    /// The spool already is the pack, because the files came in the order of their paths.
+    /// Returns whether the spool already is the pack, because the files came in the order of their paths.
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         let mut end = 0;
@@ -140,7 +140,7 @@ impl Tree {
         })
     }
 
-    /// Writes the pack: every file's content in the order of paths. `spool` is what the tree was made with.
+    /// Writes the pack: every file's content in the order of paths. `spool` is the one that the tree was built with.
     pub fn write_pack(&self, spool: &mut (impl Read + Seek), pack: &mut impl Write) -> io::Result<()> {
         let mut at = None;
         for file in self.files.values() {
@@ -164,14 +164,14 @@ enum Node {
     Link(String),
 }
 
-/// Makes a tree, entry by entry, from whatever source; checks all that can be checked of a path. Content goes to the spool as it
-/// comes.
+/// Builds a tree, entry by entry, from any source, and checks everything that can be checked of a path. Content goes to the spool
+/// as it arrives.
 pub struct Builder<S: Write> {
     limits: Limits,
     nodes: BTreeMap<String, Node>,
-    /// Bytes of all paths and targets.
+    /// The bytes of all paths and targets.
     paths: usize,
-    /// The directory of the entry before: it and those above it are known to be directories.
+    /// The directory of the previous entry: it and those above it are known to be directories.
     parent: String,
     spool: BufWriter<S>,
     spooled: u64,
@@ -189,21 +189,21 @@ impl<S: Write> Builder<S> {
         &self.limits
     }
 
-    /// Bytes of content that may still come.
+    /// The number of bytes of content that may follow.
     pub(crate) fn room(&self) -> u64 {
         self.limits.bytes - self.spooled
     }
 
-    /// A directory is listed. Trees keep only directories with something in them, but no file may take its place.
+    /// Adds a directory. A tree keeps only directories that are not empty, but no file may take this path.
     pub fn directory(&mut self, path: &[u8]) -> Result<(), Refusal> {
         let path = path::clean(path, &self.limits)?;
         if path.is_empty() { Ok(()) } else { self.place(&path, Node::Directory) }
     }
 
-    /// A file and its content. Returns the content's size.
+    /// Adds a file and its content. Returns the content's size.
     pub fn file(&mut self, path: &[u8], executable: bool, content: &mut impl Read) -> Result<u64, Error> {
         let path = self.leaf(path)?;
-        // Takes the path before the content is read: a refused file costs nothing.
+        // Registers the path before it reads the content: a refused file costs no read.
         let offset = self.spooled;
         self.place(&path, Node::File(Spooled { offset, size: 0, executable, sha256: [0; 32] }))?;
         let mut hasher = Sha256::new();
@@ -227,7 +227,7 @@ impl<S: Write> Builder<S> {
         Ok(size)
     }
 
-    /// A symbolic link. Where it leads is checked by [`Builder::finish`], when all links are known.
+    /// Adds a symbolic link. [`Builder::finish`] checks its target, when all links are known.
     pub fn link(&mut self, path: &[u8], target: &[u8]) -> Result<(), Refusal> {
         let path = self.leaf(path)?;
         let invalid = |why| Refusal::InvalidTarget { path: path::shown(&path), why };
@@ -240,7 +240,7 @@ impl<S: Write> Builder<S> {
         self.place(&path, Node::Link(target.to_owned()))
     }
 
-    /// All entries came: checks the links and ends the spool.
+    /// Checks the links and closes the spool, after the last entry.
     pub fn finish(mut self) -> Result<Tree, Error> {
         self.spool.flush().map_err(Error::Spool)?;
         let mut tree = Tree { files: BTreeMap::new(), links: BTreeMap::new() };
@@ -256,7 +256,7 @@ impl<S: Write> Builder<S> {
         Ok(tree)
     }
 
-    /// The path of something that is not a directory: never the root.
+    /// The path of an entry that is not a directory: never the root.
     fn leaf(&self, raw: &[u8]) -> Result<String, Refusal> {
         let path = path::clean(raw, &self.limits)?;
         if path.is_empty() {

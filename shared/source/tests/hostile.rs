@@ -1,4 +1,4 @@
-//! The corpus of hostile archives: what each is refused for, and that nothing of it is found outside.
+//! The corpus of hostile archives: the refusal of each, and that no content of it is found outside.
 
 #![allow(
     clippy::unwrap_used,
@@ -71,7 +71,7 @@ fn files(dir: &Path) -> BTreeSet<std::ffi::OsString> {
 
 #[test]
 fn the_words_of_a_refusal_hold_no_content() {
-    // A file of somebody else's, offered as an archive in every way.
+    // A private file that is offered as an archive in every way.
     let secret = "correct-horse-battery-staple\n".repeat(100);
     let secret = secret.as_bytes();
     let header = |content: &[u8]| Tar::default().entry(b'x', b"h", b"", content.len() as u64, content);

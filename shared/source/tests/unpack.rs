@@ -1,4 +1,4 @@
-//! Archives that are honest, and limits. What is refused is in `hostile.rs`.
+//! Honest archives, and limits. `hostile.rs` has the refused ones.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,22 +1,22 @@
-//! The environment, read once, in a `main.rs`. A variable that is empty counts as one that is not set.
+//! The environment, read once, in a `main.rs`. An empty variable counts as not set.
 
 use std::{fmt::Display, str::FromStr};
 
-/// A variable that a process cannot start with. Never holds its value.
+/// A variable without which a process cannot start. Never contains its value.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It has to be set.
+    /// It must be set and is not.
     #[error("the environment variable {name} is not set")]
     Missing {
         /// The variable.
         name: &'static str,
     },
-    /// It is set to something else than it should be.
+    /// Its value is invalid.
     #[error("the environment variable {name} is not usable: {why}")]
     Invalid {
         /// The variable.
         name: &'static str,
-        /// In the parser's words.
+        /// The parser's message.
         why: String,
     },
 }
@@ -28,22 +28,22 @@ pub fn optional(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The value of a variable that has to be set.
+/// The value of a required variable.
 pub fn required(name: &'static str) -> Result<String, Error> {
     optional(name).ok_or(Error::Missing { name })
 }
 
-/// The parsed value of a variable that has to be set. The error of `T` shows in ours, so it must not repeat a secret.
+/// The parsed value of a required variable. The error of `T` becomes part of the message, so it must not repeat a secret.
 pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, Error> {
     required(name)?.parse().map_err(|error: T::Err| Error::Invalid { name, why: error.to_string() })
 }
 
-/// The comma-separated values of a variable that has to be set.
+/// The comma-separated values of a required variable.
 pub fn list(name: &'static str) -> Result<Vec<String>, Error> {
     Ok(split(&required(name)?))
 }
 
-/// The comma-separated values of a variable; none if it is not set.
+/// The comma-separated values of a variable; empty if it is not set.
 #[must_use]
 pub fn optional_list(name: &str) -> Vec<String> {
     optional(name).map_or_else(Vec::new, |values| split(&values))

@@ -1,4 +1,4 @@
-//! What a process tells about itself, and what it is told: logs, metrics and the environment.
+//! Logs, metrics and the environment of a process.
 
 pub mod env;
 pub mod metrics;
@@ -10,9 +10,9 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-/// Starts the logs of the process `name`, which is also the name of its crate: one JSON object a line on stdout, without a time,
-/// as whoever collects them stamps them; and beside them the lines of its [`metrics`]. The level of the logs is `AWS_LAMBDA_LOG_LEVEL`,
-/// else `info`. To be called once, first of all.
+/// Starts the logs of the process `name`, which is also the name of its crate: one JSON object per line on stdout, without a
+/// time, because the log collector adds one; and beside them the lines of its [`metrics`]. The level of the logs is
+/// `AWS_LAMBDA_LOG_LEVEL`, else `info`. Must be called once, before everything else.
 pub fn init(name: &'static str) {
     let level = env::optional("AWS_LAMBDA_LOG_LEVEL").map_or(LevelFilter::INFO, |level| match level.as_str() {
         "FATAL" => LevelFilter::ERROR,
@@ -25,8 +25,8 @@ pub fn init(name: &'static str) {
     let _ = tracing_subscriber::registry().with(logs).with(metrics::lines(|line| println!("{line}"))).try_init();
 }
 
-/// Libraries stay at `warn` whatever the level: what they say below that holds bodies, and with them secrets. `lambda_runtime`'s span
-/// with the request id is at `info`.
+/// Libraries stay at `warn` whatever the level, because their lower levels log bodies, and with them secrets. `lambda_runtime`'s
+/// span with the request id is at `info`.
 fn targets(name: &'static str, level: LevelFilter) -> Targets {
     Targets::new()
         .with_default(level.min(LevelFilter::WARN))

@@ -1,5 +1,5 @@
-//! What is counted and measured, in one list. A line of `CloudWatch`'s embedded metric format goes to standard output as it is: any text
-//! before or after the JSON object, also a logger's fields, would make it a log line without metrics. Lambda passes it on unchanged.
+//! All metrics, in one list. A line of `CloudWatch`'s embedded metric format goes to standard output unchanged: any text before
+//! or after the JSON object, even a logger's fields, would make it a log line without metrics. Lambda forwards it unchanged.
 
 use std::fmt;
 
@@ -15,21 +15,21 @@ use tracing_subscriber::{Layer, filter::Targets, layer::Context, registry::Looku
 /// The `CloudWatch` namespace of all metrics.
 pub const NAMESPACE: &str = "Driftless";
 
-/// Lines travel as tracing events of this target: whoever listens gets them, and where nobody does they are not even made.
+/// Lines travel as tracing events of this target; without a subscriber for it they are not even made.
 pub(crate) const TARGET: &str = "emf";
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $unit:ident by $([$($dimension:literal),+])+;)+) => {
-        /// A metric. Its name in `CloudWatch` is the variant's; docs/operations.md says more of each.
+        /// A metric. Its name in `CloudWatch` is the variant's; docs/operations.md describes each.
         ///
-        /// Each combination of its dimensions' values costs: nothing that grows with the number of Stacks may be one.
+        /// Each combination of its dimensions' values costs, so no dimension may grow with the number of Stacks.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Metric {
             $($(#[$doc])* $name),+
         }
 
         impl Metric {
-            /// All there are.
+            /// All metrics.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
             /// The name in `CloudWatch`.
@@ -38,13 +38,13 @@ macro_rules! metrics {
                 match self { $(Self::$name => stringify!($name)),+ }
             }
 
-            /// The unit, in `CloudWatch`'s words.
+            /// The unit, by `CloudWatch`'s name.
             #[must_use]
             pub fn unit(self) -> &'static str {
                 match self { $(Self::$name => stringify!($unit)),+ }
             }
 
-            /// The sets of dimensions by which it is kept.
+            /// The sets of dimensions of the metric.
             #[must_use]
             pub fn dimensions(self) -> &'static [&'static [&'static str]] {
                 match self { $(Self::$name => &[$(&[$($dimension),+]),+]),+ }
@@ -58,9 +58,9 @@ metrics! {
     RunsEnded: Count by ["outcome"] ["cluster", "operation", "outcome"];
     /// How long a task owned a run, until its outcome was recorded.
     RunDuration: Seconds by ["cluster", "operation"];
-    /// What the runs' tasks had of CPU, in vCPUs times seconds.
+    /// The CPU of the runs' tasks, in vCPUs times seconds.
     VcpuSeconds: None by ["cluster"];
-    /// What the runs' tasks had of memory, in Fargate's GB times seconds.
+    /// The memory of the runs' tasks, in Fargate's GB times seconds.
     GbSeconds: None by ["cluster"];
     /// From the creation of an Update until a task owned its run.
     StartDelay: Seconds by ["cluster"];
@@ -74,27 +74,27 @@ metrics! {
     CacheMisses: Count by ["cluster"];
     /// What runs restored from the cache: the size of the archives, up to 4 GiB.
     CacheRestoredBytes: Bytes by ["cluster"];
-    /// Looks at an Update that could not begin.
+    /// Reconciliations of an Update that could not start.
     Waits: Count by ["cluster", "reason"];
-    /// Calls that failed for a cause that passes, so that it is looked again later.
+    /// Calls with a transient error, after which the object is requeued.
     TransientFailures: Count by ["cluster", "function"];
-    /// Messages that have gone on as often as they may: what follows from them waits for the sweep.
+    /// Messages that reached the maximum number of hops: their objects wait for the sweep.
     HopsExhausted: Count by ["cluster", "function"];
-    /// Messages about an object that this release cannot read: nothing is done for them.
+    /// Messages about an object that this release cannot read. They are dropped.
     UnreadableObjects: Count by ["cluster", "function"];
-    /// Plans of the reconciler that break a rule of core: nothing of them is carried out.
+    /// Plans of the reconciler that break a rule of core. They are not carried out.
     RefusedPlans: Count by ["function"];
-    /// Stacks that a sweep saw.
+    /// Stacks that a sweep found.
     Stacks: Count by ["cluster"];
-    /// Updates without a task that a sweep saw.
+    /// Updates without a task that a sweep found.
     UpdatesWaiting: Count by ["cluster"];
-    /// Updates with a task that a sweep saw.
+    /// Updates with a task that a sweep found.
     UpdatesRunning: Count by ["cluster"];
     /// Hints that a sweep sent.
     SweepHints: Count by ["cluster"];
     /// How long a sweep of a cluster took.
     SweepDuration: Seconds by ["cluster"];
-    /// Notifications without a good signature.
+    /// Notifications without a valid signature.
     SignaturesRefused: Count by ["function"];
     /// Drift checks that ended with a result.
     DriftChecks: Count by ["cluster"];
@@ -102,18 +102,18 @@ metrics! {
     DriftedResources: Count by ["cluster"];
 }
 
-/// Writes these values in one line. `fields` has the values of all their dimensions; what else is in it can be found in the logs and
-/// costs nothing. No secrets.
+/// Writes these values in one line. `fields` has the values of all their dimensions; its other fields can be found in the logs
+/// and cost nothing extra. No secrets.
 pub fn emit(values: &[(Metric, f64)], fields: &[(&str, &str)], now: Timestamp) {
     tracing::info!(target: TARGET, "{}", line(values, fields, now));
 }
 
-/// Counts one look of a function at an object.
+/// Counts one event of a function about an object.
 pub fn count_one(metric: Metric, function: &str, cluster: &str, object: &dyn fmt::Display, now: Timestamp) {
     emit(&[(metric, 1.0)], &[("cluster", cluster), ("function", function), ("object", &object.to_string())], now);
 }
 
-/// A number of things as a value.
+/// A count as a value.
 #[must_use]
 pub fn count(things: usize) -> f64 {
     u32::try_from(things).unwrap_or(u32::MAX).into()
@@ -134,7 +134,7 @@ fn line(values: &[(Metric, f64)], fields: &[(&str, &str)], now: Timestamp) -> Va
     line.into()
 }
 
-/// Gives every line, without its end, to `write`, whatever the level of the logs.
+/// Passes every line, without its line break, to `write`, whatever the level of the logs.
 pub fn lines<S: Subscriber + for<'a> LookupSpan<'a>>(write: impl Fn(&str) + Send + Sync + 'static) -> impl Layer<S> {
     Lines(write).with_filter(Targets::new().with_target(TARGET, LevelFilter::INFO))
 }

@@ -17,16 +17,16 @@ use crate::{
 
 /// The name of the one cluster.
 pub const CLUSTER: &str = "sim";
-/// Objects per page of a list: few, so that the smallest of clusters has more than one.
+/// Objects per page of a list: few, so that even a small cluster has more than one page.
 const PAGE: usize = 3;
-/// The shortest life of a token.
+/// The shortest lifetime of a token.
 const TOKEN_SECONDS: u32 = 600;
 /// The longest note of an Event.
 const NOTE_BYTES: usize = 1024;
 
 impl World {
-    /// Writes an object as it is given, status included: what a user, Flux or another controller does. Its uid and generation are
-    /// given by the world where it has none; finalizers and versions are not respected.
+    /// Writes an object as it is, status included, like a user, Flux or another controller. The world adds a missing uid and
+    /// generation; finalizers and versions are not respected.
     pub fn insert(&self, mut object: Value) {
         let mut state = self.state();
         let metadata = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
@@ -38,19 +38,19 @@ impl World {
         state.commit(key, object);
     }
 
-    /// The keys of the objects that were written or removed since it was last asked, in order: what a watch shows.
+    /// The keys of the objects that were written or removed since the last call, in order, as a watch shows them.
     #[must_use]
     pub fn written(&self) -> Vec<ObjectKey> {
         self.state().written.drain(..).collect()
     }
 
-    /// Labels a namespace, which need not be there for anything else.
+    /// Labels a namespace, which need not exist otherwise.
     pub fn label_namespace(&self, namespace: &str, watch: &str) {
         let metadata = json!({ "name": namespace, "labels": { WATCH: watch } });
         self.insert(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata }));
     }
 
-    /// Begins the end of a namespace: nothing can be created in it, and all that is in it is deleted.
+    /// Terminates a namespace: no object can be created in it, and all objects in it are deleted.
     pub fn terminate_namespace(&self, namespace: &str) {
         let mut state = self.state();
         state.terminating.insert(namespace.into());
@@ -60,25 +60,25 @@ impl World {
         }
     }
 
-    /// From now on, RBAC allows nothing on objects of this kind.
+    /// From now on, RBAC denies all access to objects of this kind.
     pub fn forbid(&self, kind: &str) {
         self.state().forbidden.insert(kind.into());
     }
 
-    /// An object, if it is there.
+    /// An object, if it exists.
     #[must_use]
     pub fn object(&self, key: &ObjectKey) -> Option<Value> {
         self.state().cluster.get(key).cloned()
     }
 
-    /// The version that an object has now. A write over it overwrites whatever came after the object was read.
+    /// The present version of an object. A write with it overwrites any change since the object was read.
     #[must_use]
     pub fn current_version<K: Object>(&self, object: &K) -> Option<String> {
         let [namespace, name] = [&object.meta().namespace, &object.meta().name].map(|part| part.as_deref().unwrap_or_default());
         self.object(&key::<K>(namespace, name))?["metadata"]["resourceVersion"].as_str().map(Into::into)
     }
 
-    /// The objects whose owners are all gone: what Kubernetes' garbage collector deletes.
+    /// The objects whose owners are all deleted, which Kubernetes' garbage collector deletes.
     #[must_use]
     pub fn orphans(&self) -> Vec<ObjectKey> {
         let state = self.state();
@@ -103,7 +103,7 @@ impl World {
         self.state().events.clone()
     }
 
-    /// One call, on behalf of `verb` and an object.
+    /// Makes one call, with `verb` and an object.
     async fn kubernetes<T>(&self, verb: &str, key: &ObjectKey, effect: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let call = || format!("{verb} {} {}/{}", key.kind, key.namespace, key.name);
         let lost = || Err(Error::Transient { call: call(), message: "a fault of the simulation".into() });
@@ -118,7 +118,8 @@ impl World {
 }
 
 impl State {
-    /// An object as it is read. Each namespace that is not terminating has a `ServiceAccount` `default`, as Kubernetes makes one.
+    /// An object as a read returns it. Each namespace that is not terminating has a `ServiceAccount` `default`, which Kubernetes
+    /// creates.
     fn find(&self, key: &ObjectKey) -> Option<Cow<'_, Value>> {
         let made = || {
             let is_default = (key.kind.as_str(), key.name.as_str()) == ("ServiceAccount", "default");
@@ -128,7 +129,7 @@ impl State {
         self.cluster.get(key).map(Cow::Borrowed).or_else(made)
     }
 
-    /// What the API server gives every new object.
+    /// Adds what the API server gives every new object.
     fn fill_in(&mut self, key: &ObjectKey, object: &mut Value) {
         let uid = format!("00000000-0000-0000-0000-{:012x}", self.number(&format!("uid of {key}")));
         let given = [("uid", json!(uid)), ("generation", json!(1)), ("creationTimestamp", json!(self.now.to_string()))];
@@ -177,7 +178,7 @@ impl State {
         Ok(self.commit(key, object))
     }
 
-    /// The stored object, if it is still of the version that `object` was read at.
+    /// The stored object, if it still has the version of `object`.
     fn current(&self, key: &ObjectKey, object: &Value) -> Result<Value> {
         let conflict = |message: &str| Error::Conflict {
             call: format!("write {} {}/{}", key.kind, key.namespace, key.name),
@@ -193,8 +194,8 @@ impl State {
         }
     }
 
-    /// Refuses an object without a version, if there is one that it would overwrite. Only kinds of the core group, such as Secrets, can be
-    /// overwritten blindly.
+    /// Refuses an object without a version if it would overwrite an existing one. Only kinds of the core group, such as Secrets,
+    /// can be overwritten without a version.
     fn versioned(&self, key: &ObjectKey, object: &Value) -> Result<()> {
         let is_blind = object["metadata"]["resourceVersion"].is_null();
         if is_blind && !key.group().is_empty() && self.cluster.contains_key(key) {
@@ -204,7 +205,7 @@ impl State {
         Ok(())
     }
 
-    /// Everything but the status, which has its own way where it is a subresource.
+    /// Replaces everything but the status, if that is a subresource.
     fn replace(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
         let current = self.current(&key, &object)?;
         for field in ["uid", "generation", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
@@ -243,7 +244,7 @@ impl State {
         Ok(if next == current { current } else { self.commit(key, next) })
     }
 
-    /// Server-side apply, simplified: lists are replaced, and a field is another's if its value is not what was applied.
+    /// Server-side apply, simplified: lists are replaced, and a field has another owner if its value is not the applied one.
     fn apply(&mut self, key: ObjectKey, mut object: Value) -> Result<Value> {
         if has_status(&key) {
             fields(&mut object).remove("status");
@@ -267,7 +268,7 @@ impl State {
             && object["metadata"]["deletionTimestamp"].is_null()
         {
             object["metadata"]["deletionTimestamp"] = json!(self.now.to_string());
-            // As the API server does: that it is to go is a change of what is desired.
+            // As in the API server, a deletion changes the generation.
             object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_u64().unwrap_or_default() + 1);
             self.commit(key.clone(), object);
         }
@@ -295,7 +296,7 @@ impl Cluster for World {
         self.kubernetes("get", key, get).await
     }
 
-    /// Each page is of the list as it is now, as from a token that expired.
+    /// Each page is from the present list, as with a token that expired.
     async fn page<K: Object>(
         &self,
         namespace: Option<&str>,
@@ -323,7 +324,7 @@ impl Cluster for World {
         self.kubernetes("list", &begin, list).await
     }
 
-    /// Every namespace is there.
+    /// Every namespace exists.
     async fn watch_label(&self, namespace: &str) -> Result<Option<Option<String>>> {
         let key = namespace_key(namespace);
         self.kubernetes("get", &key, |state| Ok(Some(state.cluster.get(&key).and_then(watch_label)))).await
@@ -472,12 +473,12 @@ fn malformed(error: serde_json::Error) -> Error {
     Error::Permanent { call: "write an object".into(), message: error.to_string() }
 }
 
-/// Our kinds have the status as a subresource; those of Kubernetes that we write have none.
+/// Driftless's kinds have the status as a subresource; the kinds of Kubernetes that it writes do not.
 fn has_status(key: &ObjectKey) -> bool {
     key.group().ends_with("pulumi.com")
 }
 
-/// Whether the cluster has the kinds of an object's group: those of Kubernetes, Flux's and ours.
+/// Returns whether the cluster serves the kinds of an object's group: those of Kubernetes, Flux and Driftless.
 fn is_served(key: &ObjectKey) -> bool {
     let group = key.group();
     group.is_empty() || [".k8s.io", ".toolkit.fluxcd.io", "pulumi.com"].iter().any(|served| group.ends_with(served))

@@ -1,4 +1,4 @@
-//! The rules of `CloudWatch`'s embedded metric format, and what a process writes in it.
+//! The rules of `CloudWatch`'s embedded metric format, and the lines that a process writes in it.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::Dispatch;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-/// The units that the specification knows, without those of rates.
+/// The units of the specification, except for those of rates.
 const UNITS: [&str; 16] = [
     "Seconds",
     "Microseconds",
@@ -30,11 +30,11 @@ const UNITS: [&str; 16] = [
     "Count",
     "None",
 ];
-/// A log event has no more bytes.
+/// The maximum size of a log event, in bytes.
 const MAX_LINE: usize = 256 << 10;
 
-/// Beside these no dispatcher is the only one. While one is, tracing asks the thread that comes first to a place in the code whether anybody
-/// listens there, and takes its answer for that of all threads: a test beside this one would decide.
+/// With these no dispatcher is ever the only one. While one is, tracing asks the first thread at a call site whether any
+/// subscriber is interested, and uses its answer for all threads: a concurrent test would then decide.
 static OTHERS: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
 /// The lines of metrics that `process` writes, in order.
@@ -53,7 +53,7 @@ pub fn written<T>(process: impl FnOnce() -> T) -> (T, Vec<Value>) {
     (answer, checked.collect())
 }
 
-/// The line, if `CloudWatch` makes metrics of it; else what it breaks. At `now`, where that is given, it is young enough.
+/// Returns the line if `CloudWatch` makes metrics of it, else the rule that it breaks. With `now`, its age is checked too.
 pub fn check(line: &str, now: Option<Timestamp>) -> Result<Value, String> {
     let rule = |holds: bool, broken: &str| if holds { Ok(()) } else { Err(broken.to_owned()) };
     rule(line.len() <= MAX_LINE && !line.contains('\n'), "more than one log event")?;

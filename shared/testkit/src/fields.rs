@@ -1,11 +1,11 @@
-//! Fields of objects as JSON: which of them a selector chooses, and what a merge and an apply make of them.
+//! Fields of objects as JSON: selectors, merges and applies.
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
 use driftless_api::crds;
 use serde_json::{Map, Value, json};
 
-/// The fields of our kinds that the API server selects by, each with its kind.
+/// The fields of Driftless's kinds that the API server can select by, each with its kind.
 static SELECTABLE: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
     let versions = crds::all().into_iter().flatten().flat_map(|crd| {
         let kind = crd.spec.names.kind;
@@ -18,7 +18,7 @@ static SELECTABLE: LazyLock<BTreeSet<(String, String)>> = LazyLock::new(|| {
     fields.collect()
 });
 
-/// The terms of a selector `a.b=c,d.e!=f`: field, value, and whether the field is to have it.
+/// The terms of a selector `a.b=c,d.e!=f`: field, value, and whether the field must have it.
 fn terms(selector: Option<&str>) -> impl Iterator<Item = (&str, &str, bool)> {
     selector.into_iter().flat_map(|selector| selector.split(',')).map(|term| {
         let (field, value) = term.split_once('=').unwrap_or((term, ""));
@@ -26,7 +26,7 @@ fn terms(selector: Option<&str>) -> impl Iterator<Item = (&str, &str, bool)> {
     })
 }
 
-/// A field of a selector that objects of the kind cannot be selected by.
+/// A field of a selector that the kind does not support.
 pub(crate) fn unselectable<'a>(kind: &str, selector: Option<&'a str>) -> Option<&'a str> {
     let is_selectable = |field: &str| {
         ["metadata.name", "metadata.namespace"].contains(&field) || SELECTABLE.contains(&(kind.to_owned(), field.to_owned()))
@@ -34,7 +34,7 @@ pub(crate) fn unselectable<'a>(kind: &str, selector: Option<&'a str>) -> Option<
     terms(selector).map(|(field, ..)| field).find(|field| !is_selectable(field))
 }
 
-/// A field that is absent is empty.
+/// An absent field counts as empty.
 pub(crate) fn is_selected(object: &Value, selector: Option<&str>) -> bool {
     terms(selector).all(|(field, value, equal)| {
         let found = object.pointer(&format!("/{}", field.replace('.', "/")));
@@ -43,7 +43,7 @@ pub(crate) fn is_selected(object: &Value, selector: Option<&str>) -> bool {
     })
 }
 
-/// Removes the fields that were applied before and are no longer, unless another has changed them.
+/// Removes the fields that were applied before and are not now, unless another client has changed them.
 pub(crate) fn release(object: &mut Value, before: &Value, now: &Value) {
     let (Value::Object(object), Value::Object(before)) = (object, before) else { return };
     for (field, before) in before {
@@ -68,7 +68,7 @@ pub(crate) fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// The fields of a value that is an object, or is made one.
+/// The fields of a value, which becomes an object if it is none.
 pub(crate) fn fields(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
@@ -79,7 +79,7 @@ pub(crate) fn fields(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// Removes the metadata fields that are empty: the API server writes no such field.
+/// Removes empty metadata fields, which the API server does not store.
 pub(crate) fn omit_empty(object: &mut Value) {
     let is_empty = |value: &Value| [json!({}), json!([])].contains(value);
     fields(&mut object["metadata"]).retain(|_, value| !is_empty(value));

@@ -1,6 +1,6 @@
-//! Archives that a tenant might offer to do harm, or that are merely broken: each must be refused, with words of its own, and
-//! nothing of it must be found outside. They are made here, byte for byte the same each time, and small: what is large about them
-//! comes out only when they are unpacked.
+//! Archives that a tenant may offer to do harm, or that are merely broken. Each must be refused with its own message, and no
+//! content of it may be found outside. They are generated, byte for byte the same each time, and small: large content appears
+//! only when they are unpacked.
 
 use std::io::Write;
 
@@ -9,21 +9,21 @@ use flate2::{Compression, write::GzEncoder};
 /// An archive that must be refused.
 #[derive(Clone, Debug)]
 pub struct Hostile {
-    /// What it tries, in a few words with dashes: good for the name of an object.
+    /// Its attack, in a few words with dashes, which also serves as an object's name.
     pub name: &'static str,
     /// The whole file, at most 1 MiB.
     pub bytes: Vec<u8>,
-    /// Words of the refusal, within the default limits.
+    /// A part of the refusal's message, with the default limits.
     pub refusal: &'static str,
 }
 
-/// All of them. No two have the same name.
+/// All archives. Names are unique.
 #[must_use]
 pub fn archives() -> Vec<Hostile> {
     [not_archives(), damaged(), sizes(), bombs(), extended_headers(), paths(), links(), kinds()].concat()
 }
 
-/// An archive with one file, as an honest tool writes it.
+/// An archive with one file, in the form of common tools.
 #[must_use]
 pub fn honest() -> Vec<u8> {
     Tar::default().file("Pulumi.yaml", b"name: honest\nruntime: yaml\n").gzip()
@@ -33,7 +33,7 @@ fn hostile(name: &'static str, bytes: Vec<u8>, refusal: &'static str) -> Hostile
     Hostile { name, bytes, refusal }
 }
 
-/// A file that is offered as an archive: OCI artifacts that are copied and Helm's indexes come this way.
+/// Files that are offered as an archive, as copied OCI artifacts and Helm's indexes are.
 fn not_archives() -> Vec<Hostile> {
     let text = "not a gzip-compressed archive but text";
     let index = b"apiVersion: v1\nentries:\n  shop:\n    - name: shop\n      version: 1.0.0\n      urls: [shop-1.0.0.tgz]\n";
@@ -54,7 +54,7 @@ fn not_archives() -> Vec<Hostile> {
     ]
 }
 
-/// What broke on its way, or was cut, or has something behind it that some readers find and others do not.
+/// Archives that are damaged or cut, or with content behind their end that only some readers find.
 fn damaged() -> Vec<Hostile> {
     let good = Tar::default().file("first", &noise(3000)).file("second", &noise(3000));
     let packed = good.clone().gzip();
@@ -94,7 +94,7 @@ fn damaged() -> Vec<Hostile> {
     ]
 }
 
-/// Sizes that lie: two readers that believe different ones see different archives.
+/// False sizes: readers that believe different ones see different archives.
 fn sizes() -> Vec<Hostile> {
     let with_size = |size: &[u8; 12]| {
         let mut header = header(b'0', b"file", b"", 0);
@@ -137,12 +137,12 @@ fn sizes() -> Vec<Hostile> {
     ]
 }
 
-/// An entry in what some take for the content of another: the header says that it has none, the extended header that it has.
+/// An entry in what some readers take for the content of another: the header states no content, the extended header some.
 fn smuggled() -> Vec<u8> {
     Tar::default().pax(&[("size", "512")]).entry(b'0', b"outer", b"", 0, b"").file("smuggled", b"").gzip()
 }
 
-/// What is small and becomes large.
+/// Small archives with large content.
 fn bombs() -> Vec<Hostile> {
     const MIB: usize = 1 << 20;
     let too_dense = "archive inflates too much, the maximum is 200 times its size";
@@ -189,7 +189,7 @@ fn too_large_in_sum() -> Vec<u8> {
     Tar::default().file("first", &[0; 4000]).entry(b'0', b"second", b"", (256 << 20) - 2000, b"").gzip()
 }
 
-/// Every link alone is short of the limit; to follow all of them takes long.
+/// Each link is below the limit, but following all of them takes long.
 fn maze() -> Tar {
     let (down, up) = ("d/".repeat(16), "../".repeat(16));
     let chain = (1..39).map(|n| (format!("{down}c{n:02}"), format!("{up}{down}c{:02}", n - 1)));
@@ -197,7 +197,7 @@ fn maze() -> Tar {
     chain.chain(ways).fold(Tar::default(), |tar, (name, target)| tar.link(&name, &target))
 }
 
-/// Headers that describe the next entry, and do it so that readers disagree.
+/// Headers of the next entry that readers understand differently.
 fn extended_headers() -> Vec<Hostile> {
     let pax = |records: &[(&str, &str)]| Tar::default().pax(records).file("file", b"content").gzip();
     let raw =
@@ -255,7 +255,7 @@ fn extended_headers() -> Vec<Hostile> {
     ]
 }
 
-/// Names that mean something else than a place in the tree.
+/// Names that are not a place in the tree.
 fn paths() -> Vec<Hostile> {
     let file = |name: &str| Tar::default().file(name, b"content").gzip();
     let two = |first: &str, second: &str| Tar::default().file(first, b"1").file(second, b"2").gzip();
@@ -301,7 +301,7 @@ fn paths() -> Vec<Hostile> {
     ]
 }
 
-/// Links that lead out, alone or together, and what would be written through them.
+/// Links that point outside, alone or together, and files that would be written through them.
 fn links() -> Vec<Hostile> {
     let leaves = "leads out of the tree";
     let tar = Tar::default;
@@ -342,7 +342,7 @@ fn links() -> Vec<Hostile> {
     ]
 }
 
-/// Entries that are no files.
+/// Entries that are not files.
 fn kinds() -> Vec<Hostile> {
     let kind = |kind: u8| Tar::default().entry(kind, b"x", b"", 0, b"").gzip();
     let sparse = {
@@ -363,38 +363,38 @@ fn kinds() -> Vec<Hostile> {
     ]
 }
 
-/// Writes tar archives entry by entry, and checks nothing.
+/// Writes tar archives entry by entry, without checks.
 #[derive(Clone, Default)]
 pub struct Tar(Vec<u8>);
 
 impl Tar {
-    /// An entry of the kind (tar's type flag) whose header states `size`, whatever its content is. A name or link that does not fit
-    /// into the header is cut.
+    /// Adds an entry of the kind (tar's type flag) whose header states `size`, whatever its content is. A name or link that does
+    /// not fit into the header is cut.
     #[must_use]
     pub fn entry(self, kind: u8, name: &[u8], link: &[u8], size: u64, content: &[u8]) -> Self {
         self.block(&mut header(kind, name, link, size), content)
     }
 
-    /// A plain file.
+    /// Adds a plain file.
     #[must_use]
     pub fn file(self, name: &str, content: &[u8]) -> Self {
         self.long(b"path", name).entry(b'0', name.as_bytes(), b"", content.len() as u64, content)
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     #[must_use]
     pub fn link(self, name: &str, target: &str) -> Self {
         self.long(b"linkpath", target).entry(b'2', name.as_bytes(), target.as_bytes(), 0, b"")
     }
 
-    /// A PAX header with these records for the entry that follows.
+    /// Adds a PAX header with these records for the next entry.
     #[must_use]
     pub fn pax(self, of_next: &[(&str, &str)]) -> Self {
         let content = records(of_next);
         self.entry(b'x', b"PaxHeaders/x", b"", content.len() as u64, &content)
     }
 
-    /// A header as it is, but for its checksum, and content with its padding.
+    /// Adds a header with its checksum computed, and content with its padding.
     #[must_use]
     pub fn block(mut self, header: &mut [u8; 512], content: &[u8]) -> Self {
         header[148..156].fill(b' ');
@@ -406,7 +406,7 @@ impl Tar {
         self
     }
 
-    /// The end of the archive.
+    /// Adds the end of the archive.
     #[must_use]
     pub fn end(mut self) -> Self {
         self.0.resize(self.0.len() + 1024, 0);
@@ -461,10 +461,10 @@ fn records(records: &[(&str, &str)]) -> Vec<u8> {
     records.iter().flat_map(record).collect()
 }
 
-/// Compresses as much as gzip can.
+/// Compresses with the best ratio of gzip.
 ///
 /// # Panics
-/// Never: memory takes every write.
+/// Never: memory accepts every write.
 #[must_use]
 #[expect(clippy::expect_used, reason = "memory takes every write")]
 pub fn gzip(content: &[u8]) -> Vec<u8> {
@@ -472,7 +472,7 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.write_all(content).and_then(|()| encoder.finish()).expect("memory takes every write")
 }
 
-/// Bytes that do not compress, the same each time. They look like the beginning of no known format.
+/// Incompressible bytes, the same each time. They start like no known format.
 fn noise(length: usize) -> Vec<u8> {
     let mut state: u64 = 1;
     let next = || {

@@ -1,5 +1,5 @@
-//! The ports in memory, for tests and the simulation: one [`World`] with a bucket, queues, tasks and a cluster, a clock that moves
-//! when it is told to, and faults that follow from a seed alone.
+//! The ports in memory, for tests and the simulation: one [`World`] with a bucket, queues, tasks and a cluster, a clock that only
+//! moves when told to, and faults that follow from a seed alone.
 
 mod cluster;
 pub mod contract;
@@ -31,32 +31,32 @@ use rand_chacha::{
 };
 pub use tasks::LiveTask;
 
-/// A process that only awaits ports is done after one poll; more are for joins, which wake themselves.
+/// A process that only awaits ports is done after one poll; joins, which wake themselves, need more.
 const MAX_POLLS: u32 = 10_000;
 
-/// How often, in a thousand, something goes wrong.
+/// The probability of each fault, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     /// The process ends before a call.
     pub crash: u32,
-    /// A call fails as one that may succeed later, and has no effect.
+    /// A call fails with a transient error, and has no effect.
     pub transient: u32,
-    /// A call has its effect, and fails as one that may succeed later.
+    /// A call has its effect, and fails with a transient error.
     pub lost_answer: u32,
     /// A message is delivered once more.
     pub duplicate: u32,
     /// A message is never delivered.
     pub drop: u32,
-    /// ECS starts no task, and says so to the same client token again.
+    /// ECS starts no task, and gives the same answer to the same client token again.
     pub full: u32,
 }
 
 impl Faults {
-    /// Nothing goes wrong.
+    /// No faults.
     pub const NONE: Self = Self { crash: 0, transient: 0, lost_answer: 0, duplicate: 0, drop: 0, full: 0 };
 }
 
-/// All ports at once. A clone is another handle on the same world.
+/// All ports at once. A clone shares the same world.
 #[derive(Clone)]
 pub struct World {
     state: Rc<RefCell<State>>,
@@ -72,10 +72,10 @@ struct State {
     crashed: bool,
     /// The last number given to an object's version or uid, a message or a task.
     last: u64,
-    /// How many numbers each subject got: see [`World::number_by_subject`].
+    /// How many numbers each subject has: see [`World::number_by_subject`].
     numbers: Option<BTreeMap<String, u64>>,
     objects: BTreeMap<String, (Vec<u8>, Timestamp)>,
-    /// Keys whose objects S3 does not give.
+    /// Keys of objects whose content S3 does not return.
     archived: BTreeSet<String>,
     queue: Vec<queues::Queued>,
     sent: Vec<Message>,
@@ -86,11 +86,11 @@ struct State {
     /// Client tokens that started no task.
     refused: BTreeSet<String>,
     cluster: BTreeMap<ObjectKey, serde_json::Value>,
-    /// What was last applied, by object.
+    /// The last applied fields, by object.
     applied: BTreeMap<ObjectKey, serde_json::Value>,
     written: VecDeque<ObjectKey>,
     terminating: BTreeSet<String>,
-    /// Kinds whose objects cannot be read or written: the API server answers as to a client without the right.
+    /// Kinds to which the API server denies all access.
     forbidden: BTreeSet<String>,
     events: Vec<String>,
 }
@@ -125,25 +125,26 @@ impl World {
         Self { state: Rc::new(RefCell::new(state)), calm: false }
     }
 
-    /// A handle whose calls never fail: for users, AWS and whoever looks on.
+    /// A handle whose calls never fail: for users, AWS and observers.
     #[must_use]
     pub fn calm(&self) -> Self {
         Self { state: Rc::clone(&self.state), calm: true }
     }
 
-    /// A world of its own that is equal to this one.
+    /// An independent copy of this world.
     #[must_use]
     pub fn snapshot(&self) -> Self {
         Self { state: Rc::new(RefCell::new(self.state().clone())), calm: self.calm }
     }
 
-    /// From now on a version, uid or ARN follows from what it is given to and from how many that got before. So worlds are equal to which the
-    /// same writes were made in another order.
+    /// From now on a version, uid or ARN depends only on its subject and on how many the subject got before. Worlds with the same
+    /// writes in another order are then equal.
     pub fn number_by_subject(&self) {
         self.state().numbers = Some(BTreeMap::new());
     }
 
-    /// Hashes what a call of a port can show: the time, the bucket, the cluster and the tasks. Not the queues, nor what was only told.
+    /// Hashes everything that a call of a port can return: the time, the bucket, the cluster and the tasks. Not the queues or
+    /// Events.
     pub fn hash_into(&self, hasher: &mut impl Hasher) {
         let State { now, objects, cluster, applied, tasks, .. } = &*self.state();
         (now, objects, cluster, applied).hash(hasher);
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Runs a process to its end. `None` if it crashed: what it did until then stays done.
+    /// Runs a process to its end. `None` if it crashed: its effects until then stay.
     ///
     /// # Panics
     /// If the process waits for anything but ports.
@@ -171,12 +172,12 @@ impl World {
         panic!("the process waits for something that is not of this world");
     }
 
-    /// Crashes the process that runs next before its `n`-th call, counted from 0, if it makes as many.
+    /// Crashes the next process before its `n`-th call, counted from 0, if it makes that many.
     pub fn crash_before_call(&self, n: u32) {
         self.state().calls_until_crash = Some(n);
     }
 
-    /// From now on this may go wrong.
+    /// Sets the faults from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
@@ -187,7 +188,7 @@ impl World {
         self.state().now
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, by: SignedDuration) {
         self.state().now += by;
     }
@@ -196,7 +197,7 @@ impl World {
         self.state.borrow_mut()
     }
 
-    /// One call of a port: `None` if its caller shall believe that it failed.
+    /// One call of a port: `None` if its caller must see a failure.
     async fn call<T>(&self, effect: impl FnOnce(&mut State) -> T) -> Option<T> {
         let fault = if self.calm { None } else { self.state().fault() };
         match fault {
@@ -225,7 +226,7 @@ impl State {
         self.rng.next_u32().checked_rem(below).unwrap_or(0)
     }
 
-    /// What is never or always so takes no number from the seed.
+    /// A probability of 0 or 1 uses no number of the seed.
     fn chance(&mut self, per_mille: u32) -> bool {
         match per_mille {
             0 => false,
@@ -234,7 +235,7 @@ impl State {
         }
     }
 
-    /// A number that `subject` has to itself.
+    /// A number that is unique for `subject`.
     fn number(&mut self, subject: &str) -> u64 {
         let Some(numbers) = &mut self.numbers else {
             self.last += 1;
@@ -270,12 +271,12 @@ impl State {
     }
 }
 
-/// The begin of the second that a time is in: S3 and ECS tell no more of most times.
+/// The start of a time's second: S3 and ECS report most times without a fraction.
 fn whole_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-/// The failure of a call to AWS that was made to fail.
+/// The error of an AWS call that a fault made fail.
 fn lost(call: &str) -> driftless_aws::Error {
     driftless_aws::Error::Transient { call: call.into(), message: "a fault of the simulation".into() }
 }

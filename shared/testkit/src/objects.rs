@@ -10,11 +10,11 @@ use jiff::Timestamp;
 
 use crate::{Message, State, World, lost, whole_second};
 
-/// Objects per page of a list: few, so that tests turn pages.
+/// Objects per page of a list: few, so that tests need several pages.
 const PAGE: usize = 3;
 
 impl World {
-    /// All that is in the bucket.
+    /// The whole content of the bucket.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<String, Vec<u8>> {
         self.state().objects.iter().map(|(key, (content, _))| (key.clone(), content.clone())).collect()
@@ -30,20 +30,20 @@ impl World {
         self.objects().get(&**key).map(|content| D::parse(content).expect("a valid document"))
     }
 
-    /// When an object was last written, if it is there.
+    /// When an object was last written, if it exists.
     #[must_use]
     pub fn written_at(&self, key: &str) -> Option<Timestamp> {
         self.state().objects.get(key).map(|(_, written)| *written)
     }
 
-    /// Archives an object that is there: S3 has it and does not give it.
+    /// Archives an existing object: S3 lists it but does not return its content.
     pub fn archive(&self, key: &str) {
         self.state().archived.insert(key.into());
     }
 }
 
 impl State {
-    /// An object's content, if the object is there. S3 does not give one that is archived.
+    /// An object's content, if it exists and is not archived.
     fn read(&self, call: &str, key: &str) -> Result<Option<Vec<u8>>> {
         if self.archived.contains(key) {
             return Err(Error::Permanent { call: format!("{call} {key}"), message: "InvalidObjectState".into() });
@@ -51,7 +51,7 @@ impl State {
         Ok(self.objects.get(key).map(|(content, _)| content.clone()))
     }
 
-    /// Writes an object, and notifies of a task's result as the bucket does. S3 knows the second of a write.
+    /// Writes an object, and notifies of a task's result as the bucket does. S3 reports the second of a write.
     fn write(&mut self, key: &str, content: Vec<u8>) {
         self.archived.remove(key);
         self.objects.insert(key.into(), (content, whole_second(self.now)));

@@ -8,28 +8,28 @@ use crate::{State, World, lost};
 
 /// SQS's longest delay.
 const MAX_DELAY_SECONDS: u16 = 900;
-/// For how long SQS swallows a message of the same deduplication id.
+/// How long SQS drops messages with the same deduplication id.
 const DEDUPLICATION: SignedDuration = SignedDuration::from_mins(5);
-/// When a message that was not handled is delivered again.
+/// How long until a message that was not handled is delivered again.
 const VISIBILITY: SignedDuration = SignedDuration::from_secs(30);
 
 /// A message of any queue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// Of `hints`.
+    /// On `hints`.
     Hint(Hint),
-    /// Of `launches`.
+    /// On `launches`.
     Launch(LaunchHint),
-    /// Of `runs`: ours, the bucket's or ECS's.
+    /// On `runs`: Driftless's, the bucket's or ECS's.
     Run(RunMessage),
-    /// Of `sources.fifo`.
+    /// On `sources.fifo`.
     Fetch(FetchRequest),
 }
 
 #[derive(Clone)]
 pub(crate) struct Queued {
     due: Timestamp,
-    /// The place in its FIFO group.
+    /// The position in its FIFO group.
     place: u64,
     message: Message,
 }
@@ -44,7 +44,7 @@ impl Queued {
 }
 
 impl World {
-    /// Takes one of the messages that are due, any but a later one of a FIFO group.
+    /// Receives one of the due messages, but never a later one of a FIFO group.
     #[must_use]
     pub fn receive(&self) -> Option<Message> {
         let mut state = self.state();
@@ -70,34 +70,34 @@ impl World {
         }
     }
 
-    /// Delivers a message again, later: its handler crashed or reported it as failed.
+    /// Returns a message to its queue for a later delivery: its handler crashed or reported it as failed.
     pub fn put_back(&self, message: Message) {
         let mut state = self.state();
-        // Numbers are given from 1 on, so that nothing of its group comes before it.
+        // Positions start at 1, so that it precedes the rest of its group.
         let queued = Queued { due: state.now + VISIBILITY, place: 0, message };
         state.queue.push(queued);
     }
 
-    /// When the next message is due that is not due yet.
+    /// When the next message that is not due yet becomes due.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
         let state = self.state();
         state.queue.iter().map(|queued| queued.due).filter(|due| *due > state.now).min()
     }
 
-    /// How many messages wait in the queues, or for their time.
+    /// How many messages are in the queues, due or not.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.state().queue.len()
     }
 
-    /// The messages that wait, and when they are due.
+    /// The messages in the queues, and when they are due.
     #[must_use]
     pub fn queued(&self) -> Vec<(Timestamp, Message)> {
         self.state().queue.iter().map(|queued| (queued.due, queued.message.clone())).collect()
     }
 
-    /// Every message that was ever sent.
+    /// All messages ever sent.
     #[must_use]
     pub fn sent(&self) -> Vec<Message> {
         self.state().sent.clone()
@@ -119,7 +119,7 @@ impl State {
         let queued = Queued { due: now + SignedDuration::from_secs(delay_seconds.into()), place: self.number("queue"), message };
         if let (Some(id), Some(group)) = (deduplication, queued.group()) {
             self.deduplications.retain(|_, sent| now.duration_since(*sent) < DEDUPLICATION);
-            // The five minutes begin with the message that is delivered.
+            // The five minutes start with the message that is delivered.
             match self.deduplications.entry((group, id.into())) {
                 Entry::Occupied(_) => return,
                 Entry::Vacant(vacant) => vacant.insert(now),
@@ -139,7 +139,7 @@ impl Queues for World {
         if !(1..=BATCH).contains(&hints.len()) {
             return Err(Error::Permanent { call: call.into(), message: format!("{} messages", hints.len()) });
         }
-        // One message may be refused and its neighbours not.
+        // Single messages of a batch may be refused.
         let per_mille = if self.calm { 0 } else { self.state().faults.transient };
         let send = self.call(|state| {
             let mut refused = Vec::new();

@@ -5,10 +5,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{CLUSTER, Message, World, lost, whole_second};
 
-/// For how long ECS remembers a stopped task, and with it its client token.
+/// How long ECS remembers a stopped task, and with it its client token.
 const MEMORY: SignedDuration = SignedDuration::from_hours(1);
 
-/// As many tasks as `ListTasks` lists at once.
+/// The page size of `ListTasks`.
 const PAGE: usize = 100;
 
 #[derive(Clone)]
@@ -17,20 +17,20 @@ pub(crate) struct Task {
     client_token: String,
     created: Timestamp,
     spot: bool,
-    /// Why it was asked to stop.
+    /// Why a stop was requested.
     stopping: Option<StopCode>,
     stopped: Option<(Timestamp, TaskEnd)>,
 }
 
 impl Task {
-    /// The first who asks for a stop says why.
+    /// The first request for a stop sets the reason.
     fn stop(&mut self, code: StopCode) {
         if self.stopped.is_none() {
             self.stopping.get_or_insert(code);
         }
     }
 
-    /// What ECS shows of it.
+    /// The task as ECS shows it.
     pub(crate) fn shown(&self) -> String {
         format!("{:?} {:?}", self.stopping, self.stopped)
     }
@@ -47,14 +47,14 @@ pub struct LiveTask {
     pub arn: String,
     /// The run that it was started for.
     pub run: RunId,
-    /// It is on Fargate Spot.
+    /// It runs on Fargate Spot.
     pub spot: bool,
-    /// It was asked to stop.
+    /// A stop was requested.
     pub stopping: bool,
 }
 
 impl World {
-    /// The tasks that have not stopped, oldest first. What they do is the test's business.
+    /// The tasks that have not stopped, oldest first. The test decides what they do.
     #[must_use]
     pub fn live_tasks(&self) -> Vec<LiveTask> {
         let state = self.state();
@@ -87,20 +87,20 @@ impl World {
         arn
     }
 
-    /// Fargate Spot takes a task's capacity back: the task is asked to stop. One that is not on Spot keeps its capacity.
+    /// Fargate Spot reclaims a task's capacity: the task is stopped. A task that is not on Spot keeps running.
     pub fn reclaim_task(&self, arn: &str) {
         if let Some(task) = self.state().tasks.get_mut(arn).filter(|task| task.spot) {
             task.stop(StopCode::Spot);
         }
     }
 
-    /// Ends a task for good, by itself or as it was told to, and notifies of it as ECS does.
+    /// Ends a task, by itself or after a stop request, and notifies of it as ECS does.
     pub fn end_task(&self, arn: &str, why: &str) {
         let code = self.state().tasks.get(arn).and_then(|task| task.stopping).unwrap_or(StopCode::Exited);
         self.stop_task(arn, TaskEnd { code: Some(code), words: why.into(), ..TaskEnd::default() });
     }
 
-    /// Stops a task for good with what ECS says of it.
+    /// Stops a task with this end, as ECS reports it.
     pub fn stop_task(&self, arn: &str, mut end: TaskEnd) {
         let mut state = self.state();
         let now = state.now;
@@ -189,7 +189,7 @@ impl Tasks for World {
     }
 }
 
-/// Whether ECS takes the character in the name of an image.
+/// Returns whether ECS accepts the character in the name of an image.
 fn is_of_an_image(char: char) -> bool {
     char.is_ascii_alphanumeric() || "-_:./#@".contains(char)
 }

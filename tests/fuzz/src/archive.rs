@@ -1,4 +1,4 @@
-//! The archives that sources offer, and what is stored of them.
+//! The archives of sources, and the stored trees.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +10,10 @@ use flate2::read::MultiGzDecoder;
 
 use crate::{first_line, text};
 
-/// Small ones: the fuzzer is to meet them, and to be quick.
+/// Small, so that the fuzzer reaches them and stays quick.
 pub const LIMITS: Limits = Limits { bytes: 4 << 20, entries: 500, path_length: 200, depth: 8, ratio: 200 };
 
-/// Unpacks the input, as it is and with the checksums right: it is refused, or becomes a tree of which everything promised is true.
+/// Unpacks the input, unchanged and with corrected checksums: it is refused, or becomes a tree with all promised properties.
 pub fn check(archive: &[u8]) {
     unpacked(archive);
     unpacked(&sealed(archive.to_vec()));
@@ -56,7 +56,7 @@ pub fn sound(tree: &Tree, spool: &mut (impl Read + std::io::Seek)) -> Manifest {
     manifest
 }
 
-/// The files of an archive, as another reader of tar understands it.
+/// The files of an archive, as another tar reader understands it.
 fn files_as_others_see_them(archive: &[u8]) -> BTreeMap<String, u64> {
     let mut plain = Vec::new();
     if archive.starts_with(b"\x1f\x8b") {
@@ -77,7 +77,7 @@ fn files_as_others_see_them(archive: &[u8]) -> BTreeMap<String, u64> {
     files
 }
 
-/// A plain archive with the checksums right where a block may be a header: else every change would end there.
+/// A plain archive with correct checksums where a block may be a header, because otherwise every change would end there.
 fn sealed(mut tar: Vec<u8>) -> Vec<u8> {
     for block in tar.chunks_exact_mut(512).filter(|block| block.get(257..262) == Some(b"ustar")) {
         block[148..156].fill(b' ');

@@ -47,7 +47,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// A document is read again as it is written, and an error says where it is wrong and repeats nothing of it.
+/// Checks that a document reads back as written, and that an error names the position and repeats no content.
 fn read<D: Document + PartialEq>(input: &[u8]) -> Option<D> {
     match D::parse(input) {
         Ok(document) => {

@@ -1,4 +1,4 @@
-//! What git servers answer, and the packs that they send.
+//! The answers of git servers, and their packs.
 
 use std::{
     io::{Cursor, Write as _, sink},
@@ -20,14 +20,14 @@ use crate::archive::{LIMITS, sound};
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Builder::new_current_thread().enable_all().build().expect("a runtime"));
 
-/// The input is all that a server says that is asked for the branch `main`.
+/// The input is everything that a server sends when asked for the branch `main`.
 pub fn conversation(input: &[u8]) {
     if let Ok(found) = asked(input.to_vec()) {
         checked(found);
     }
 }
 
-/// The input is the objects of a pack, in a form without checksums and ids: see [`Object`]. The server sends them as it should.
+/// The input is the objects of a pack, in a form without checksums and ids: see [`Object`]. The server sends them correctly.
 pub fn pack(input: &[u8]) {
     let (pack, commit) = packed(&Object::all(input));
     match asked(answers(&pack, commit)) {
@@ -54,16 +54,16 @@ fn checked(Found { commit, tree: (_, tree, mut spool) }: Found) -> ObjectId {
 
 /// An object of a pack.
 struct Object<'a> {
-    /// git's number of its type: 1 to 4 are commit, tree, blob and tag, 6 is a delta.
+    /// Git's number of its type: 1 to 4 are commit, tree, blob and tag, 6 is a delta.
     kind: u8,
-    /// How many objects back the base of a delta is.
+    /// The distance to the base of a delta, in objects.
     back: u8,
-    /// The content, or the delta. In a tree, the byte 0xff and another one are the id of the object of that number.
+    /// The content, or the delta. In a tree, the byte 0xff and the next one stand for the id of the object of that number.
     content: &'a [u8],
 }
 
 impl<'a> Object<'a> {
-    /// Each begins with its kind, `back` and the length of its content in two bytes.
+    /// Each starts with its kind, `back` and the length of its content in two bytes.
     fn all(mut input: &'a [u8]) -> Vec<Self> {
         let mut objects = Vec::new();
         while let [kind, back, high, low, rest @ ..] = input
@@ -117,7 +117,7 @@ fn packed(objects: &[Object<'_>]) -> (Vec<u8>, ObjectId) {
     (pack, id("commit", commit.as_bytes()))
 }
 
-/// Adds an object to a pack; a delta names its base by how many bytes before itself it begins.
+/// Adds an object to a pack; a delta names its base by the distance in bytes.
 fn add(pack: &mut Vec<u8>, kind: u8, distance: Option<usize>, content: &[u8]) {
     let low = |number: usize| u8::try_from(number & 0x7f).expect("seven bits");
     let mut rest = content.len() >> 4;

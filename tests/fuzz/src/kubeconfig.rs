@@ -5,7 +5,7 @@ use kube::config::Kubeconfig;
 
 use crate::text;
 
-/// The input is a kubeconfig, of which the context `shop` is used.
+/// The input is a kubeconfig, from which the context `shop` is read.
 pub fn check(input: &[u8]) {
     let Ok(entry) = Entry::read(text(input), "shop") else { return };
     assert!(entry.user.exec.is_none() && entry.user.auth_provider.is_none() && entry.cluster.proxy_url.is_none());
@@ -13,7 +13,7 @@ pub fn check(input: &[u8]) {
     let written = json(&kubeconfig);
     match Entry::read(&written, "shop") {
         Ok(again) => assert_eq!(json(&again.into_kubeconfig(None)), written),
-        // The name of a field that nothing reads may be too long for YAML on one line.
+        // The name of an unknown field may be too long for YAML on one line.
         Err(error) => assert!(written.len() > 1024, "{error}"),
     }
 }

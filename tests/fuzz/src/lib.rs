@@ -1,5 +1,5 @@
-//! What holds of everything that reads the bytes of others. Each target is a function that panics where a promise is broken: libFuzzer
-//! calls it with inputs that it makes up (`make fuzz`), and `cargo test` with those that are kept in `corpus/`.
+//! Properties of all code that reads untrusted bytes. Each target is a function that panics if a property is broken: libFuzzer
+//! calls it with generated inputs (`make fuzz`), and `cargo test` with those in `corpus/`.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "a broken promise is a panic, as in a test")]
 
@@ -36,7 +36,7 @@ pub const TARGETS: [(&str, Check); 16] = [
     ("webhook", webhook::check),
 ];
 
-/// The input as text; what is no text is not read by anything that a target is for.
+/// The input as text; empty for anything else, which no target reads.
 fn text(input: &[u8]) -> &str {
     str::from_utf8(input).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The objects of a tenant, from what the API server gives to what is decided, and the status back.
+//! A tenant's objects, from the API server to the decision, and back to the status.
 
 use driftless_api::{PodFields, Stack, StackSpec, StackStatus};
 use driftless_aws::{Error, Objects as _};
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use recorder::Due;
 use serde_json::{Value, json};
 
-/// As many messages are handled that follow from the objects.
+/// The maximum number of messages that are handled after the objects.
 const MESSAGES: usize = 30;
 const NAMESPACE: &str = "team";
 const SYSTEM: &str = "driftless";
@@ -23,8 +23,8 @@ pub fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
     ObjectKey { cluster, api_version, kind, namespace, name }
 }
 
-/// The input is a list of objects of one namespace, and of the bucket's documents, `{"key":"fetches/…","document":{…}}`. Every object is
-/// hinted. No plan breaks an invariant, and no object fails a message: only a document may.
+/// The input is a list of objects of one namespace, and of the bucket's documents, `{"key":"fetches/…","document":{…}}`. Every
+/// object is hinted. No plan breaks an invariant, and no object fails a message: only a document may.
 pub fn check(input: &[u8]) {
     let Ok(Value::Array(items)) = serde_json::from_slice(input) else { return };
     let world = World::new(0, Faults::NONE);
@@ -69,7 +69,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// The object as the API server takes it: its name, uid and generation are as they always are there.
+/// The object as the API server accepts it, with a valid name, uid and generation.
 fn accepted(mut object: Value) -> Option<(ObjectKey, Value)> {
     let name = |value: &Value| {
         let name = value.as_str().filter(|name| (1..=63).contains(&name.len()))?;
@@ -146,14 +146,14 @@ fn launched(world: &World, hint: &LaunchHint) {
     }
 }
 
-/// The input is the status of a Stack, which may be another operator's, or anybody's.
+/// The input is the status of a Stack, which may come from another operator or any user.
 pub fn status(input: &[u8]) {
     if let Ok(status) = serde_json::from_slice::<StackStatus>(input) {
         round_trip(&(&status).into(), Timestamp::UNIX_EPOCH);
     }
 }
 
-/// A status is read as it was written, in whole seconds and with messages of bounded length.
+/// Checks that a status reads back as written, in whole seconds and with messages of bounded length.
 fn round_trip(status: &core::StackStatus, now: Timestamp) {
     let mut stack = Stack::new("shop", StackSpec::default());
     stack.set_status(status, now);
@@ -166,7 +166,7 @@ fn round_trip(status: &core::StackStatus, now: Timestamp) {
     assert_eq!(json!(again), written);
 }
 
-/// What Kubernetes keeps of a status.
+/// The status as Kubernetes stores it.
 fn as_kept(mut status: core::StackStatus) -> core::StackStatus {
     let last = status.last_update.as_mut().and_then(|last| last.last_resync_time.as_mut());
     for time in [last, status.next_look.as_mut(), status.drift.checked.as_mut()].into_iter().flatten() {

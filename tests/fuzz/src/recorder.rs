@@ -1,4 +1,4 @@
-//! What a task reports of its run, which the program in it may have written.
+//! A task's report about its run, which the tenant's program may have written.
 
 use driftless_aws::Objects as _;
 use driftless_contract::{Launch, Owner, RunHint, RunId, VERSION, keys, to_json};
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::objects::key;
 
-/// What etcd takes, in bytes.
+/// The maximum size of an object in etcd, in bytes.
 const MAX_OBJECT: usize = 3 << 19;
 
-/// The input is all that a task writes: its progress, its lock, its log and its result.
+/// The input is everything that a task writes: its progress, its lock, its log and its result.
 pub fn check(input: &[u8]) {
     let world = World::new(0, Faults::NONE);
     let update = key("auto.pulumi.com/v1alpha1", "Update", "u");
@@ -65,7 +65,7 @@ pub fn check(input: &[u8]) {
     };
     handled(Due::Progress);
     handled(Due::Outcome);
-    // A task that ECS does not know is gone by then, and so is one without a result.
+    // By then a task that ECS does not know counts as gone, and so does one without a result.
     world.advance(SignedDuration::from_mins(11));
     handled(Due::Outcome);
     let recorded = (world.objects().get(&format!("{folder}outcome")).cloned(), world.object(&update));

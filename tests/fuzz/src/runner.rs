@@ -1,4 +1,4 @@
-//! What the runner reads of Pulumi, and of an init container.
+//! What the runner reads from Pulumi, and from an init container.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub fn events(input: &[u8]) {
     let _ = events.current();
 }
 
-/// The input is a secret on the first line, and what Pulumi says.
+/// The input is a secret on the first line, and Pulumi's output.
 pub fn output(input: &[u8]) {
     let (secret, words) = first_line(text(input));
     let mask = Mask::default();
@@ -53,7 +53,7 @@ pub fn output(input: &[u8]) {
         removes: false,
         earlier: Vec::new(),
     };
-    // What a task writes of its lock may be anything.
+    // A task may write anything about its lock.
     let odd = Lock { not_before: Timestamp::MIN, not_after: Some(Timestamp::MAX), ..dead.clone() };
     for lock in [&dead, &odd] {
         assert!(!is_stale(words, lock) || words.contains("by 1 lock(s)") || words.contains("created by"), "{words:?}");
@@ -71,7 +71,7 @@ pub fn dotenv(input: &[u8]) {
         Err(error) => return assert!(error.to_string().len() < 50, "{error}"),
     };
     assert!(found.keys().all(|name| !name.is_empty() && !name.contains(['=', '\0', '\n'])), "{found:?}");
-    // Single quotes keep all but themselves, backslashes before them, and the ends of lines.
+    // Single quotes preserve everything but themselves, backslashes before them, and line ends.
     let quotable: BTreeMap<_, _> = found.into_iter().filter(|(_, value)| !value.contains(['\'', '\\', '\r'])).collect();
     let written = quotable.iter().fold(String::new(), |text, (name, value)| format!("{text}export {name}='{value}'\n"));
     assert_eq!(runner::dotenv(&written, known), Ok(quotable), "{written:?}");

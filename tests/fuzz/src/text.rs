@@ -1,4 +1,4 @@
-//! Fields of a spec that are a language of their own.
+//! Fields of a spec with a syntax of their own.
 
 use driftless_api::{WorkspaceSpec, duration};
 use driftless_core::{DefaultSize, Schedule, repository};
@@ -34,7 +34,7 @@ pub fn schedule(input: &[u8]) {
     }
 }
 
-/// The input is an amount of a resource.
+/// The input is a quantity of a resource.
 pub fn quantity(input: &[u8]) {
     let amount = text(input);
     let default = DefaultSize::default();
@@ -48,7 +48,7 @@ pub fn quantity(input: &[u8]) {
             (Ok(shape), more) => {
                 assert!((256..=16_384).contains(&shape.cpu) && (512..=122_880).contains(&shape.memory_mib), "{shape:?}");
                 assert!(shape.ephemeral_gib.is_none_or(|gib| (21..=200).contains(&gib)), "{shape:?}");
-                // `+1` is an amount, `1+1` is none.
+                // `+1` is a quantity, `1+1` is not.
                 if let Ok(more) = more {
                     let sizes = |shape: &driftless_core::TaskShape| (shape.cpu, shape.memory_mib, shape.ephemeral_gib);
                     let ((cpu, memory, disk), (more_cpu, more_memory, more_disk)) = (sizes(&shape), sizes(&more));

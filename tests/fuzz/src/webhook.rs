@@ -1,4 +1,4 @@
-//! The webhook, which the internet reaches.
+//! The webhook, which is reachable from the internet.
 
 use std::sync::LazyLock;
 
@@ -19,13 +19,14 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| json!({ CLUSTER: KEY }).to_string
 /// Shared, so that refused calls are reported once.
 static REFUSALS: LazyLock<Refusals> = LazyLock::new(Refusals::default);
 
-/// The input is a request of a function URL that is not signed; and the name of a sender and of its event on a line, with a body that is.
+/// The input is an unsigned request to a function URL; then a line with the name of a sender and of its event, and a body that is
+/// signed.
 pub fn check(input: &[u8]) {
     if let Ok(request) = serde_json::from_slice(input) {
         let (status, hints) = post(request);
         assert!(matches!(status, 400 | 401 | 413) && hints.is_empty(), "{status} for a request without a signature");
     }
-    // Keys are the operator's, and are read from a secret.
+    // The operator's keys, which are read from a secret.
     let _: Result<Keys, _> = text(input).parse();
 
     let (head, body) = first_line(text(input));
@@ -57,7 +58,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// `None` for headers that are none.
+/// `None` for invalid headers.
 fn request(sender: &str, headers: &Value, body: &str, is_base64_encoded: bool) -> Option<LambdaFunctionUrlRequest> {
     let request = json!({
         "rawPath": format!("/{CLUSTER}/{}", if matches!(sender, "github" | "gitlab" | "gitea") { sender } else { "" }),

@@ -1,4 +1,4 @@
-//! Every input that is kept, through its target.
+//! Every input of the corpus, through its target.
 
 #![allow(clippy::unwrap_used, reason = "this is a test; clippy only knows its test functions")]
 

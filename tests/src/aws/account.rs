@@ -1,8 +1,9 @@
-//! An account without Driftless. moto answers every call until its `CloudFormation` has made the stack of `infra/template.yaml`, as
-//! `make deploy` has it do. From then on an [`Aws`] of the deployed template and the uploaded functions answers, until the stack is deleted.
+//! An AWS account without Driftless. moto answers every call until its `CloudFormation` has created the stack of
+//! `infra/template.yaml`, as requested by `make deploy`. From then on an [`Aws`] with the deployed template and the uploaded
+//! functions answers, until the stack is deleted.
 //!
-//! Where moto's `CloudFormation` is not like AWS's, this steps in: a function URL has an attribute, parameters have their defaults, a stack
-//! that a change set made has outputs, and the condition of the policy of a bucket is not taken for true.
+//! This module corrects differences of moto's `CloudFormation` from AWS's: a function URL has an attribute, parameters have their
+//! defaults, a stack that was created by a change set has outputs, and the condition of a bucket policy is not taken for true.
 
 use std::{
     collections::BTreeMap,
@@ -29,18 +30,18 @@ use crate::world::{
     process::{command, output},
 };
 
-/// As much as a call of `CloudFormation` has.
+/// The maximum size of a `CloudFormation` call.
 const FORM_BYTES: usize = 2 << 20;
 const FUNCTION: &str = "AWS::Lambda::Function";
 const ACCESS_ENTRY: &str = "AWS::EKS::AccessEntry";
-/// The webhook's URL in the outputs that moto has. No test calls it.
+/// The webhook's URL in moto's outputs. No test calls it.
 const FUNCTION_URL: &str = "https://function-url.invalid/";
 
-/// What an account and its machine have before anything is deployed.
+/// The account and its machine before a deployment.
 pub struct Ground {
     /// The Region.
     pub region: String,
-    /// Where moto answers, without a slash at the end.
+    /// moto's URL, without a trailing slash.
     pub moto: String,
     /// See [`Settings::runner`].
     pub runner: PathBuf,
@@ -48,15 +49,15 @@ pub struct Ground {
     pub image: BTreeMap<String, String>,
     /// See [`Settings::instances`].
     pub instances: usize,
-    /// What an installation meets from its start.
+    /// The outages of an installation from its start.
     pub outages: Vec<Outage>,
 }
 
 /// The account.
 pub struct Account {
-    /// `AWS_ENDPOINT_URL`: every service, for everybody.
+    /// `AWS_ENDPOINT_URL`: every service, for all callers.
     pub endpoint: String,
-    /// Keys that may do everything.
+    /// Keys with all permissions.
     pub administrator: Credentials,
     dirs: Arc<Dirs>,
     ground: Ground,
@@ -69,7 +70,7 @@ pub struct Account {
 struct Installed {
     /// With the name of its stack.
     aws: Option<(String, Aws)>,
-    /// The cluster, until its stack is there.
+    /// The cluster, until its stack exists.
     eks: Option<Eks>,
 }
 
@@ -78,10 +79,10 @@ enum Change {
     Installation {
         template: Value,
         parameters: BTreeMap<String, String>,
-        /// The call that made the change set.
+        /// The call that created the change set.
         form: Form,
     },
-    /// What the cluster knows of the installation.
+    /// The stack of the cluster's access to the installation.
     Cluster,
     Other,
 }
@@ -90,7 +91,7 @@ enum Change {
 type Form = Vec<(String, String)>;
 
 impl Account {
-    /// Serves as one of `tasks`. The cluster lets the functions in once its own stack is there.
+    /// Serves as one of `tasks`. The cluster admits the functions once its own stack exists.
     pub async fn start(dirs: Arc<Dirs>, tasks: &Tasks, eks: Eks, ground: Ground) -> Result<Arc<Self>> {
         let listener = listener().await?;
         let administrator = Credentials::random()?;
@@ -114,7 +115,7 @@ impl Account {
         Ok(account)
     }
 
-    /// Keys of the forwarder's role, which EKS Pod Identity gives once the cluster's stack is there.
+    /// Keys of the forwarder's role, which EKS Pod Identity issues once the cluster's stack exists.
     pub async fn forwarder(&self) -> Result<Credentials> {
         let installed = self.installed.lock().await;
         ensure!(installed.eks.is_none(), "the cluster has no Pod Identity association");
@@ -129,7 +130,7 @@ impl Account {
             let form = url::form_urlencoded::parse(&to_bytes(body, FORM_BYTES).await?).into_owned().collect();
             return self.cloud_formation(parts, form).await;
         }
-        // moto looks at no condition, and would refuse everything by a policy that denies what is not encrypted.
+        // moto ignores conditions, so a policy that denies unencrypted requests would refuse all of them.
         if service == "s3" && parts.method == "PUT" && parts.uri.query() == Some("policy") {
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
@@ -158,7 +159,7 @@ impl Account {
         self.call(&parts, &form).await
     }
 
-    /// Keeps what is to be installed, and says it in the way that moto understands.
+    /// Records what is to be installed, and translates it for moto.
     async fn change(&self, form: &mut Form) -> Result<Change> {
         let text = match field(form, "TemplateURL") {
             None => field(form, "TemplateBody").context("a template")?.to_owned(),
@@ -203,7 +204,7 @@ impl Account {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts what `CloudFormation` has made. moto shows the outputs of a stack after an update only.
+    /// Starts what `CloudFormation` has created. moto shows the outputs of a stack only after an update.
     async fn install(&self, stack: &str, parts: &Parts) -> Result<()> {
         let change = self.changes().remove(stack);
         let mut installed = self.installed.lock().await;
@@ -272,7 +273,7 @@ impl Account {
         Ok(())
     }
 
-    /// The folder with a function's package, as it was uploaded.
+    /// The folder with a function's package, as uploaded.
     async fn unpack(&self, id: &str, code: &Value) -> Result<String> {
         let (bucket, key) = code["S3Bucket"].as_str().zip(code["S3Key"].as_str()).context("an uploaded package")?;
         let folder = self.dirs.create(&format!("functions/{}", id.to_lowercase()))?;
@@ -281,7 +282,7 @@ impl Account {
         let mut unzip = command(&self.dirs, "python3");
         unzip.args(["-m", "zipfile", "-e"]).args([&archive, &folder]);
         output(unzip).await?;
-        // What the archive says of the file is tested by the deployment's own tests; Python does not apply it.
+        // The deployment's own tests check the mode in the archive, which Python does not apply.
         fs::set_permissions(folder.join("bootstrap"), fs::Permissions::from_mode(0o755))?;
         Ok(folder.display().to_string())
     }
@@ -298,7 +299,7 @@ impl Account {
         self.forward(&self.ground.moto, &parts, body.into()).await
     }
 
-    /// The host stays what the caller signed.
+    /// The host stays the one that the caller signed.
     async fn forward(&self, to: &str, parts: &Parts, body: reqwest::Body) -> Result<Response> {
         let host = parts.headers.get(header::HOST).cloned();
         let request = gate::forwarded(&self.client, to, parts, body);

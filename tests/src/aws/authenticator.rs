@@ -1,5 +1,6 @@
-//! Who may into an EKS cluster: a `TokenReview` webhook that takes the same tokens as EKS does, by the same checks, for the roles that
-//! have an access entry. Here these are the functions that have a kubeconfig; as nobody can ask STS, the signature is made once more.
+//! The authentication of an EKS cluster: a `TokenReview` webhook that accepts the same tokens as EKS, with the same checks, for
+//! the roles with an access entry. Here these are the functions with a kubeconfig. There is no STS to ask, so the signature is
+//! computed again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,13 +26,13 @@ use super::{
     template::Template,
 };
 
-/// No longer token is read.
+/// The maximum length of a token.
 const BYTES: usize = 4096;
-/// What STS goes by.
+/// The maximum age of a signature in STS.
 const AGE: SignedDuration = SignedDuration::from_mins(15);
-/// As much may the clock of a caller be ahead of that of STS.
+/// How far a caller's clock may be ahead of STS's.
 const AHEAD: SignedDuration = SignedDuration::from_mins(5);
-/// All that a token's query may have.
+/// All fields that a token's query may have.
 const NAMES: [&str; 9] = [
     "action",
     "version",
@@ -44,11 +45,11 @@ const NAMES: [&str; 9] = [
     "x-amz-signedheaders",
 ];
 
-/// An EKS cluster's door.
+/// An EKS cluster's authenticator.
 pub struct Eks {
     /// The cluster's name in EKS.
     pub cluster: String,
-    /// Where its API server asks.
+    /// The listener for the API server.
     pub listener: TcpListener,
 }
 
@@ -78,14 +79,14 @@ async fn review(State(state): State<Arc<(Arc<Site>, String)>>, Json(review): Jso
     Json(json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": status }))
 }
 
-/// What `infra/kubernetes/rbac.yaml` knows the function by that has this role.
+/// The name of the function with this role in `infra/kubernetes/rbac.yaml`.
 fn group(template: &Template, caller: &Caller) -> Option<String> {
     let role = caller.role.as_ref()?;
     let (id, function) = template.functions.iter().find(|(_, function)| function.role == *role)?;
     function.environment.contains_key("KUBECONFIG_SECRET").then(|| format!("driftless:{}", id.to_lowercase()))
 }
 
-/// Who signed the token for that cluster. `holder` knows the keys.
+/// The signer of a token for that cluster. `holder` knows the keys.
 fn caller(
     token: &str,
     cluster: &str,
@@ -123,7 +124,7 @@ fn caller(
     Ok(caller)
 }
 
-/// What the holder of these keys would have signed for this cluster.
+/// The signature of the holder of these keys for this cluster.
 fn signature(keys: &Credentials, region: &str, url: &str, cluster: &str, at: Timestamp, expires: u64) -> Result<String> {
     let mut settings = SigningSettings::default();
     settings.signature_location = SignatureLocation::QueryParams;
@@ -157,7 +158,7 @@ mod tests {
         "2026-11-22T05:06:07Z".parse().unwrap()
     }
 
-    /// What a function makes for the cluster `shop`.
+    /// A function's token for the cluster `shop`.
     async fn token(keys: Credentials) -> String {
         let Credentials { access_key_id, secret_access_key, session_token } = keys;
         let keys = aws_credential_types::Credentials::new(access_key_id, secret_access_key, session_token, None, "test");

@@ -1,4 +1,4 @@
-//! Test hooks. The world is another process than the tests, so that they reach it over HTTP; functions and tasks do not know it.
+//! Test hooks. The tests reach the world over HTTP, because it is another process; functions and tasks do not know the hooks.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use super::{
 };
 pub use super::{identity::Credentials, outages::Outage, poller::Switches};
 
-/// What the hooks act on.
+/// The parts that the hooks act on.
 pub(super) struct Parts {
     pub lambda: Arc<Lambda>,
     pub mappings: Mappings,
@@ -37,7 +37,7 @@ struct Control {
     parts: Parts,
 }
 
-/// What the AWS half of the world has done so far.
+/// The state of the AWS half of the world.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Status {
@@ -45,21 +45,21 @@ pub struct Status {
     pub mappings: BTreeMap<String, Value>,
     /// By function: `invocations`, `failures` by kind, how many are `running` and `idle`.
     pub functions: BTreeMap<String, Value>,
-    /// Every task as `DescribeTasks` shows it, forgotten ones too.
+    /// Every task as `DescribeTasks` shows it, including forgotten ones.
     pub tasks: Vec<Value>,
-    /// Calls of S3 that wait, as `METHOD /path`.
+    /// Calls of S3 that are held, as `METHOD /path`.
     pub held: Vec<String>,
-    /// What must not happen and did: crashes, time-outs, functions that do not start.
+    /// Forbidden events that happened: crashes, time-outs, functions that do not start.
     pub alarms: Vec<String>,
 }
 
-/// How an invocation ended.
+/// The result of an invocation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Invoked {
-    /// The function's answer.
+    /// The function's response.
     Answer(Value),
-    /// Why there is none.
+    /// Why there is no response.
     Failure(String),
 }
 
@@ -116,7 +116,7 @@ pub(super) fn serve(site: &Arc<Site>, parts: Parts, listener: TcpListener) {
 
 type Shared = State<Arc<Control>>;
 
-/// An error's words with status 400.
+/// An error message with status 400.
 struct Refused(String);
 
 impl<E: Into<anyhow::Error>> From<E> for Refused {
@@ -284,18 +284,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// For a world whose control endpoint is at `url`, as [`super::Aws::control`] has it.
+    /// A client for the control endpoint at `url`, from [`super::Aws::control`].
     pub fn new(url: &str) -> Result<Self> {
         Ok(Self { http: http_client()?, url: url.trim_end_matches('/').into() })
     }
 
-    /// What happened so far.
+    /// The state of the world.
     pub async fn status(&self) -> Result<Status> {
         self.call(reqwest::Method::GET, "status", &()).await
     }
 
-    /// Turns everything on again: the schedule, the function URL, mappings, calls that wait, outages that concern all,
-    /// capacity, the account's quota of concurrent executions, and the functions' variables as the template has them.
+    /// Resets everything: the schedule, the function URL, mappings, held calls, outages that concern all tests, capacity, the
+    /// account's quota of concurrent executions, and the functions' variables.
     pub async fn reset(&self) -> Result<()> {
         self.call(reqwest::Method::POST, "reset", &()).await
     }
@@ -305,17 +305,17 @@ impl Client {
         self.call(reqwest::Method::PUT, &format!("mappings/{function}"), switches).await
     }
 
-    /// Makes the visibility timeout of a function's failed messages pass now; how many there were.
+    /// Ends the visibility timeout of a function's failed messages now. Returns how many there were.
     pub async fn expire(&self, function: &str) -> Result<usize> {
         self.call(reqwest::Method::POST, &format!("mappings/{function}/expire"), &()).await
     }
 
-    /// Stops the ticks of every schedule, or lets them go on.
+    /// Pauses or resumes every schedule.
     pub async fn pause_schedule(&self, paused: bool) -> Result<()> {
         self.call(reqwest::Method::PUT, "schedule/paused", &paused).await
     }
 
-    /// Lets the schedule of a function tick now. The function may not have run yet when this returns.
+    /// Triggers the schedule of a function. The function may not have run yet when this returns.
     pub async fn trigger(&self, function: &str) -> Result<()> {
         self.call(reqwest::Method::POST, &format!("schedule/{function}/trigger"), &()).await
     }
@@ -325,7 +325,7 @@ impl Client {
         self.call(reqwest::Method::PUT, "url/disabled", &disabled).await
     }
 
-    /// Invokes a function and waits for its answer.
+    /// Invokes a function and waits for its response.
     pub async fn invoke(&self, function: &str, event: &Value) -> Result<Invoked> {
         self.call(reqwest::Method::POST, &format!("functions/{function}/invoke"), event).await
     }
@@ -335,76 +335,77 @@ impl Client {
         self.call(reqwest::Method::POST, &format!("functions/{function}/chill"), &()).await
     }
 
-    /// Gives a variable of the functions' environment another value, such as a parameter of the template sets.
+    /// Changes a variable of the functions' environment, as a parameter of the template does.
     pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
         self.call(reqwest::Method::PUT, &format!("variables/{variable}"), &value).await
     }
 
-    /// Sets the clock of a function wrong by so many seconds, until [`Client::reset`]. It needs `libfaketime.so.1` among the tools.
+    /// Shifts the clock of a function by this many seconds, until [`Client::reset`]. Requires `libfaketime.so.1` among the tools.
     pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
         self.call(reqwest::Method::PUT, &format!("functions/{function}/clock"), &seconds).await
     }
 
-    /// Allows so many concurrent executions of all functions together, as the account's quota does; `None` ends the quota.
+    /// Sets the account's quota of concurrent executions; `None` removes it.
     pub async fn limit_functions(&self, executions: Option<usize>) -> Result<()> {
         self.call(reqwest::Method::PUT, "functions/limit", &executions).await
     }
 
-    /// Lets the next `count` calls of `RunTask` find no capacity.
+    /// Makes the next `count` calls of `RunTask` find no capacity.
     pub async fn refuse_tasks(&self, count: u32) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/refuse", &count).await
     }
 
-    /// Lets the next `count` calls of `RunTask` for Spot find no capacity; those on demand find some.
+    /// Makes the next `count` calls of `RunTask` for Spot find no capacity; calls for on-demand tasks find some.
     pub async fn refuse_spot(&self, count: u32) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/refuse-spot", &count).await
     }
 
-    /// Allows so many tasks at once whose definition contains a text, such as the name of an image; `None` ends the quota.
+    /// Limits the number of tasks whose definition contains a text, such as the name of an image; `None` removes the limit.
     pub async fn limit_tasks(&self, about: &str, tasks: Option<usize>) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/limit", &Quota { about: about.into(), tasks }).await
     }
 
-    /// Takes the capacity of a task on Spot back: it gets SIGTERM, and SIGKILL after its stop timeout.
+    /// Reclaims the capacity of a task on Spot: it gets SIGTERM, and SIGKILL after its stop timeout.
     pub async fn reclaim(&self, task: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/reclaim", &task).await
     }
 
-    /// Has AWS stop a task for maintenance: it gets SIGTERM, and SIGKILL after its stop timeout.
+    /// Makes AWS stop a task for maintenance: it gets SIGTERM, and SIGKILL after its stop timeout.
     pub async fn retire(&self, task: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/retire", &task).await
     }
 
-    /// Kills the main container of a task that runs, as one that used more memory than it has.
+    /// Kills the main container of a running task, as if it had exceeded its memory.
     pub async fn exhaust(&self, task: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "tasks/exhaust", &task).await
     }
 
-    /// Lets tasks with a container of this image fail to start with that reason, or lets them start again. It goes on through
-    /// [`Client::reset`], as no other test has the image.
+    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them start. Not reset by
+    /// [`Client::reset`], because no other test uses the image.
     pub async fn fail_starts(&self, image: &str, reason: Option<&str>) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/fail-starts", &(image, reason)).await
     }
 
-    /// Has an image built for one processor alone, by ECS's name for it. It goes on through [`Client::reset`], as no other test has the image.
+    /// Sets the only processor that an image is built for, by ECS's name for it. Not reset by [`Client::reset`], because no other
+    /// test uses the image.
     pub async fn build_for(&self, image: &str, processor: &str) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/build-for", &(image, processor)).await
     }
 
-    /// Lets tasks with a container of this image be pending for so many seconds, as on Fargate while it pulls a large image. It goes on
-    /// through [`Client::reset`], as no other test has the image.
+    /// Keeps tasks with a container of this image pending for this many seconds, as Fargate does while it pulls a large image.
+    /// Not reset by [`Client::reset`], because no other test uses the image.
     pub async fn slow_starts(&self, image: &str, seconds: u64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/slow-starts", &(image, seconds)).await
     }
 
-    /// Gives tasks with a container of this image a disk of so many MiB; 0 ends that. It goes on through [`Client::reset`], as no other test
-    /// has the image.
+    /// Limits the disk of tasks with a container of this image to this many MiB; 0 removes the limit. Not reset by
+    /// [`Client::reset`], because no other test uses the image.
     pub async fn limit_disk(&self, image: &str, mib: u64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/disk", &(image, mib)).await
     }
 
-    /// Sets the clock of the runner in tasks with this image wrong by so many seconds; 0 sets it right. It goes on through
-    /// [`Client::reset`], as no other test has the image. It needs `libfaketime.so.1` among the tools.
+    /// Shifts the clock of the runner in tasks with this image by this many seconds; 0 corrects it. Not reset by
+    /// [`Client::reset`], because no other test uses the image. Requires `libfaketime.so.1` among the tools.
     pub async fn set_clock_of_tasks(&self, image: &str, seconds: i64) -> Result<()> {
         self.call(reqwest::Method::PUT, "tasks/clock", &(image, seconds)).await
     }
@@ -414,23 +415,23 @@ impl Client {
         self.call(reqwest::Method::POST, "tasks/forget", &()).await
     }
 
-    /// Has every call of S3 wait that is one of these, such as `GET /in/pack`; with none, all go on.
+    /// Holds every call of S3 that matches one of these, such as `GET /in/pack`; an empty list releases all.
     pub async fn hold(&self, held: &[&str]) -> Result<()> {
         self.call(reqwest::Method::PUT, "s3/hold", &held).await
     }
 
-    /// Begins an outage, or ends it.
+    /// Starts or ends an outage.
     pub async fn outage(&self, outage: &Outage) -> Result<()> {
         self.call(reqwest::Method::PUT, "outages", outage).await
     }
 
-    /// Keys of a session of a role, such as `TaskRole` with a made-up task id: what would somebody with these be refused?
+    /// Keys of a session of a role, such as `TaskRole` with an invented task id, to test what they are refused.
     pub async fn credentials(&self, role: &str, session: &str) -> Result<Credentials> {
         let wanted = Session { role: role.into(), session: session.into() };
         self.call(reqwest::Method::POST, "credentials", &wanted).await
     }
 
-    /// Removes the alarms that contain these words. The caller caused and checked them.
+    /// Removes the alarms that contain this text. The caller caused and checked them.
     pub async fn forgive(&self, words: &str) -> Result<()> {
         self.call(reqwest::Method::POST, "alarms/forgive", &words).await
     }

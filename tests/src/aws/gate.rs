@@ -1,6 +1,6 @@
-//! The one endpoint that is AWS for everybody: it says who calls, checks the call against the policies of the caller's role and of the
-//! resource, and passes it to moto or to the local Fargate. It verifies the signatures of calls to S3; for other services a key id is as good
-//! as its secret.
+//! The AWS endpoint for all callers: it identifies the caller, checks the call against the policies of the caller's role and of
+//! the resource, and forwards it to moto or to the local Fargate. It verifies the signatures of calls to S3; for other services
+//! it accepts the key id alone.
 
 use std::{borrow::Cow, collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -18,14 +18,14 @@ use tokio::{net::TcpListener, sync::Mutex};
 
 use super::{fargate::Fargate, identity::Caller, now, outages::Outage, policy::Demand, s3, signature, site::Site};
 
-/// As much as SQS takes in one call, with room for its JSON.
+/// The maximum size of an SQS call, with room for its JSON.
 const MESSAGE_BYTES: usize = 2 << 20;
 
 struct Gate {
     site: Arc<Site>,
     fargate: Arc<Fargate>,
     client: reqwest::Client,
-    /// Held during a conditional write: moto looks and writes in two steps, and S3 in one.
+    /// Held during a conditional write, because moto checks and writes in two steps, and S3 in one.
     conditional: Mutex<()>,
 }
 
@@ -41,7 +41,7 @@ pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> 
     Ok(())
 }
 
-/// A client for plain HTTP on this machine: no proxy, no redirects, no roots to trust.
+/// A client for plain HTTP on this machine: no proxy, no redirects, no CAs.
 pub fn http_client() -> Result<reqwest::Client> {
     let tls = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -51,7 +51,7 @@ pub fn http_client() -> Result<reqwest::Client> {
     Ok(client.build()?)
 }
 
-/// A refusal, before it has a service's form.
+/// A refusal, before it gets a service's form.
 struct Refusal {
     status: StatusCode,
     code: Cow<'static, str>,
@@ -90,7 +90,7 @@ impl Refusal {
                 )
                     .into_response()
             }
-            // These say no with 400.
+            // These services refuse with 400.
             "ecs" | "secretsmanager" if code == "AccessDenied" => {
                 aws_json(StatusCode::BAD_REQUEST, &json!({ "__type": "AccessDeniedException", "message": message }))
             }
@@ -127,12 +127,12 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
                 "ecs" => gate.ecs(&caller, &parts, body, &mut entry).await,
                 "secretsmanager" => gate.secrets_manager(&caller, &parts, body, &mut entry).await,
                 "sts" => gate.sts(&caller, body, &mut entry).await,
-                // The administrator may ask moto for what nobody else here uses.
+                // The administrator may use services of moto that no other caller uses.
                 _ if caller.role.is_none() => gate.forward(&parts, reqwest::Body::wrap_stream(body.into_data_stream())).await,
                 other => Err(Refusal::unsupported(format!("this world has no service {other}"))),
             }
         }
-        // The one call that is not signed: its token says who calls.
+        // The one unsigned call: its token identifies the caller.
         None if key.is_empty() && is_form(&parts.headers) => gate.web_identity(body, &mut entry).await,
         None if key.is_empty() => Err(Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied")),
         None => Err(Refusal::new(
@@ -171,7 +171,7 @@ pub(super) fn credential(headers: &HeaderMap) -> Option<(String, String)> {
 }
 
 impl Gate {
-    /// Refuses unless the caller may do all of it. `entry` is told what was asked for.
+    /// Refuses a caller that lacks any of the permissions. `entry` gets the demands.
     fn check(&self, caller: &Caller, demands: Vec<Demand>, entry: &mut Value) -> Result<(), Refusal> {
         let asked = demands.iter().map(|demand| json!([demand.action, demand.resource, demand.context]));
         match &mut entry["demands"] {
@@ -183,7 +183,8 @@ impl Gate {
         denied.map_or(Ok(()), |demand| Err(Refusal::denied(caller, &demand)))
     }
 
-    /// Breaks with the answer to a call that meets an outage. A call whose answer is lost continues, and is carried out before that answer.
+    /// Breaks with the answer to a call that meets an outage. A call whose answer is lost continues, and is carried out before
+    /// that answer.
     fn outage(
         &self,
         caller: Option<&Caller>,
@@ -223,7 +224,7 @@ impl Gate {
             (s3::Request::parse(&parts.method, path, query, &parts.headers), path.to_owned(), body)
         };
         let Some(request) = request else {
-            // The administrator inspects; it needs no policy, so that no words for it are needed either.
+            // The administrator inspects without a policy, so the request needs no demands.
             return if caller.role.is_none() {
                 self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await
             } else {
@@ -246,7 +247,7 @@ impl Gate {
         if response.status() == StatusCode::NOT_FOUND && request.reads {
             self.check(caller, vec![Demand::new("s3:ListBucket", request.bucket)], entry)?;
         }
-        // Who reads what is encrypted decrypts it.
+        // A reader of an encrypted object also needs the right to decrypt it.
         if let Some(seal_key) = response.headers().get(s3::SEAL_KEY).and_then(|key| key.to_str().ok()).filter(|_| request.reads) {
             self.check(caller, vec![s3::seal("kms:Decrypt", seal_key, &request.object)], entry)?;
         }
@@ -260,7 +261,7 @@ impl Gate {
         let (region, account) = (&self.site.template.region, &self.site.template.account);
         let resource = queue.map_or_else(|| "*".into(), |queue| format!("arn:aws:sqs:{region}:{account}:{queue}"));
         if operation.starts_with("SendMessage") {
-            // Nothing secret may be in a message: the tests search this log for what is.
+            // No message may contain a secret: the tests search this log for secrets.
             entry["input"] = input;
         }
         let action = operation.strip_suffix("Batch").unwrap_or(&operation);
@@ -277,7 +278,7 @@ impl Gate {
         let operation = operation(&parts.headers)?;
         let (_, input) = json_body(body).await?;
         entry["operation"] = operation.clone().into();
-        // Overrides and definitions are for many to see: nothing secret may be in them.
+        // Overrides and definitions are widely visible: they may contain no secret.
         entry["input"] = input.clone();
         let answer = match self.fargate.demands(&operation, &input) {
             Ok(demands) => {
@@ -303,7 +304,7 @@ impl Gate {
         })
     }
 
-    /// A secret's policies are about its ARN, of which only the service knows the end: it is asked first.
+    /// A secret's policies name its ARN, of which only the service knows the suffix, so it is asked first.
     async fn secrets_manager(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
         let operation = operation(&parts.headers)?;
         if caller.role.is_some() && operation != "GetSecretValue" {
@@ -333,7 +334,7 @@ impl Gate {
             return Err(Refusal::unsupported("this STS call is not known here"));
         }
         entry["operation"] = "GetCallerIdentity".into();
-        // It changes nothing: a lost answer is as good as a refusal.
+        // It changes nothing, so a lost answer equals a refusal.
         if let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
             self.outage(Some(caller), "sts GetCallerIdentity", &caller.arn, entry)
         {
@@ -349,7 +350,8 @@ impl Gate {
         Ok(([("content-type", "text/xml")], body).into_response())
     }
 
-    /// `AssumeRoleWithWebIdentity`: who asks for which role is in the log. Its token is not verified, and its answer gives nothing.
+    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. Its token is not verified, and its answer grants
+    /// nothing.
     async fn web_identity(&self, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
         let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
         let form: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
@@ -378,11 +380,11 @@ impl Gate {
     }
 }
 
-/// The request to another server, which has no slash at its end.
+/// The request to another server, whose URL has no trailing slash.
 pub(super) fn forwarded(client: &reqwest::Client, to: &str, parts: &Parts, body: reqwest::Body) -> reqwest::RequestBuilder {
     let url = format!("{to}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
     let request = client.request(parts.method.clone(), url).headers(end_to_end(&parts.headers));
-    // Without this, what has no body would be sent on as an empty one in chunks.
+    // Without this, a request without a body would be forwarded with an empty chunked one.
     let has_body = parts.headers.contains_key(header::CONTENT_LENGTH) || parts.headers.contains_key(header::TRANSFER_ENCODING);
     if has_body { request.body(body) } else { request }
 }
@@ -396,7 +398,7 @@ pub(super) fn answered(answer: reqwest::Response) -> Response {
     response
 }
 
-/// The headers that are for the far end: what concerns one connection only stays behind.
+/// The headers for the far end, without those of one connection.
 fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let hop =
         [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::EXPECT, HeaderName::from_static("keep-alive")];

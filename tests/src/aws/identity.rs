@@ -1,4 +1,4 @@
-//! Who calls: every role session has a key pair of its own.
+//! The callers: every role session has its own key pair.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ pub struct Credentials {
     pub access_key_id: String,
     /// `AWS_SECRET_ACCESS_KEY`
     pub secret_access_key: String,
-    /// `AWS_SESSION_TOKEN`; long-lived keys have none.
+    /// `AWS_SESSION_TOKEN`; `None` for long-lived keys.
     pub session_token: Option<String>,
 }
 
@@ -29,18 +29,18 @@ pub struct Caller {
     pub arn: String,
     /// `aws:userid`: `<role id>:<session>`.
     pub userid: String,
-    /// The logical id of the role; the administrator has none and may do everything.
+    /// The logical id of the role; `None` for the administrator, who has all permissions.
     pub role: Option<String>,
     /// When the keys stop working.
     pub expires: Option<Timestamp>,
 }
 
-/// All key pairs that were given out.
+/// All issued key pairs.
 #[derive(Default)]
 pub struct Identities(RwLock<HashMap<String, (Arc<Caller>, Credentials)>>);
 
 impl Credentials {
-    /// New long-lived keys. No call with them is allowed yet.
+    /// New long-lived keys, which no policy allows anything yet.
     pub fn random() -> Result<Self> {
         Ok(Self { access_key_id: access_key_id("AKIA")?, secret_access_key: random_hex(20)?, session_token: None })
     }
@@ -51,7 +51,7 @@ fn access_key_id(prefix: &str) -> Result<String> {
 }
 
 impl Identities {
-    /// Makes the keys those of the administrator, who may do everything.
+    /// Makes the keys those of the administrator, who has all permissions.
     pub fn administrator(&self, account: &str, keys: Credentials) -> Result<()> {
         let caller = Caller {
             arn: format!("arn:aws:iam::{account}:user/administrator"),
@@ -80,7 +80,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Who holds the key pair, and the whole of it, if its time is not over.
+    /// The holder of the key pair, and the whole pair, if it has not expired.
     pub fn holder(&self, access_key_id: &str, now: Timestamp) -> Option<(Arc<Caller>, Credentials)> {
         let known = self.0.read().ok()?.get(access_key_id).cloned()?;
         known.0.expires.is_none_or(|expires| now < expires).then_some(known)

@@ -3,7 +3,7 @@
 //! ([`lambda`]), and what feeds them: event source mappings ([`poller`]), the schedule and the function URL. [`account`] is an account in which
 //! `make deploy` installs Driftless.
 //!
-//! Nothing in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
+//! No code in a function or the runner knows about it: they find it through `AWS_ENDPOINT_URL` and the other standard variables.
 
 pub mod account;
 mod authenticator;
@@ -43,43 +43,43 @@ use self::{
 };
 use crate::world::dirs::Dirs;
 
-/// What the world decides about its AWS.
+/// The world's settings of its AWS.
 pub struct Settings {
     /// The Region.
     pub region: String,
     /// The stack's name.
     pub stack: String,
-    /// `infra/template.yaml`. The functions' binaries are where it says.
+    /// `infra/template.yaml`. It has the paths of the functions' binaries.
     pub template: PathBuf,
     /// The template's parameters.
     pub parameters: BTreeMap<String, String>,
     /// The keys of [`Aws::administrator`].
     pub administrator: Credentials,
-    /// moto has the stack and its resources already, from its `CloudFormation`.
+    /// moto already has the stack and its resources, from its `CloudFormation`.
     pub is_deployed: bool,
     /// Secrets Manager's secrets, by name.
     pub secrets: BTreeMap<String, String>,
     /// S3's objects outside the template's bucket, by ARN.
     pub objects: BTreeMap<String, String>,
-    /// What the functions have in place of `/etc/hosts`, where API servers have names that no DNS knows.
+    /// The functions' replacement for `/etc/hosts`, for API servers with names that no DNS has.
     pub etc_hosts: Option<PathBuf>,
-    /// Stands for `/driftless/runner`.
+    /// The replacement for `/driftless/runner`.
     pub runner: PathBuf,
-    /// The environment that a task's image would have: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
+    /// The environment of a task's image: `PATH`, `PULUMI_HOME` and the like. `HOME` and `TMPDIR` are the task's own.
     pub image: BTreeMap<String, String>,
-    /// Where moto answers, without a slash at the end.
+    /// moto's URL, without a trailing slash.
     pub moto: String,
-    /// At most so many instances of one function, whatever the template allows: the machine is small.
+    /// The maximum number of instances of one function, whatever the template allows, because the machine is small.
     pub instances: usize,
 }
 
-/// The account that moto keeps when it is not told another.
+/// moto's default account.
 pub const ACCOUNT: &str = "123456789012";
 /// The Region of a world.
 pub const REGION: &str = "us-east-1";
 /// The stack's name in a world.
 pub const STACK: &str = "driftless";
-/// The objects of git's files that a world has, by the parameter that names them, where `make deploy` would put them.
+/// The objects of git's files in a world, by the parameter that names them, at the keys of `make deploy`.
 pub const GIT_FILES: [(&str, &str); 2] = [
     ("GitKnownHosts", "arn:aws:s3:::driftless-artifacts/driftless/git/known-hosts"),
     ("GitCaCertificates", "arn:aws:s3:::driftless-artifacts/driftless/git/ca-certificates"),
@@ -87,11 +87,11 @@ pub const GIT_FILES: [(&str, &str); 2] = [
 
 /// A running AWS. Dropping it ends every function and every task.
 pub struct Aws {
-    /// `AWS_ENDPOINT_URL`: every service, for everybody.
+    /// `AWS_ENDPOINT_URL`: every service, for all callers.
     pub endpoint: String,
-    /// The webhook's function URL, with a slash at the end as in AWS.
+    /// The webhook's function URL, with a trailing slash as in AWS.
     pub webhook_url: String,
-    /// Where [`control::Client`] connects to.
+    /// The URL for [`control::Client`].
     pub control: String,
     /// `AWS_REGION`
     pub region: String,
@@ -99,13 +99,13 @@ pub struct Aws {
     pub bucket: String,
     /// The queues' URLs by logical id, dead-letter queues included.
     pub queues: BTreeMap<String, String>,
-    /// Keys that may do everything.
+    /// Keys with all permissions.
     pub administrator: Credentials,
     site: Arc<Site>,
 }
 
 impl Aws {
-    /// Reads the template, makes what it says in moto, and serves. Messages are polled for and the schedule ticks from then on.
+    /// Reads the template, creates its resources in moto, and serves. From then on messages are polled and the schedule ticks.
     pub async fn start(dirs: Arc<Dirs>, settings: Settings) -> Result<Self> {
         let (gate, url, control, tasks) = (listener().await?, listener().await?, listener().await?, listener().await?);
         let (endpoint, webhook_url) = (address(&gate)?, format!("{}/", address(&url)?));
@@ -158,7 +158,7 @@ impl Aws {
         Ok(Self { endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
     }
 
-    /// Lets the functions into an EKS cluster by their roles.
+    /// Admits the functions to an EKS cluster by their roles.
     pub fn admit(&self, eks: Eks) {
         authenticator::serve(&self.site, eks);
     }
@@ -176,7 +176,7 @@ impl Aws {
 
 impl Drop for Aws {
     fn drop(&mut self) {
-        // The tasks hold the site, and it them.
+        // The tasks hold the site, and the site holds the tasks.
         self.site.tasks.abort();
     }
 }
@@ -206,8 +206,8 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// The environment of a process whose clock is wrong by so many seconds, and whose monotonic clock is right. Only programs that ask libc for
-/// the time read it: those in Rust, and none in Go.
+/// The environment of a process whose wall clock is shifted by this many seconds, while its monotonic clock is right. It only
+/// affects programs that read the time through libc: those in Rust, and none in Go.
 fn wrong_clock(dirs: &Dirs, seconds: i64) -> Result<[(&'static str, String); 3]> {
     let library = dirs.tool("libfaketime.so.1")?.display().to_string();
     Ok([("LD_PRELOAD", library), ("FAKETIME", format!("{seconds:+}")), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into())])

@@ -1,5 +1,5 @@
-//! Errors that AWS answers calls with: throttling, unavailability, refusals, and lost answers of calls that it has carried out. A call can
-//! also be the last thing that a process does.
+//! Errors of AWS: throttling, unavailability, refusals, and lost answers of calls that were carried out. A call can also be the
+//! last act of a process.
 
 use std::{
     collections::HashSet,
@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// The service and the operation, such as `ecs RunTask`; of S3 the method, such as `s3 GET`. A service alone stands for all its calls:
-    /// `s3`, `sqs`, `ecs`, `secretsmanager` or `sts`.
+    /// The service and the operation, such as `ecs RunTask`; for S3 the method, such as `s3 GET`. A service alone stands for all
+    /// its calls: `s3`, `sqs`, `ecs`, `secretsmanager` or `sts`.
     pub call: String,
     /// Only calls by the role with this logical id, such as `LauncherRole`; without it, all.
     pub by: Option<String>,
-    /// Only calls with this text, in which `*` stands for any text, in the path, the body, the task definition that they name, or the subject of their token. The path of a conditional write to S3 ends
-    /// with ` if-none-match` here.
+    /// Only calls with this text, in which `*` stands for any text, in the path, the body, the task definition that they name, or
+    /// the subject of their token. Here the path of a conditional write to S3 ends with ` if-none-match`.
     pub about: String,
-    /// The share of the calls that fail, spread evenly, beginning with the first. 0 ends the outage.
+    /// The percentage of calls that fail, spread evenly, starting with the first. 0 ends the outage.
     pub percent: u32,
     /// The status of the answer.
     pub status: u16,
@@ -32,10 +32,10 @@ pub struct Outage {
     pub code: String,
     /// The message of the error.
     pub message: String,
-    /// The call is carried out, and the caller learns only this error, as when an answer is lost on its way.
+    /// The call is carried out, and the caller only gets this error, as when an answer is lost on its way.
     pub lost: bool,
-    /// The process that makes the call, a function or a forwarder, is killed (SIGKILL) before it has an answer. A function that is killed so
-    /// raises no alarm.
+    /// The process that makes the call, a function or a forwarder, is killed (SIGKILL) before it gets an answer. Such an end of a
+    /// function raises no alarm.
     pub kills: bool,
     /// After how many seconds the outage ends by itself; without it, `percent: 0` ends it.
     pub seconds: Option<u64>,
@@ -56,14 +56,14 @@ impl Outage {
 /// The outages of a world.
 #[derive(Default)]
 pub struct Outages {
-    /// Each with its begin and the number of its calls so far.
+    /// Each with its start and the number of its calls so far.
     all: Mutex<Vec<(Outage, Instant, u32)>>,
     /// The ids of the access keys of the processes that were killed.
     killed: Mutex<HashSet<String>>,
 }
 
 impl Outages {
-    /// Begins an outage, in place of one of the same calls.
+    /// Starts an outage, which replaces one of the same calls.
     pub fn set(&self, outage: Outage) {
         let mut all = self.all();
         let of = |outage: &Outage| (outage.by.clone(), outage.call.clone(), outage.about.clone());
@@ -73,12 +73,12 @@ impl Outages {
         }
     }
 
-    /// Ends the outages that concern all tests: those about a text concern one test.
+    /// Ends the outages that concern all tests; an outage about a text concerns one test.
     pub fn reset(&self) {
         self.all().retain(|(outage, ..)| !outage.about.is_empty());
     }
 
-    /// The outage that a call meets, if it meets one. The caller is the logical id of a role.
+    /// The outage that a call meets, if any. The caller is the logical id of a role.
     pub fn met_by(&self, caller: Option<&str>, call: &str, text: &str) -> Option<Outage> {
         let mut all = self.all();
         let lasts =
@@ -91,7 +91,7 @@ impl Outages {
         fails.then(|| outage.clone())
     }
 
-    /// Kills the process that was started with this access key. One that was killed may have had more calls under way.
+    /// Kills the process that was started with this access key. It may have had more calls in progress.
     pub fn kill(&self, access_key_id: &str) -> Result<()> {
         if self.has_killed(access_key_id) {
             return Ok(());
@@ -108,7 +108,7 @@ impl Outages {
         kill_process(pid, Signal::KILL).context("killing the caller")
     }
 
-    /// Whether the process with this access key was killed.
+    /// Returns whether the process with this access key was killed.
     pub fn has_killed(&self, access_key_id: &str) -> bool {
         self.killed.lock().unwrap_or_else(PoisonError::into_inner).contains(access_key_id)
     }
@@ -171,7 +171,7 @@ mod tests {
     fn process_that_has_a_key_is_killed() {
         let outages = Outages::default();
         let mut child = std::process::Command::new("sleep").arg("60").env("AWS_ACCESS_KEY_ID", "ASIATEST").spawn().unwrap();
-        // The kernel shows the environment a moment after the child has begun.
+        // The kernel shows the environment a moment after the child has started.
         let deadline = Instant::now() + Duration::from_secs(30);
         while let Err(error) = outages.kill("ASIATEST") {
             assert!(Instant::now() < deadline, "{error:?}");

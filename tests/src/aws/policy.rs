@@ -1,4 +1,4 @@
-//! IAM's policy evaluation, as far as the template uses it. What it does not know is an error when the template is read, so that
+//! IAM's policy evaluation, as far as the template uses it. An unsupported element is an error when the template is read, so that
 //! no rule is ever skipped.
 
 use std::collections::BTreeMap;
@@ -29,9 +29,9 @@ pub enum Version {
 pub struct Statement {
     /// A name, for people.
     pub sid: Option<String>,
-    /// What follows when the statement matches.
+    /// The effect of a match.
     pub effect: Effect,
-    /// Who is meant; only in policies of resources and in trust policies.
+    /// The callers; only in policies of resources and in trust policies.
     pub principal: Option<Principal>,
     /// Action patterns.
     pub action: OneOrMany,
@@ -51,7 +51,7 @@ pub enum Effect {
     Deny,
 }
 
-/// Whom a statement of a resource's policy means.
+/// The callers of a statement in a resource's policy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Principal {
@@ -65,7 +65,7 @@ pub enum Principal {
     },
     /// `{AWS: …}`
     Aws {
-        /// ARNs of roles. That of an account hands it to that account's own policies, which say nothing of it here.
+        /// ARNs of roles. The ARN of an account delegates to that account's own policies, which are not evaluated here.
         #[serde(rename = "AWS")]
         aws: OneOrMany,
     },
@@ -79,16 +79,16 @@ pub enum Star {
     Star,
 }
 
-/// The condition operators that are known.
+/// The supported condition operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Operator {
-    /// Equal, to the letter.
+    /// Exactly equal.
     StringEquals,
     /// Equal with `*` and `?`.
     StringLike,
-    /// The same as [`Operator::ArnLike`], as IAM has it.
+    /// The same as [`Operator::ArnLike`], as in IAM.
     ArnEquals,
-    /// Equal with `*` and `?`, each part of the ARN for itself.
+    /// Equal with `*` and `?`, within each part of the ARN.
     ArnLike,
     /// The opposite of [`Operator::ArnEquals`]; holds for a request without the key.
     ArnNotEquals,
@@ -136,10 +136,10 @@ impl Context {
     }
 }
 
-/// What is asked for. The journal of calls has it as a list of these three.
+/// A permission that a call needs. The journal of calls has a list of these three fields.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Demand {
-    /// Such as `s3:GetObject`.
+    /// The action, such as `s3:GetObject`.
     pub action: String,
     /// An ARN, or `*` where the action has no resource.
     pub resource: String,
@@ -163,7 +163,7 @@ impl Demand {
     }
 }
 
-/// Who asks, as the policies of resources see it.
+/// The caller, as seen by the policies of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who<'a> {
     /// A role's session.
@@ -172,7 +172,7 @@ pub enum Who<'a> {
     Service(&'a str),
 }
 
-/// Whether these statements, those of the caller's role and of the resource together, allow the demand: one must allow and none
+/// Returns whether these statements, of the caller's role and of the resource together, allow the demand: one must allow and none
 /// may deny. That is IAM's rule within one account.
 pub fn allows<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<'_>, demand: &Demand) -> bool {
     let mut allowed = false;
@@ -185,7 +185,7 @@ pub fn allows<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<
     allowed
 }
 
-/// Whether a statement denies it.
+/// Returns whether a statement denies it.
 pub fn denies<'a>(statements: impl IntoIterator<Item = &'a Statement>, who: Who<'_>, demand: &Demand) -> bool {
     statements.into_iter().any(|statement| statement.effect == Effect::Deny && statement.matches(who, demand))
 }
@@ -217,7 +217,7 @@ impl Statement {
 }
 
 impl Operator {
-    /// `found` is the key's value in the request, which may have none.
+    /// `found` is the key's value in the request, if it has one.
     fn holds(self, wanted: &OneOrMany, found: Option<&str>, context: &Context) -> bool {
         let is_wanted = |found: &str| wanted.as_slice().iter().any(|wanted| self.matches(wanted, found, context));
         match self {
@@ -227,7 +227,7 @@ impl Operator {
         }
     }
 
-    /// One value, without the negation that the operator may have.
+    /// Compares one value, without the negation of the operator.
     fn matches(self, wanted: &str, found: &str, context: &Context) -> bool {
         match self {
             Self::StringEquals => {
@@ -240,7 +240,7 @@ impl Operator {
     }
 }
 
-/// Matches the six parts of an ARN each for itself: a `*` does not reach over a colon, except in the last part.
+/// Matches each of the six parts of an ARN: a `*` does not cross a colon, except in the last part.
 fn arn_like(pattern: &str, arn: &str, context: &Context) -> bool {
     if pattern == "*" {
         return true;
@@ -266,8 +266,8 @@ impl Token {
     }
 }
 
-/// Reads a pattern with its variables replaced; `None` if the request has no value for one. What comes from a variable is never a
-/// wildcard, or a caller could choose its name to reach everything.
+/// Parses a pattern with its variables replaced; `None` if the request has no value for one. The value of a variable is never a
+/// wildcard, because a caller could otherwise choose its name to match everything.
 fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
     let mut tokens = Vec::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -288,12 +288,12 @@ fn tokens(pattern: &str, context: &Context) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-/// Whether a text is what a pattern with `*`, `?` and variables stands for.
+/// Returns whether a text matches a pattern with `*`, `?` and variables.
 #[must_use]
 pub fn like(pattern: &str, text: &str, context: &Context) -> bool {
     let Some(tokens) = tokens(pattern, context) else { return false };
     let text: Vec<char> = text.chars().collect();
-    // Where to go on if what follows the last `*` does not fit: that star takes one more character.
+    // Where to continue if the rest after the last `*` does not match: that star then covers one more character.
     let mut retry: Option<(usize, usize)> = None;
     let (mut token, mut at) = (0, 0);
     while at < text.len() {

@@ -22,23 +22,25 @@ use tokio::{
 
 use super::{lambda::Lambda, site::Site, template::Mapping};
 
-/// Between polls that find nothing: the least after a message, doubled each time. A long poll of moto keeps a processor busy.
+/// The pause after polls without messages: the shortest after a message, doubled each time. A long poll of moto keeps a processor
+/// busy.
 const BETWEEN_POLLS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(320)];
-/// Between polls that fail.
+/// The pause after a failed poll.
 const AFTER_FAILURE: Duration = Duration::from_millis(500);
 
-/// What a test can make a mapping do that AWS may do at any time.
+/// What a test can make a mapping do, and AWS may do at any time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Switches {
-    /// Nothing is polled for, nor handled, once this is set.
+    /// No message is received or handled while this is set.
     pub paused: bool,
     /// Every event is delivered twice: at once on a standard queue, one after the other on a FIFO queue.
     pub duplicate: bool,
     /// The first message about each object is lost.
     pub drop_first: bool,
-    /// Lambda has no concurrency left for the function: each message comes back after its visibility timeout, until it is a dead letter.
+    /// Lambda has no concurrency left for the function: each message returns after its visibility timeout, until it becomes a
+    /// dead letter.
     pub throttled: bool,
 }
 
@@ -52,12 +54,12 @@ struct Poller {
     mapping: Mapping,
     url: String,
     fifo: bool,
-    /// How many batches may be under way, and a permit for each.
+    /// The maximum number of concurrent batches, and a permit for each.
     instances: usize,
     concurrency: Arc<Semaphore>,
     switches: watch::Sender<Switches>,
     progress: Mutex<Progress>,
-    /// Batches that are being delivered.
+    /// Batches in delivery.
     in_flight: AtomicU64,
     delivered: AtomicU64,
     failed: AtomicU64,
@@ -66,14 +68,14 @@ struct Poller {
 
 #[derive(Default)]
 struct Progress {
-    /// The objects of which a message was lost since the switch was set.
+    /// The objects whose message was lost since the switch was set.
     lost: HashSet<String>,
-    /// The receipts of messages that failed and are hidden until their visibility timeout.
+    /// The receipts of failed messages that are hidden until their visibility timeout.
     hidden: Vec<String>,
 }
 
 impl Mappings {
-    /// Starts one poller per mapping of the template. `instances` bounds each, below what the template allows.
+    /// Starts one poller per mapping of the template. `instances` limits each, below the template's limit.
     pub fn start(site: &Arc<Site>, lambda: &Arc<Lambda>, instances: usize) -> Result<Self> {
         let mut pollers = Vec::new();
         for (id, function) in &site.template.functions {
@@ -103,7 +105,7 @@ impl Mappings {
         Ok(Self(pollers))
     }
 
-    /// Sets the switches of a function's mappings; what was counted for them starts again.
+    /// Sets the switches of a function's mappings and resets their counts.
     pub async fn switch(&self, function: &str, switches: &Switches) -> Result<()> {
         for poller in self.of(function)? {
             poller.switch(switches.clone()).await?;
@@ -111,7 +113,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Sets the switches of every mapping back.
+    /// Resets the switches of every mapping.
     pub async fn reset(&self) -> Result<()> {
         for poller in &self.0 {
             poller.switch(Switches::default()).await?;
@@ -119,7 +121,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Makes the visibility timeout of the messages that failed pass now. A message that another delivery deleted stays deleted.
+    /// Ends the visibility timeout of the failed messages now. A message that another delivery deleted stays deleted.
     pub async fn expire(&self, function: &str) -> Result<usize> {
         let mut shown = 0;
         for poller in self.of(function)? {
@@ -132,7 +134,7 @@ impl Mappings {
         Ok(shown)
     }
 
-    /// What each function's mappings have done, and their switches.
+    /// The counts and switches of each function's mappings.
     pub fn status(&self) -> Value {
         let functions: BTreeSet<&str> = self.0.iter().map(|poller| poller.function.as_str()).collect();
         let status = functions.into_iter().map(|function| {
@@ -205,7 +207,7 @@ impl Poller {
         let paused = switches.paused;
         self.switches.send_replace(switches);
         if paused {
-            // What is under way ends first.
+            // Batches in progress end first.
             drop(self.concurrency.acquire_many(self.instances.try_into()?).await?);
         }
         Ok(())
@@ -241,7 +243,7 @@ impl Poller {
 
     async fn deliver(&self, messages: &[Message]) {
         let event = event::sqs(messages, &self.mapping.queue, &self.site.template.region);
-        // The function's failure is an alarm already.
+        // The function's failure has raised an alarm already.
         let answer = self.lambda.invoke(&self.function, &event).await;
         let ids: Vec<_> = messages.iter().filter_map(Message::message_id).collect();
         let failed = match &answer {
@@ -262,7 +264,7 @@ impl Poller {
         self.progress().hidden.extend(failed.into_iter().filter_map(|message| message.receipt_handle));
     }
 
-    /// A batch has ten messages at most, as many as one call deletes.
+    /// A batch has at most ten messages, as many as one call deletes.
     async fn delete(&self, messages: &[Message]) {
         let entries = messages.iter().enumerate().filter_map(|(position, message)| {
             DeleteMessageBatchRequestEntry::builder()

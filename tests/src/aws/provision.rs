@@ -1,4 +1,4 @@
-//! Makes the template's queues, its bucket and the secrets in moto.
+//! Creates the template's queues, its bucket and the secrets in moto.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub async fn create(
         let attributes = queue.attributes.iter().map(|(name, value)| (QueueAttributeName::from(name.as_str()), value.clone()));
         let request = site.sqs.create_queue().queue_name(&queue.name).set_attributes(Some(attributes.collect()));
         let answer = request.send().await.with_context(|| format!("creating the queue {}", queue.name))?;
-        // Names and numbers of accounts must come out alike, or everything would be wired past each other.
+        // Names and account numbers must be equal, because the wiring depends on them.
         let path = |url: &str| url.splitn(4, '/').nth(3).map(ToOwned::to_owned);
         let url = answer.queue_url().unwrap_or_default();
         if path(url) != path(&queue.url) {
@@ -52,7 +52,7 @@ pub async fn create(
     stack(site).await
 }
 
-/// What describes the installation: a stack that has nothing but the outputs of the template.
+/// Creates a stack for the description of the installation, which has only the outputs of the template.
 async fn stack(site: &Site) -> Result<()> {
     let outputs: BTreeMap<_, _> = site.template.outputs.iter().map(|(name, value)| (name, json!({ "Value": value }))).collect();
     let resources = json!({ "Wait": { "Type": "AWS::CloudFormation::WaitConditionHandle" } });
@@ -81,7 +81,7 @@ pub fn s3(config: &SdkConfig) -> aws_sdk_s3::Client {
     aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(config).force_path_style(true).build())
 }
 
-/// Has the bucket send its notifications, which moto's `CloudFormation` passes over.
+/// Configures the bucket's notifications, which moto's `CloudFormation` ignores.
 pub async fn notify(template: &Template, config: &SdkConfig) -> Result<()> {
     let mut queues = Vec::new();
     for notification in &template.notifications {

@@ -1,4 +1,4 @@
-//! What a request to S3 asks for, in IAM's words.
+//! The IAM actions of a request to S3.
 
 use axum::http::{HeaderMap, Method};
 
@@ -9,26 +9,26 @@ pub const SEAL_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
 /// A request to S3.
 pub struct Request {
-    /// What the caller must be allowed, all of it.
+    /// The permissions that the caller needs, all of them.
     pub demands: Vec<Demand>,
-    /// The bucket's ARN: whoever may not list it is told 403 instead of 404.
+    /// The bucket's ARN: a caller that may not list it gets 403 instead of 404.
     pub bucket: String,
     /// The object's ARN.
     pub object: String,
     /// It reads one object.
     pub reads: bool,
-    /// It succeeds only if the object is, or is not, as the caller says.
+    /// It has a condition on the existing object.
     pub conditional: bool,
 }
 
 impl Request {
-    /// Whether method, path and query are those of `DeleteObjects`, whose body names the objects.
+    /// Returns whether method, path and query are those of `DeleteObjects`, whose body names the objects.
     pub fn deletes_objects(method: &Method, query: &str) -> bool {
         *method == Method::POST && query.split('&').any(|parameter| matches!(parameter, "delete" | "delete="))
     }
 
-    /// Reads a `DeleteObjects`. S3 answers for each object on its own, and deletes those that the caller may delete: here one that it may not
-    /// delete refuses all.
+    /// Parses a `DeleteObjects`. S3 answers for each object, and deletes those that the caller may delete; here one forbidden
+    /// object refuses the whole call.
     pub fn parse_deletion(path: &str, body: &str) -> Option<Self> {
         let bucket = format!("arn:aws:s3:::{}", percent_decode(path.trim_matches('/'))?);
         let keys = body.split("<Key>").skip(1).filter_map(|rest| Some(rest.split_once("</Key>")?.0));
@@ -39,12 +39,12 @@ impl Request {
         Some(Self { demands, bucket, object, reads: false, conditional: false })
     }
 
-    /// Reads method, path and query; buckets are always in the path. `None` for what nothing in Driftless uses.
+    /// Parses method, path and query; buckets are always in the path. `None` for a request that Driftless never makes.
     pub fn parse(method: &Method, path: &str, query: &str, headers: &HeaderMap) -> Option<Self> {
         let (bucket, key) = path.strip_prefix('/')?.split_once('/').map_or((path.strip_prefix('/')?, ""), |parts| parts);
         let bucket = format!("arn:aws:s3:::{}", percent_decode(bucket)?);
         let object = format!("{bucket}/{}", percent_decode(key)?);
-        // The SDKs name the operation once more, in `x-id`.
+        // The SDKs repeat the operation in `x-id`.
         let parameters: Vec<_> = query
             .split('&')
             .filter_map(|pair| pair.split('=').next())
@@ -109,7 +109,7 @@ impl Request {
     }
 }
 
-/// What S3 asks of KMS for the caller, about an object.
+/// The KMS permission that S3 requires of the caller, for an object.
 pub fn seal(action: &str, key: &str, object: &str) -> Demand {
     // arn:PARTITION:kms:REGION:ACCOUNT:key/ID
     let region = key.split(':').nth(3).unwrap_or_default();

@@ -23,7 +23,7 @@ pub struct Schedules {
 }
 
 impl Schedules {
-    /// They tick from now on; the first tick comes after one period.
+    /// Starts the schedules; the first tick comes after one period.
     pub fn start(site: &Arc<Site>, lambda: &Arc<Lambda>) -> Arc<Self> {
         let by_function = site.template.functions.iter().map(|(id, function)| (id.clone(), function.schedules.clone()));
         let by_function = by_function.filter(|(_, schedules)| !schedules.is_empty()).collect();
@@ -46,12 +46,12 @@ impl Schedules {
         schedules
     }
 
-    /// Stops the ticks, or lets them go on.
+    /// Pauses or resumes the ticks.
     pub fn pause(&self, paused: bool) {
         self.paused.send_replace(paused);
     }
 
-    /// Ticks now, paused or not.
+    /// Triggers a tick, paused or not.
     pub fn trigger(&self, function: &str) -> Result<()> {
         let schedules = self.by_function.get(function).with_context(|| format!("no schedule ticks for {function}"))?;
         for schedule in schedules {
@@ -60,7 +60,7 @@ impl Schedules {
         Ok(())
     }
 
-    /// Invokes asynchronously. Lambda retries a failure as often as the template says.
+    /// Invokes asynchronously. Lambda retries a failure as often as the template allows.
     fn send(&self, function: &str, schedule: &Schedule) {
         let template = &self.site.template;
         let event = event(&template.account, &template.region, &schedule.rule);
@@ -70,7 +70,7 @@ impl Schedules {
         self.site.tasks.spawn(async move {
             let sent = Instant::now();
             let mut failed = 0;
-            // Each failure is an alarm already.
+            // Each failure has raised an alarm already.
             while lambda.invoke(&function, &event).await.is_err() {
                 failed += 1;
                 let Some(pause) = pause(failed, sent.elapsed(), retries, event_age) else { return };
@@ -80,7 +80,8 @@ impl Schedules {
     }
 }
 
-/// The pause before the next invocation, after so many failures and with an event of that age; `None` if Lambda discards the event.
+/// The pause before the next invocation, after this many failures and with an event of this age; `None` if Lambda discards the
+/// event.
 fn pause(failed: usize, age: Duration, retries: usize, event_age: Duration) -> Option<Duration> {
     let pause = RETRIES.iter().take(retries).nth(failed.checked_sub(1)?);
     pause.copied().filter(|pause| age + *pause <= event_age)

@@ -13,12 +13,12 @@ use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 
 use super::identity::Credentials;
 
-/// How much the clock of a caller may differ from that of S3.
+/// The maximum difference between a caller's clock and S3's.
 const SKEW: SignedDuration = SignedDuration::from_mins(15);
-/// Headers that the signer adds by itself.
+/// Headers that the signer adds itself.
 const ADDED: [&str; 3] = ["x-amz-content-sha256", "x-amz-date", "x-amz-security-token"];
 
-/// Returns S3's code for what is wrong with the signature of a request by the holder of these keys.
+/// Returns S3's error code for an invalid signature of a request by the holder of these keys.
 pub fn flaw(parts: &Parts, keys: &Credentials, now: Timestamp) -> Option<&'static str> {
     let Some(at) = text(&parts.headers, "x-amz-date").and_then(time) else { return Some("AccessDenied") };
     if text(&parts.headers, "x-amz-security-token") != keys.session_token.as_deref() {
@@ -32,7 +32,7 @@ pub fn flaw(parts: &Parts, keys: &Credentials, now: Timestamp) -> Option<&'stati
     if made.is_some() && made.as_deref() == part(authorization, "Signature=") { None } else { Some("SignatureDoesNotMatch") }
 }
 
-/// What the holder of the keys would have signed.
+/// The signature of the holder of the keys.
 fn signature(parts: &Parts, authorization: &str, keys: &Credentials, at: Timestamp) -> Option<String> {
     let [_, _, region, service, _] = part(authorization, "Credential=")?.split('/').collect::<Vec<_>>()[..] else { return None };
     let mut settings = SigningSettings::default();

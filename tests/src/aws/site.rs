@@ -1,4 +1,4 @@
-//! What every part of the AWS half has in common.
+//! The state that all parts of the AWS half share.
 
 use std::{
     collections::VecDeque,
@@ -16,13 +16,13 @@ use tokio::{sync::watch, task::JoinSet};
 use super::{identity::Identities, outages::Outages, template::Template};
 use crate::world::dirs::Dirs;
 
-/// How many alarms are kept.
+/// The number of alarms that are kept.
 const ALARMS: usize = 100;
 
 /// The record of every call at the gate, beside the logs: a JSON object per line.
 pub const CALLS_LOG: &str = "aws-calls.jsonl";
 
-/// The account: where it is, what the template says, who holds which keys.
+/// The account: its endpoints, the template, and the keys.
 pub struct Site {
     /// The world's folders.
     pub dirs: Arc<Dirs>,
@@ -32,9 +32,9 @@ pub struct Site {
     pub moto: String,
     /// The template.
     pub template: Template,
-    /// Who holds which keys.
+    /// The keys and their holders.
     pub identities: Identities,
-    /// SQS, past the gate.
+    /// SQS, bypassing the gate.
     pub sqs: aws_sdk_sqs::Client,
     /// See [`super::Settings::etc_hosts`].
     pub etc_hosts: Option<PathBuf>,
@@ -42,11 +42,11 @@ pub struct Site {
     pub calls: Journal,
     /// `logs/invocations.jsonl`: every invocation of a function.
     pub invocations: Journal,
-    /// Calls of S3 that wait for a test.
+    /// Calls of S3 that are held for a test.
     pub holds: Holds,
     /// Calls that fail.
     pub outages: Outages,
-    /// Everything that runs.
+    /// All running tasks.
     pub tasks: Tasks,
     alarms: Mutex<VecDeque<String>>,
 }
@@ -68,7 +68,7 @@ impl Site {
         Ok(Self { dirs, endpoint, moto, template, identities, sqs, etc_hosts, calls, invocations, holds, outages, tasks, alarms })
     }
 
-    /// Something that must not happen: a crash, a time-out, a function that does not start. Shown and kept for the tests.
+    /// Records a forbidden event: a crash, a time-out, a function that does not start. Printed and kept for the tests.
     pub fn alarm(&self, text: String) {
         tracing::error!("{text}");
         let mut alarms = self.alarms.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ impl Site {
         alarms.push_back(text);
     }
 
-    /// Removes the alarms that contain these words: a test caused them.
+    /// Removes the alarms that contain this text, which a test caused.
     pub fn forgive(&self, words: &str) {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner).retain(|alarm| !alarm.contains(words));
     }
@@ -89,7 +89,7 @@ impl Site {
     }
 }
 
-/// Calls of S3 that a test has wait, so that what happens just then can be seen.
+/// Calls of S3 that a test holds, to observe the state at that moment.
 #[derive(Default)]
 pub struct Holds {
     held: watch::Sender<Vec<String>>,
@@ -97,17 +97,17 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Has every call wait that is one of these, until it is set to others: `METHOD` and the end of the path, such as `GET /in/pack`.
+    /// Holds every call that matches one of these, until the next call: `METHOD` and the end of the path, such as `GET /in/pack`.
     pub fn set(&self, held: Vec<String>) {
         self.held.send_replace(held);
     }
 
-    /// The calls that wait.
+    /// The held calls.
     pub fn waiting(&self) -> Vec<String> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns when the call may go on.
+    /// Returns when the call may continue.
     pub async fn pass(&self, call: &str) {
         let is =
             |held: &String| held.split_once(' ').is_some_and(|(method, end)| call.starts_with(method) && call.ends_with(end));
@@ -118,7 +118,7 @@ impl Holds {
         let waiting = || self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting().push(call.to_owned());
         let mut held = self.held.subscribe();
-        // An error is the end of the world.
+        // An error means that the world ends.
         let _: Result<_, _> = held.wait_for(may_pass).await.map(drop);
         waiting().retain(|other| other != call);
     }
@@ -141,7 +141,7 @@ impl Journal {
     }
 }
 
-/// The tasks of this half of the world; none outlives it. Each ends by itself or at the world's end.
+/// The tasks of this half of the world, none of which outlives it. Each ends by itself or with the world.
 #[derive(Default)]
 pub struct Tasks(Mutex<JoinSet<()>>);
 
@@ -157,12 +157,12 @@ impl Tasks {
         tasks.spawn(task);
     }
 
-    /// Ends all of them, soon.
+    /// Requests the end of all tasks.
     pub fn abort(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
-    /// Ends all of them.
+    /// Ends all tasks and waits for them.
     pub async fn stop(&self) {
         let mut tasks = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.shutdown().await;

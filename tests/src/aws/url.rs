@@ -1,4 +1,4 @@
-//! The function URL: HTTP in, payload format 2.0 to the function, its reply as HTTP out.
+//! The function URL: HTTP in, payload format 2.0 to the function, its response as HTTP out.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +33,7 @@ const BODY_BYTES: usize = 6 << 20;
 /// The switch of a URL.
 #[derive(Default)]
 pub struct FunctionUrl {
-    /// Every call is answered with 503.
+    /// Every call gets a 503.
     pub disabled: AtomicBool,
 }
 
@@ -109,14 +109,14 @@ fn event(site: &Site, parts: &Parts, body: &[u8], peer: SocketAddr) -> Value {
     })
 }
 
-/// What Lambda hands on as it is; all else is base64.
+/// Returns whether Lambda passes the body unchanged; any other body is base64.
 fn is_text(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
     kind.starts_with("text/") || ["application/json", "application/javascript", "application/xml"].contains(&kind)
 }
 
-/// The function's answer as HTTP: with a `statusCode` it is one, without it is a body.
+/// The function's response as HTTP: with a `statusCode` it is a whole response, without one it is a body.
 fn reply(answer: &Bytes) -> Response {
     let Ok(value) = serde_json::from_slice::<Value>(answer) else {
         return message(StatusCode::BAD_GATEWAY, "Internal Server Error");

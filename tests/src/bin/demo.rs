@@ -1,4 +1,4 @@
-//! `make demo`: the whole way on this machine, with real parts. It prints what a user would type and what comes of it.
+//! `make demo`: the whole path on this machine, with real parts. It prints a user's commands and their results.
 
 use std::{io::IsTerminal as _, path::Path, time::Instant};
 
@@ -79,7 +79,7 @@ async fn show(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Shows each change of a Stack's condition until it is Ready and as `wanted` says, and then its outputs.
+/// Prints each change of a Stack's condition until it is Ready and matches `wanted`, and then its outputs.
 async fn follow(team: &Namespace<'_>, name: &str, wanted: impl Fn(&Stack) -> bool) -> Result<()> {
     let started = Instant::now();
     let shown = std::cell::RefCell::new(String::new());

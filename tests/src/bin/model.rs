@@ -11,19 +11,19 @@ struct Arguments {
     /// Only this case: launch, claim, finalize, successor or limit. The other options are its bounds.
     #[arg(long)]
     case: Option<Case>,
-    /// How often something else may happen while an invocation could go on. Any number of times without it.
+    /// The number of preemptions: other steps while an invocation could continue. Unlimited by default.
     #[arg(long)]
     preemptions: Option<u8>,
-    /// How many invocations end before a call.
+    /// The number of invocations that end before a call.
     #[arg(long, default_value_t = 0)]
     crashes: u8,
-    /// How many messages are delivered twice.
+    /// The number of messages that are delivered twice.
     #[arg(long, default_value_t = 0)]
     doubles: u8,
-    /// How many tasks end without a word.
+    /// The number of tasks that end without a report.
     #[arg(long, default_value_t = 0)]
     kills: u8,
-    /// How many operations of Pulumi fail.
+    /// The number of Pulumi operations that fail.
     #[arg(long, default_value_t = 0)]
     failures: u8,
     /// How often ECS forgets a client token.
@@ -35,7 +35,7 @@ struct Arguments {
     /// Breaks a rule on purpose. The error for any other word lists the rules.
     #[arg(long = "break", value_name = "RULE")]
     breakage: Option<Breakage>,
-    /// As many states are looked at, at most.
+    /// The maximum number of states.
     #[arg(long, default_value_t = 2_000_000)]
     states: usize,
 }
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     exit
 }
 
-/// Each fault alone, and as many preemptions as there is time for.
+/// Each fault alone, and as many preemptions as time allows.
 fn larger() -> Vec<(Case, Bounds)> {
     let all = Bounds::default();
     let one = Bounds { preemptions: Some(1), ..all };

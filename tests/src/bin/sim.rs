@@ -5,15 +5,15 @@ use std::{process::ExitCode, time::Instant};
 use clap::Parser;
 use driftless_tests::sim::{Breakage, Fault, Report, simulate_all, simulate_calm, single_faults};
 
-/// As many failures are explained.
+/// The number of failures that are explained.
 const EXPLAINED: usize = 3;
-/// As many more are named.
+/// The number of further failures that are named.
 const NAMED: usize = 10;
 
-/// Simulates the functions over ports in memory, with everything that can go wrong going wrong.
+/// Simulates the functions with ports in memory and with faults of every kind.
 #[derive(Parser)]
 struct Arguments {
-    /// How many seeds.
+    /// The number of seeds.
     #[arg(long, default_value_t = 1000)]
     seeds: u32,
     /// The first seed: `--from SEED --seeds 1` replays one.
@@ -25,10 +25,10 @@ struct Arguments {
     /// Simulates a short calm script with each single fault instead of seeds.
     #[arg(long)]
     faults: bool,
-    /// Simulates the seeds without anything that goes wrong, in which changes have to run in time.
+    /// Simulates the seeds without troubles, in which changes have to run in time.
     #[arg(long, conflicts_with = "breakage")]
     calm: bool,
-    /// With this fault only, such as `CrashAfter:7`.
+    /// Only this fault, such as `CrashAfter:7`.
     #[arg(long, requires = "faults")]
     fault: Option<Fault>,
 }

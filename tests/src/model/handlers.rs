@@ -1,4 +1,4 @@
-//! The handlers over a probe, with the settings of an installation.
+//! The handlers with a probe, and the settings of an installation.
 
 use std::{collections::BTreeMap, pin::Pin};
 
@@ -13,10 +13,10 @@ use crate::scenario::SYSTEM;
 
 /// The id of the task role.
 pub(super) const ROLE: &str = "AROAMODEL";
-/// No run is due because of its age alone.
+/// No run is due because of time alone.
 const NEVER_SECONDS: i64 = 10 * 365 * 86_400;
 
-/// A handler's invocation over a probe. `Err` if it failed: whether another try may succeed, and why.
+/// A handler's invocation with a probe. `Err` if it failed: whether a retry may succeed, and why.
 pub(super) type Work = Pin<Box<dyn Future<Output = Result<(), (bool, String)>>>>;
 
 /// The invocation for a message.

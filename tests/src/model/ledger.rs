@@ -1,4 +1,4 @@
-//! What runners were given and did: the facts that the rules are about. No status counts.
+//! The inputs and actions of runners: the facts for the rules. Statuses do not count.
 
 use driftless_api::Update;
 use driftless_contract::{Operation, RunSpec};
@@ -6,7 +6,7 @@ use driftless_core::Limits;
 
 use crate::scenario::SYSTEM;
 
-/// An operation of Pulumi that a runner began.
+/// An operation of Pulumi that a runner started.
 #[derive(Clone, Debug, Hash)]
 struct Op {
     /// The Update's uid.
@@ -16,18 +16,18 @@ struct Op {
     stack: Option<(String, i64)>,
     destroys: bool,
     pulumi_stack: String,
-    /// `None` while it is under way.
+    /// `None` while it is in progress.
     succeeded: Option<bool>,
 }
 
-/// All operations, in the order in which they began.
+/// All operations, in the order of their starts.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Ledger {
     ops: Vec<Op>,
 }
 
 impl Ledger {
-    /// A runner begins; the rule that this breaks.
+    /// A runner starts an operation. Returns the rule that this breaks.
     pub(super) fn begin(&mut self, spec: &RunSpec, update: Option<&Update>, limits: Limits) -> Result<(), String> {
         let generation = || update?.spec.driftless.as_ref()?.stack_generation;
         let stack = update.and_then(|update| update.stack(SYSTEM));
@@ -36,7 +36,7 @@ impl Ledger {
             update: spec.run.update.name.clone(),
             stack: stack.map(|stack| (stack.uid, generation().unwrap_or_default())),
             destroys: spec.operation == Operation::Destroy,
-            // `dev` and `organization/p/dev` are one Pulumi stack of the one project.
+            // `dev` and `organization/p/dev` are one Pulumi stack of the only project.
             pulumi_stack: spec.stack.rsplit('/').next().unwrap_or_default().into(),
             succeeded: None,
         };
@@ -58,14 +58,14 @@ impl Ledger {
         broken.map_or(Ok(()), Err)
     }
 
-    /// An operation is over. `None` if its task was killed.
+    /// An operation ends. `None` if its task was killed.
     pub(super) fn end(&mut self, uid: &str, succeeded: Option<bool>) {
         if let Some(op) = self.ops.iter_mut().rfind(|op| op.uid == uid && op.succeeded.is_none()) {
             op.succeeded = Some(succeeded == Some(true));
         }
     }
 
-    /// A Stack is gone; the rule that this breaks.
+    /// A Stack no longer exists. Returns the rule that this breaks.
     pub(super) fn gone(&self, stack_uid: &str) -> Result<(), String> {
         let last = self.ops.iter().rfind(|op| op.stack.as_ref().is_some_and(|(uid, _)| uid == stack_uid));
         match last.filter(|last| !(last.destroys && last.succeeded == Some(true))) {
@@ -74,7 +74,7 @@ impl Ledger {
         }
     }
 
-    /// What ran last with success on a Pulumi stack: the generation of its Stack.
+    /// The generation of the last successful run of a Pulumi stack.
     pub(super) fn ran(&self, stack_uid: &str) -> Option<i64> {
         let ran = self.ops.iter().rfind(|op| op.succeeded == Some(true) && op.stack.is_some())?;
         ran.stack.as_ref().filter(|(uid, _)| uid == stack_uid).map(|(_, generation)| *generation)
@@ -82,7 +82,7 @@ impl Ledger {
 }
 
 impl Op {
-    /// Whether this runs a state of its Stack that was run with success, or that is older than one that was run.
+    /// Returns whether this repeats a state of its Stack that ran successfully, or runs an older one.
     fn repeats(&self, earlier: &Self) -> bool {
         match (&self.stack, &earlier.stack) {
             (Some((uid, generation)), Some((other, earlier_generation))) if uid == other => {

@@ -1,23 +1,24 @@
-//! The model check: the real handlers over ports in memory, with every order of their calls.
+//! The model check: the real handlers with ports in memory, for every order of their calls.
 //!
-//! A state is what the bucket, the cluster and ECS hold, the messages that wait, and the invocations in flight, each with the answers that it
-//! got so far. A handler is a function of its message and of those answers, so that a state is continued by running its handlers again
-//! over the answers. Whatever can happen, happens in some path: a message is delivered, an invocation makes its next call or ends for
-//! good, a task goes on or is killed, a user acts, the sweep comes. States that are equal are continued once.
+//! A state consists of the bucket, the cluster and ECS, the waiting messages, and the invocations in flight, each with its
+//! answers so far. A handler is a function of its message and of those answers, so a state is continued by running its handlers
+//! again with the answers. Everything that can happen does so on some path: a message is delivered, an invocation makes its next
+//! call or ends for good, a task continues or is killed, a user acts, the sweep comes. Equal states are continued once.
 //!
-//! What is checked in each state are the rules of `ledger.rs`. And from each state there is a way to rest (`Scenario::unrest`): no
-//! claim or slot stays held, no Update unfinished, no Stack in between.
+//! Each state is checked against the rules of `ledger.rs`. In addition, from each state there is a path to rest
+//! (`Scenario::unrest`): no claim or slot stays held, no Update unfinished, no Stack between two states.
 //!
-//! What the model leaves out, besides the numbers of [`Bounds`]:
+//! The model leaves out, besides the numbers of [`Bounds`]:
 //!
-//! - Two invocations are in flight at most, equal messages in a queue are one, and the count of hops is not carried on.
-//! - A message with a delay of more than five seconds is a timer, and is not delivered: the sweep stands for it. The sweep comes when
-//!   there is nothing else to do, and hints all that is not at rest. Time passes only when the sweep changes nothing
-//!   and all is not at rest.
-//! - No call fails but by a conflict, and no answer is lost.
-//! - Where preemptions are bounded, an invocation goes on to its end once they are used up, and no state in between is looked at.
-//! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of its own (`Probe::free`): it commutes with every
-//!   other. Events, locks of dead runs, logs, and the number of resources for the progress lead to no decision, and are left out.
+//! - At most two invocations are in flight, equal messages in a queue are one, and hops are not counted.
+//! - A message with a delay of more than five seconds is a timer and is not delivered: the sweep replaces it. The sweep comes
+//!   when nothing else can happen, and hints everything that is not at rest. Time passes only when a sweep without any effect
+//!   leaves the world short of rest.
+//! - Calls only fail by a conflict, and no answer is lost.
+//! - If preemptions are bounded, an invocation continues to its end once they are used up, and no state in between is checked.
+//! - A call whose answer nothing in the scenario changes, and which changes nothing, is no step of its own (`Probe::free`): it
+//!   commutes with every other. Events, locks of dead runs, logs, and the number of resources for the progress lead to no
+//!   decision, and are left out.
 
 mod handlers;
 mod ledger;
@@ -31,16 +32,16 @@ use std::{fmt, str::FromStr};
 
 pub use search::{Report, check};
 
-/// What is checked.
+/// The cases of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// A Stack's Update alone, from launch to record: with two launches at once, or two recorders.
+    /// A Stack's Update alone, from launch to record: with two concurrent launches, or two recorders.
     Launch,
-    /// A Stack's Update and one that a user made contend for the claim of one Pulumi stack, from launch to record.
+    /// A Stack's Update and a user's contend for the claim of one Pulumi stack, from launch to record.
     Claim,
     /// A Stack with `destroyOnFinalize` is deleted while its first run starts, runs or is recorded.
     Finalize,
-    /// A Stack is edited while reconciliations take in its first run.
+    /// A Stack is edited while reconciliations record its first run.
     Successor,
     /// Two Updates of two Pulumi stacks, with a limit of one run.
     Limit,
@@ -51,43 +52,43 @@ impl Case {
     pub const ALL: [Self; 5] = [Self::Launch, Self::Claim, Self::Finalize, Self::Successor, Self::Limit];
 }
 
-/// How often each of these may happen in a path.
+/// How often each of these may happen on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Bounds {
-    /// Something else happens while the invocation that went on last could go on. `None` for no bound.
+    /// Something else happens while the last invocation could continue. `None` for no bound.
     pub preemptions: Option<u8>,
-    /// An invocation ends before a call, for good.
+    /// An invocation ends for good before a call.
     pub crashes: u8,
     /// A message is delivered twice.
     pub doubles: u8,
-    /// A task ends without a word.
+    /// A task ends without a report.
     pub kills: u8,
     /// Pulumi fails.
     pub failures: u8,
     /// ECS forgets a client token.
     pub forgets: u8,
-    /// Eleven minutes pass without any event.
+    /// Eleven minutes pass without an event.
     pub waits: u8,
 }
 
-/// A rule that is broken on purpose, outside the functions, to see that the check would tell.
+/// A rule that is broken on purpose, outside the functions, to test the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breakage {
-    /// The API server creates a Lease that is there already.
+    /// The API server creates a Lease that exists already.
     Claim,
-    /// The bucket writes `outcome` although it is there.
+    /// The bucket overwrites an existing `outcome`.
     Outcome,
-    /// The bucket says that `owner` was written although it was there, and ECS forgets every client token.
+    /// The bucket reports that an existing `owner` was written, and ECS forgets every client token.
     Owner,
-    /// The API server writes what runs are admitted whatever version was read.
+    /// The API server writes the admissions whatever version was read.
     Admissions,
-    /// The bucket writes the outcome of a run that failed as if it had never begun.
+    /// The bucket writes the outcome of a failed run as if it had never started.
     Began,
-    /// The API server creates an Update that is there already, as another one.
+    /// The API server creates an Update that exists already, as another one.
     Creation,
     /// A message whose handler crashed is lost, and there is no sweep.
     Redelivery,
-    /// The API server says that a Lease was deleted, and keeps it.
+    /// The API server reports that a Lease was deleted, and keeps it.
     Release,
 }
 
@@ -122,7 +123,7 @@ impl FromStr for Breakage {
     }
 }
 
-/// The one of that name.
+/// The one with that name.
 fn named<T: Copy + fmt::Debug>(all: &[T], word: &str) -> Result<T, String> {
     let found = all.iter().find(|known| format!("{known:?}").eq_ignore_ascii_case(word));
     found.copied().ok_or_else(|| format!("{word:?} is none of {all:?}"))

@@ -1,4 +1,4 @@
-//! What happens outside the functions: tasks go on, S3 and ECS notify, and the sweep comes.
+//! The world outside the functions: tasks continue, S3 and ECS notify, and the sweep comes.
 
 use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects;
@@ -16,40 +16,40 @@ use super::{
 };
 use crate::scenario::SYSTEM;
 
-/// A sweep that leads to more invocations does not come to an end.
+/// A sweep that leads to more invocations counts as endless.
 const MAX_SWEPT: u32 = 60;
 
-/// How far the task of a run is.
+/// The progress of a run's task.
 #[derive(Clone, Debug, Hash)]
 pub(super) enum Progress {
     Running { uid: String },
     Reported,
 }
 
-/// How a task goes on.
+/// The next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It reads its spec, and Pulumi begins.
+    /// It reads its spec, and Pulumi starts.
     Begin,
     /// It reports success.
     Succeed,
     /// It reports a failure of Pulumi.
     Fail,
-    /// It reports that it was told to stop.
+    /// It reports that it was stopped.
     Interrupt,
     /// It ends.
     End,
-    /// It ends without a word.
+    /// It ends without a report.
     Kill,
 }
 
 impl State {
-    /// Nothing happens but by the sweep or by a user.
+    /// Returns whether only the sweep or a user can cause the next event.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.flights.is_empty() && self.turns().is_empty()
     }
 
-    /// What the live tasks can do by themselves.
+    /// The steps that the live tasks can take.
     pub(super) fn turns(&self) -> Vec<(usize, Turn)> {
         let tasks = self.world.live_tasks();
         tasks
@@ -123,14 +123,14 @@ impl State {
         self.notify(scenario);
     }
 
-    /// What S3 and ECS tell of.
+    /// Sends the notifications of S3 and ECS.
     pub(super) fn notify(&mut self, scenario: &Scenario) {
         while let Some(message) = self.world.receive() {
             self.send(message, scenario);
         }
     }
 
-    /// Sends the hints of a sweep for all that is not at rest; how many.
+    /// Sends the hints of a sweep for everything that is not at rest. Returns their number.
     pub(super) fn sweep(&mut self, scenario: &Scenario) -> usize {
         for update in list::<Update>(&self.world) {
             let key = key("auto.pulumi.com/v1alpha1", "Update", &update.namespace().unwrap_or_default(), &update.name_any());
@@ -139,7 +139,8 @@ impl State {
             } else {
                 Message::Launch(LaunchHint { version: VERSION, update: key, hops: 0 })
             };
-            // The reconciler has the launcher see to those that no Stack has to learn of, and releases the others by itself.
+            // The launcher handles those that no Stack has to record, on behalf of the reconciler, which releases the others
+            // itself.
             let is_kept = finalizer::is_on(&update) && (scenario.reconciles || update.stack(SYSTEM).is_none());
             if !update.is_complete() || is_kept {
                 self.send(hint, scenario);
@@ -155,7 +156,7 @@ impl State {
         self.queue.len()
     }
 
-    /// Whether a sweep leads to anything, with one invocation after another.
+    /// Returns whether a sweep changes anything, with one invocation after another.
     pub(super) fn sweep_changes(&self, scenario: &Scenario) -> bool {
         let mut swept = self.fork();
         swept.sweep(scenario);
@@ -178,7 +179,7 @@ pub(super) fn get(world: &World, key: &str) -> Option<Vec<u8>> {
 }
 
 pub(super) fn put(world: &World, key: &str, document: String) {
-    // Nothing fails in this world.
+    // Calls never fail in this world.
     _ = world.drive(Objects::put(world, key, document.into_bytes()));
 }
 

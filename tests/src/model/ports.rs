@@ -22,32 +22,32 @@ use secrecy::SecretString;
 
 use super::Breakage;
 
-/// A message that is to be delivered later than this is a timer. The sweep stands for it.
+/// A message with a longer delay is a timer, which the sweep replaces.
 const TIMER_SECONDS: u16 = 5;
-/// What a call has to be the same as before, in the bucket: nothing in a scenario changes it.
+/// Parts of keys in the bucket whose objects no step of a scenario changes, so that their calls always have the same answer.
 const CONSTANT: [&str; 6] = ["trees/", "keys/", "sealed/", "inputs/", "architectures/", "fetches/"];
-/// Keys that lead to no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree. They are
-/// neither written nor found.
+/// Keys that affect no decision: the locks of dead runs, the resources that the last run left, and the task's copy of the tree.
+/// They are neither written nor found.
 const IGNORED: [&str; 6] = ["locks/", "resources/", "/in/manifest", "/in/pack", "/out/lock", "/out/log/"];
 
-/// An answer that is longer is not shown.
+/// A longer answer is not printed.
 const SHOWN: usize = 120;
 
-/// The answers that an invocation got, in order, and the call that it makes next.
+/// The answers of an invocation so far, in order, and its next call.
 #[derive(Clone, Default)]
 pub(super) struct Tape {
     answers: Vec<Rc<dyn Any>>,
     /// Hash of the answers.
     pub(super) digest: u64,
-    /// The call that it makes next. Empty if it has ended.
+    /// Its next call. Empty if it has ended.
     pub(super) next: String,
 }
 
-/// One run of an invocation's handler: over the tape, then so many calls.
+/// One run of an invocation's handler: over the tape, then this many calls.
 #[derive(Default)]
 pub(super) struct Run {
     pub(super) tape: Tape,
-    /// How many of the answers it took.
+    /// The number of answers that it used.
     pub(super) position: usize,
     /// Calls that others could notice, or whose answer others could change.
     pub(super) calls: u32,
@@ -62,11 +62,11 @@ pub(super) struct Run {
     pub(super) violation: Option<String>,
 }
 
-/// What does not change from step to step.
+/// The constants of all steps.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) breakage: Option<Breakage>,
-    /// Kinds whose objects nothing in the scenario changes.
+    /// Kinds whose objects no step of the scenario changes.
     pub(super) constant_kinds: &'static [&'static str],
 }
 
@@ -79,13 +79,13 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// A call that commutes with all others: its answer is the same at any time, and it changes nothing that another call reads.
+    /// A call that commutes with all others: its answer never changes, and it changes nothing that another call reads.
     async fn free<T: Clone + Debug + 'static>(&self, call: impl Future<Output = T>) -> T {
         if let Some(answer) = self.replay() {
             return answer;
         }
         if self.run.borrow().stopped {
-            // Another of the calls that the handler makes at once comes first.
+            // Another of the handler's concurrent calls comes first.
             return pending().await;
         }
         let answer = call.await;
@@ -118,7 +118,7 @@ impl Probe {
         if is_free { self.free(call).await } else { self.step(what, call).await }
     }
 
-    /// Whether a step may be made now; else the invocation stops before it.
+    /// Returns whether a step may be made now; else the invocation stops before it.
     fn may_go_on(&self, what: impl FnOnce() -> String) -> bool {
         let mut run = self.run.borrow_mut();
         if run.stopped {
@@ -143,7 +143,7 @@ impl Probe {
         answer
     }
 
-    /// Adds an answer to the tape. Returns it as a person reads it.
+    /// Adds an answer to the tape. Returns it as readable text.
     fn record<T: Clone + Debug + 'static>(&self, answer: &T) -> String {
         let shown = format!("{answer:?}");
         let mut hasher = DefaultHasher::new();
@@ -192,7 +192,7 @@ impl Probe {
         self.about(verb, &K::kind(&()), object.meta().name.as_deref().unwrap_or_default(), call).await
     }
 
-    /// Sends a message, but for a timer. How many led to it does not count: it would make every state another one.
+    /// Sends a message, unless it is a timer. Its hops are not counted, because they would make every state different.
     async fn send(&self, message: Message, delay_seconds: u16) -> Result<()> {
         if delay_seconds > TIMER_SECONDS {
             return Ok(());
@@ -227,7 +227,7 @@ impl Probe {
         self.world.drive(Objects::get(&self.world, key))?.ok()?
     }
 
-    /// The outcome of that key, if it is the key of one.
+    /// The outcome at that key, if it is the key of one.
     fn outcome(&self, key: &str) -> Option<Vec<u8>> {
         key.ends_with("/outcome").then(|| self.content(key)).flatten()
     }
@@ -410,7 +410,7 @@ impl Objects for Probe {
     }
 }
 
-/// An outcome as of a run that never began.
+/// An outcome like that of a run that never started.
 fn without_begin(key: &str, content: Vec<u8>) -> Vec<u8> {
     match serde_json::from_slice::<serde_json::Value>(&content) {
         Ok(mut outcome) if key.ends_with("/outcome") && outcome["verdict"]["kind"] != "succeeded" => {
@@ -462,7 +462,7 @@ impl Tasks for Probe {
         let run = async {
             let mut launch = launch.clone();
             if self.run.borrow().forgets || self.is_broken(Breakage::Owner) {
-                // As another client token: after the answers so far it is a function of the state.
+                // Another client token, which is a function of the state: of the answers so far.
                 launch.attempt += 1000 + u32::try_from(self.world.live_tasks().len()).unwrap_or_default();
             }
             Tasks::run(&self.world, &launch).await

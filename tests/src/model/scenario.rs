@@ -1,4 +1,4 @@
-//! The scenarios: how each begins, what users do in it, and what all comes to in the end.
+//! The scenarios: their start, their users' actions, and their end.
 
 use std::{iter, rc::Rc};
 
@@ -25,20 +25,20 @@ const STACK: &str = "a";
 const BY_HAND: &str = "by-hand";
 const UPDATE: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
 
-/// The name of what a user does, and the hint of the forwarder for it.
+/// The name of a user's action, and the forwarder's hint for it.
 type User = (&'static str, fn(&World) -> Option<Hint>);
 
 /// See the module.
 pub(super) struct Scenario {
     pub(super) rules: Rc<Rules>,
     pub(super) limits: Limits,
-    /// Hints lead to the reconciler; else they are lost.
+    /// Hints go to the reconciler; else they are lost.
     pub(super) reconciles: bool,
     pub(super) users: &'static [User],
 }
 
 impl Scenario {
-    /// A scenario and the state that it begins in.
+    /// A scenario and its first state.
     pub(super) fn of(case: Case, left: Bounds, breakage: Option<Breakage>) -> (Self, State) {
         let reconciles = matches!(case, Case::Finalize | Case::Successor);
         let users: &[User] = match case {
@@ -50,7 +50,7 @@ impl Scenario {
         let limits = Limits { runs: (case == Case::Limit).then_some(1), runs_per_namespace: None };
         let scenario = Self { rules: Rc::new(Rules { breakage, constant_kinds }), limits, reconciles, users };
 
-        // What comes before the scenario begins.
+        // The steps before the scenario starts.
         let before = Self { rules: Rc::new(Rules { breakage: None, constant_kinds: &[] }), limits, reconciles: true, users: &[] };
         let world = World::new(0, Faults::NONE);
         world.number_by_subject();
@@ -80,7 +80,7 @@ impl Scenario {
             Case::Claim => create_by_hand(&mut state, "organization/p/dev", &scenario),
             Case::Limit => {
                 create_by_hand(&mut state, "prod", &scenario);
-                // As earlier runs left it.
+                // As left by earlier runs.
                 let metadata = json!({ "namespace": SYSTEM, "name": keys::ADMISSIONS });
                 state.world.insert(json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata }));
             }
@@ -90,12 +90,12 @@ impl Scenario {
         (scenario, state)
     }
 
-    /// The uid of the Stack, if it is there.
+    /// The uid of the Stack, if it exists.
     pub(super) fn stack_uid(world: &World) -> Option<String> {
         world.object(&stack_key()).and_then(|stack| Some(stack["metadata"]["uid"].as_str()?.to_owned()))
     }
 
-    /// What is not as it has to be in the end.
+    /// Names an object that is not in its final state.
     pub(super) fn unrest(&self, state: &State) -> Option<String> {
         let world = &state.world;
         for update in list::<Update>(world) {
@@ -131,7 +131,7 @@ impl Scenario {
 
 const SOURCE: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
-/// A Flux source with its tree stored.
+/// A Flux source whose tree is stored.
 fn create_source(world: &World) {
     let digest = Digest::sha256(b"archive").to_string();
     let (api_version, kind, name) = SOURCE;
@@ -151,7 +151,7 @@ fn create_source(world: &World) {
     }));
     let content = "name: p\nruntime: yaml\n";
     let mut spool = Vec::new();
-    // A file of this size is no matter for any limit.
+    // A file of this size exceeds no limit.
     if let Ok(tree) = Tree::from_files([("Pulumi.yaml", content.as_bytes())], &mut spool) {
         let folder = keys::tree(&key(api_version, kind, NAMESPACE, name), &digest);
         put(world, &format!("{folder}manifest"), String::from_utf8_lossy(&Manifest::of(&tree).to_bytes()).into());
@@ -159,7 +159,7 @@ fn create_source(world: &World) {
     }
 }
 
-/// An Update that a user made, in the Workspace of the Stack.
+/// A user's Update, in the Workspace of the Stack.
 fn create_by_hand(state: &mut State, pulumi_stack: &str, scenario: &Scenario) {
     state.world.insert(json!({
         "apiVersion": UPDATE.0,
@@ -173,7 +173,7 @@ fn create_by_hand(state: &mut State, pulumi_stack: &str, scenario: &Scenario) {
 
 fn delete_stack(world: &World) -> Option<Hint> {
     let stack = get_object::<Stack>(world, &stack_key())?;
-    // Nothing fails in this world, and nothing was written in between.
+    // Calls never fail in this world, and the object was not written in between.
     _ = world.drive(Cluster::delete(world, &stack));
     Some(Hint::new(stack_key()))
 }

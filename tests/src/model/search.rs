@@ -1,4 +1,4 @@
-//! The search through all states, breadth first: a path that it shows is a shortest one.
+//! The breadth-first search through all states, so that a printed path is a shortest one.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -12,22 +12,22 @@ use super::{
     state::{Action, State},
 };
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Report {
-    /// States that differ.
+    /// The number of different states.
     pub states: usize,
-    /// Steps between them.
+    /// The number of steps between them.
     pub transitions: usize,
     /// The length of the longest of the shortest paths to a state.
     pub depth: usize,
-    /// States in which all is at rest.
+    /// The number of states at rest.
     pub rests: usize,
-    /// Every state within the bounds was seen.
+    /// Every state within the bounds was visited.
     pub is_complete: bool,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
-    /// The rule that is broken and how, and what led to that.
+    /// The broken rule with its details, and the path to it.
     pub violation: Option<(String, Vec<String>)>,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Where a state was first come from.
+/// The first predecessor of a state.
 struct Seen {
     from: u32,
     action: Option<Action>,
@@ -54,7 +54,7 @@ struct Seen {
     is_rest: bool,
 }
 
-/// Checks a case within bounds, and no more than so many states.
+/// Checks a case within bounds, up to this many states.
 #[must_use]
 pub fn check(case: Case, bounds: Bounds, breakage: Option<Breakage>, most_states: usize) -> Report {
     let begin = Instant::now();
@@ -95,7 +95,7 @@ pub fn check(case: Case, bounds: Bounds, breakage: Option<Breakage>, most_states
 }
 
 struct Search {
-    /// The states that were seen, by hash.
+    /// The visited states, by hash.
     known: HashMap<u64, u32>,
     seen: Vec<Seen>,
     edges: Vec<(u32, u32)>,
@@ -118,9 +118,9 @@ impl Search {
         }
     }
 
-    /// The first state from which no way leads to rest.
+    /// The first state without a path to rest.
     fn stuck(&mut self) -> Option<u32> {
-        // The edges by where they end.
+        // The edges, ordered by their targets.
         self.edges.sort_unstable_by_key(|(_, to)| *to);
         let mut reaches: Vec<bool> = self.seen.iter().map(|seen| seen.is_rest).collect();
         let mut ahead: Vec<u32> = (0..).zip(&reaches).filter(|(_, is_rest)| **is_rest).map(|(id, _)| id).collect();
@@ -146,7 +146,7 @@ impl Search {
     }
 }
 
-/// What happens on a path, step by step, and the state at its end.
+/// Describes the steps of a path, and the state at its end.
 fn tell(path: &[Action], scenario: &Scenario, mut state: State) -> Vec<String> {
     let mut told = Vec::new();
     for action in path {

@@ -1,4 +1,4 @@
-//! A state of the model, and what can happen in it.
+//! A state of the model, and its possible steps.
 
 use std::{
     cell::RefCell,
@@ -21,14 +21,14 @@ use super::{
     scenario::Scenario,
 };
 
-/// Invocations that are in flight at a time, at most.
+/// The maximum number of invocations in flight.
 const IN_FLIGHT: usize = 2;
-/// By then a claim, a slot or a retry that waits for its time is due.
+/// After this time, every waiting claim, slot or retry is due.
 const LONG: SignedDuration = SignedDuration::from_mins(11);
-/// A handler that is polled more often waits for something that is not of the model.
+/// A handler that is polled more often waits for something outside the model.
 const MAX_POLLS: u32 = 1000;
 
-/// An invocation of a handler that has calls to make.
+/// An invocation of a handler that has more calls to make.
 #[derive(Clone)]
 pub(super) struct Flight {
     message: Message,
@@ -43,23 +43,23 @@ pub(super) struct State {
     /// Messages that were sent and not delivered. Equal ones are one.
     pub(super) queue: Vec<Message>,
     pub(super) flights: Vec<Flight>,
-    /// Tasks that were given a run, by ARN.
+    /// Tasks with a run, by ARN.
     pub(super) begun: Vec<(String, Progress)>,
     pub(super) ledger: Ledger,
     pub(super) left: Bounds,
-    /// Steps of users that were taken.
+    /// The users' actions that were taken.
     users: u32,
-    /// The invocation that went on last, if it can still go on. Counts where preemptions are bounded.
+    /// The last invocation that made a step, if it can continue. Matters if preemptions are bounded.
     current: Option<usize>,
     pub(super) violation: Option<String>,
 }
 
-/// One thing that can happen. Positions are those of the state that it happens in.
+/// One possible step. Positions are those of the state before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// A message is delivered.
     Deliver(usize),
-    /// A message is delivered, and will be once more.
+    /// A message is delivered, and will be delivered once more.
     Double(usize),
     /// An invocation makes its next call.
     Step(usize),
@@ -67,7 +67,7 @@ pub(super) enum Action {
     Forget(usize),
     /// An invocation ends before its next call. Its message is delivered again.
     Crash(usize),
-    /// The task at that position of all live ones goes on.
+    /// The task at that position of all live ones makes a step.
     Task(usize, Turn),
     /// A user acts.
     User(usize),
@@ -78,13 +78,13 @@ pub(super) enum Action {
 }
 
 impl State {
-    /// With that world and without anything under way.
+    /// A state with that world and no invocation.
     pub(super) fn new(world: World, queue: Vec<Message>, left: Bounds) -> Self {
         let (flights, begun, ledger) = (Vec::new(), Vec::new(), Ledger::default());
         Self { world, queue, flights, begun, ledger, left, users: 0, current: None, violation: None }
     }
 
-    /// Equal states have equal hashes, whatever the order of what led to them.
+    /// Equal states have equal hashes, whatever path led to them.
     pub(super) fn hash(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.world.hash_into(&mut hasher);
@@ -102,12 +102,12 @@ impl State {
         hasher.finish()
     }
 
-    /// A state of its own.
+    /// An independent copy.
     pub(super) fn fork(&self) -> Self {
         Self { world: self.world.snapshot(), ..self.clone() }
     }
 
-    /// All that can happen, with the states that it leads to.
+    /// All possible steps, with the states after them.
     pub(super) fn successors(&self, scenario: &Scenario) -> Vec<(Action, Self)> {
         let can_preempt = self.left.preemptions != Some(0);
         let mut actions = Vec::new();
@@ -153,7 +153,7 @@ impl State {
         actions.into_iter().map(|action| (action, self.after(action, scenario).0)).collect()
     }
 
-    /// The state after an action, and what happened.
+    /// The state after an action, and its description.
     pub(super) fn after(&self, action: Action, scenario: &Scenario) -> (Self, String) {
         let mut next = self.fork();
         let own = match action {
@@ -179,7 +179,7 @@ impl State {
         (next, told)
     }
 
-    /// The invocation that goes on to its end, as nothing else can happen: in between there are no states to look at.
+    /// The invocation that continues to its end, because no other step is possible: no state in between needs a check.
     fn must_go_on(&self) -> Option<usize> {
         let Bounds { preemptions, crashes, forgets, .. } = self.left;
         self.current.filter(|_| preemptions == Some(0) && crashes == 0 && forgets == 0)
@@ -251,7 +251,7 @@ impl State {
         }
     }
 
-    /// An invocation begins, and stops before its first call.
+    /// Starts an invocation, which stops before its first call.
     fn deliver(&mut self, message: Message, scenario: &Scenario) -> String {
         let told = format!("{} begins", name(&message));
         self.flights.push(Flight { message, began: self.world.now(), tape: Tape::default() });
@@ -266,7 +266,7 @@ impl State {
         format!("{who}: {made}{}", if forgets { ", which ECS has forgotten" } else { "" })
     }
 
-    /// Runs an invocation again up to where it is, and on.
+    /// Runs an invocation again up to its position, and then further.
     fn go_on(&mut self, position: usize, run: Run, scenario: &Scenario) -> Run {
         let Flight { message, began, tape } = &mut self.flights[position];
         let (message, began) = (message.clone(), *began);
@@ -320,7 +320,7 @@ impl State {
         name
     }
 
-    /// Runs one invocation after another, and every task to its success, until a condition is met or nothing is to be done.
+    /// Runs one invocation after another, and every task to its success, until a condition is met or no step is left.
     pub(super) fn run_until(&mut self, scenario: &Scenario, is_met: impl Fn(&Self) -> bool) {
         while !is_met(self) {
             if !self.queue.is_empty() {
@@ -335,7 +335,7 @@ impl State {
         drop(self.world.written());
     }
 
-    /// The messages that wait.
+    /// The waiting messages.
     pub(super) fn queue(&self) -> &[Message] {
         &self.queue
     }
@@ -344,7 +344,7 @@ impl State {
         self.queue.retain(|message| !forgotten(message));
     }
 
-    /// What is not at rest; `None` if all is.
+    /// Names something that is not at rest; `None` if everything is.
     pub(super) fn unrest(&self, scenario: &Scenario) -> Option<String> {
         if !self.queue.is_empty() || !self.flights.is_empty() {
             return Some("messages wait".into());
@@ -377,7 +377,7 @@ impl fmt::Display for State {
     }
 }
 
-/// What a message is about, in a word or two.
+/// The subject of a message, in a word or two.
 pub(super) fn name(message: &Message) -> String {
     match message {
         Message::Hint(hint) => format!("reconciler for {} {}", hint.object.kind, hint.object.name),

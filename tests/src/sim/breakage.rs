@@ -2,48 +2,48 @@
 
 use std::str::FromStr;
 
-/// A rule that is broken on purpose, outside the functions, to see that the checks would tell.
+/// A rule that is broken on purpose, outside the functions, to test the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Breakage {
-    /// The API server creates a Lease that is there already.
+    /// The API server creates a Lease that exists already.
     Claims,
-    /// The bucket says that `owner` was written although it was there.
+    /// The bucket reports that an existing `owner` was written.
     Owner,
-    /// The bucket writes `outcome` although it is there.
+    /// The bucket overwrites an existing `outcome`.
     Outcome,
     /// The API server writes a Stack's status whatever version was read.
     Versions,
     /// A message whose handler crashed or failed is lost, and there is no sweep.
     Redelivery,
-    /// The API server shows the fetcher no Updates, so that nothing seems to name a tree.
+    /// The API server shows the fetcher no Updates, so that none seems to name a tree.
     Names,
-    /// The API server writes what runs are admitted whatever version was read.
+    /// The API server writes the admissions whatever version was read.
     Admissions,
-    /// Every launch asks ECS with the first client token, also after ECS refused it.
+    /// Every launch uses the first client token, even after ECS refused it.
     Attempts,
-    /// The API server reads the Secret of the quiet namespace, whatever namespace is asked for.
+    /// The API server returns the Secret of the quiet namespace, whatever namespace is requested.
     Secrets,
     /// The bucket keeps the sealed inputs of all Stacks in one object of the quiet namespace.
     Seals,
     /// Queues lose every message about the quiet namespace.
     Fairness,
-    /// ECS accepts the recorder's requests to stop a task and does nothing.
+    /// ECS accepts the recorder's requests to stop a task and does not stop it.
     Stops,
     /// The API server shows the admissions without the time at which each namespace last got a slot.
     Turns,
-    /// The API server writes the Stack's current generation into `lastUpdate`, as if that had been run.
+    /// The API server writes the Stack's current generation into `lastUpdate`, as if that had run.
     Generations,
-    /// The API server writes the first failure that is counted as the last one that is tried again.
+    /// The API server writes the first counted failure as the last one that is retried.
     Failures,
-    /// The bucket writes the outcome of a run that reported nothing without the time at which it began.
+    /// The bucket writes the outcome of a run without a report without the time at which it started.
     Began,
     /// The API server adds the namespace's Secret to the note of each Event.
     Leaks,
-    /// A queue has a hint of the quiet Stack every two seconds.
+    /// A queue gets a hint of the quiet Stack every two seconds.
     Loops,
     /// The bucket keeps the first tokens of a task.
     Tokens,
-    /// Queues hold every launch up for a quarter of an hour.
+    /// Queues delay every launch by a quarter of an hour.
     Delays,
 }
 
@@ -72,7 +72,7 @@ impl Breakage {
         Self::Delays,
     ];
 
-    /// How the violation begins that has to tell of it.
+    /// The beginning of the violation that has to report it.
     #[must_use]
     pub fn rule(self) -> &'static str {
         match self {

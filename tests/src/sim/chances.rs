@@ -1,4 +1,4 @@
-//! What is left to chance: the odds of what can go wrong, and the dice of each actor.
+//! Chance: the probabilities of everything that can go wrong, and the dice of each actor.
 
 use std::{
     cell::{Cell, RefCell, RefMut},
@@ -16,29 +16,29 @@ use rand_chacha::{
 pub(super) enum Trouble {
     /// An invocation ends before a call.
     Crash,
-    /// An invocation is held up before a call.
+    /// An invocation is delayed before a call.
     Stall,
     /// A call fails and has no effect.
     Transient,
-    /// A call fails and has its effect.
+    /// A call has its effect and fails.
     LostAnswer,
     /// A message is delivered twice.
     Duplicate,
     /// A message is lost.
     Drop,
-    /// The forwarder and the webhook are silent.
+    /// The forwarder and the webhook send nothing.
     Deaf,
-    /// A message comes later.
+    /// A message is delayed.
     Delay,
-    /// ECS forgets a client token, or does not know a new task yet; the bucket says of a write that it was not the first.
+    /// ECS forgets a client token, or does not know a new task yet; the bucket reports that a write was not the first.
     Forget,
-    /// An artifact cannot be had, or an operation fails.
+    /// An artifact cannot be downloaded, or an operation fails.
     Fail,
     /// A task is killed.
     Kill,
-    /// ECS starts no task for want of capacity.
+    /// ECS starts no task for lack of capacity.
     Full,
-    /// Something takes far longer than it does as a rule.
+    /// Something takes far longer than usual.
     Slow,
 }
 
@@ -59,7 +59,7 @@ impl Trouble {
         Self::Slow,
     ];
 
-    /// The name of its dice, and its highest odds in a thousand.
+    /// The name of its dice, and its highest probability in thousandths.
     fn parts(self) -> (&'static str, u32) {
         match self {
             Self::Crash => ("crash", 40),
@@ -79,7 +79,7 @@ impl Trouble {
     }
 }
 
-/// How often, in a thousand, something goes wrong.
+/// The probability of each trouble, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Odds([u32; Trouble::ALL.len()]);
 
@@ -107,7 +107,7 @@ impl Odds {
         self
     }
 
-    /// The same with other odds, in a thousand, for one of them.
+    /// The same with another probability, in thousandths, for one of them.
     pub(super) fn with(mut self, trouble: Trouble, per_mille: u32) -> Self {
         self.0[trouble as usize] = per_mille;
         self
@@ -118,7 +118,7 @@ impl Odds {
         self.without(&others.collect::<Vec<_>>())
     }
 
-    /// What can go wrong.
+    /// The troubles with a probability above zero.
     pub(super) fn troubles(self) -> impl Iterator<Item = Trouble> {
         Trouble::ALL.into_iter().filter(move |trouble| self.of(*trouble) > 0)
     }
@@ -128,9 +128,9 @@ impl Odds {
 pub(super) struct Dice(ChaCha8Rng);
 
 impl Dice {
-    /// The dice of a seed that have this name: a stream of their own.
+    /// The dice of a seed with this name, which are an independent stream.
     pub(super) fn new(seed: u64, name: &[&str]) -> Self {
-        // FNV-1a, as the standard library's hashes differ between releases.
+        // FNV-1a, because the standard library's hashes differ between releases.
         let bytes = name.iter().flat_map(|part| part.bytes().chain([0]));
         let stream = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -151,7 +151,7 @@ impl Dice {
         self.below(1000) < per_mille
     }
 
-    /// From 0 to so many seconds, in milliseconds.
+    /// From 0 to this many seconds, in milliseconds.
     pub(super) fn seconds(&mut self, most: u32) -> SignedDuration {
         SignedDuration::from_millis(self.below(most * 1000 + 1).into())
     }
@@ -163,15 +163,15 @@ impl Dice {
     }
 }
 
-/// The odds of the moment, and dice for each actor and purpose: one choice more of one, such as for a call that a function did not make
-/// before, changes no choice of another.
+/// The present probabilities, and dice for each actor and purpose: an additional choice of one, such as for a new call of a
+/// function, changes no choice of another.
 pub(super) struct Chances {
     seed: u64,
     pub(super) odds: Cell<Odds>,
     /// No task of this namespace starts.
     pub(super) outage: Cell<Option<&'static str>>,
     dice: RefCell<BTreeMap<(&'static str, &'static str), Dice>>,
-    /// How many tasks a Pulumi stack had, by claim.
+    /// The number of tasks of a Pulumi stack so far, by claim.
     tasks: RefCell<HashMap<String, u32>>,
 }
 
@@ -187,7 +187,7 @@ impl Chances {
         })
     }
 
-    /// Whether something goes wrong now.
+    /// Returns whether something goes wrong now.
     pub(super) fn strikes(&self, actor: &'static str, trouble: Trouble) -> bool {
         let odds = self.odds.get().of(trouble);
         odds > 0 && self.dice(actor, trouble.parts().0).chance(odds)

@@ -1,4 +1,4 @@
-//! What a machine runs under, and what of it can be left out.
+//! The conditions of a machine, and which of them can be left out.
 
 use std::fmt;
 
@@ -15,20 +15,20 @@ use super::{
     script::{self, Action, MADE_WITHIN},
 };
 
-/// What differs between seeds besides the odds.
+/// The kinds of seeds, besides their probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Messages are lost, and the sweep makes up for it.
+    /// Messages are lost, and the sweep repairs that.
     Swept,
-    /// No message is lost, no function fails, and there is no sweep: one that fails between its write of `nextLook` and the message for that
-    /// look leaves the look to the sweep. Only Updates that wait for a task or a slot, or were created too late, are hinted: the launcher leaves
-    /// these to the sweep.
+    /// No message is lost, no function fails, and there is no sweep: a function that fails between its write of `nextLook` and
+    /// the message for that time leaves the requeue to the sweep. Only Updates that wait for a task or a slot, or were created
+    /// too late, are hinted, because the launcher leaves these to the sweep.
     Unswept,
     /// After the disturbance, tasks of one namespace fail to start for two hours.
     Outage,
 }
 
-/// What a machine runs under.
+/// The conditions of a machine.
 #[derive(Clone)]
 pub(super) struct Conditions {
     pub(super) seed: u64,
@@ -40,7 +40,7 @@ pub(super) struct Conditions {
     pub(super) fault: Option<Fault>,
     /// Nothing goes wrong, and changes have to run in time.
     pub(super) calm: bool,
-    /// What users do, and when.
+    /// The users' actions, with their times.
     pub(super) script: Vec<(Timestamp, Action)>,
     /// When the disturbance ends.
     pub(super) end: Timestamp,
@@ -56,7 +56,7 @@ pub(super) enum Part {
     Period,
     Tokens,
     Retention,
-    /// By its place in the script.
+    /// By its position in the script.
     Action(usize),
 }
 
@@ -85,7 +85,7 @@ impl Conditions {
         Self { seed, odds, mode, limits, knobs, breakage, fault: None, calm: false, script, end }
     }
 
-    /// The same without anything that goes wrong, and without a sweep.
+    /// The same without troubles, and without a sweep.
     pub(super) fn of_calm(seed: u64, breakage: Option<Breakage>) -> Self {
         let mut calm = Self::of_seed(seed, breakage);
         calm.script.retain(|(_, action)| !action.needs_sweep() && !action.fails());
@@ -116,9 +116,9 @@ impl Conditions {
         self.odds.troubles().map(Part::Trouble).chain(mode).chain(limits).chain(knobs).chain(actions).collect()
     }
 
-    /// Whether the world could not settle without an action.
+    /// Returns whether the world needs an action to settle.
     fn is_needed(&self, (at, action): (Timestamp, Action)) -> bool {
-        // A user has to ask after a refusal, which nothing else makes up for.
+        // A user has to make a request after a refusal, which no other event replaces.
         let refusals = || self.script.iter().any(|(_, action)| matches!(action, Action::Refuse(true)));
         at < begin() + MADE_WITHIN || action.takes_back() || matches!(action, Action::Request(_)) && refusals()
     }
@@ -152,12 +152,12 @@ impl fmt::Display for Conditions {
     }
 }
 
-/// When every world begins.
+/// When every world starts.
 fn begin() -> Timestamp {
     World::new(0, Faults::NONE).now()
 }
 
-/// How many runs may go on at once. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
+/// The limits on concurrent runs. A third of the seeds have limits; in half of these the namespaces contend for a single slot.
 fn limits(dice: &mut Dice, breakage: Option<Breakage>) -> Limits {
     let single = Limits { runs: Some(1), runs_per_namespace: None };
     if matches!(breakage, Some(Breakage::Admissions | Breakage::Turns)) {

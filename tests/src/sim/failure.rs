@@ -7,17 +7,17 @@ use std::{
 
 use super::{Breakage, Fault, conditions::Conditions, run};
 
-/// Below it is a folder for each failure that is explained.
+/// The folder with a folder for each failure that is explained.
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/sim");
-/// As many of the last events are shown.
+/// The number of last events that are printed.
 const EVENTS: usize = 60;
 
-/// What was simulated.
+/// A simulated case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// A seed.
     Seed(u64),
-    /// A seed without anything that goes wrong, in which changes have to run in time.
+    /// A seed without troubles, in which changes have to run in time.
     Calm(u64),
     /// A short calm script with one fault, or with none.
     Fault(Option<Fault>),
@@ -26,7 +26,7 @@ pub enum Case {
 impl Case {
     pub(super) fn conditions(self, breakage: Option<Breakage>) -> Conditions {
         match self {
-            // Only where nothing goes wrong a delay is seen.
+            // A delay only shows where nothing goes wrong.
             Self::Seed(seed) if breakage != Some(Breakage::Delays) => Conditions::of_seed(seed, breakage),
             Self::Seed(seed) | Self::Calm(seed) => Conditions::of_calm(seed, breakage),
             Self::Fault(fault) => Conditions::of_fault(fault),
@@ -60,21 +60,21 @@ impl Case {
 pub struct Failure {
     case: Case,
     breakage: Option<Breakage>,
-    /// Which invariant, by its number in the design, and how it is broken.
+    /// The invariant, by its number in the design, and how it is broken.
     pub violation: String,
-    /// What is left of the conditions, one a line.
+    /// The remaining conditions, one per line.
     pub conditions: String,
     /// How the invariant is broken under these.
     smallest: String,
-    /// What happened then.
+    /// The events in that case.
     pub trace: Vec<String>,
     /// The rest of the state, by file name.
     files: Vec<(&'static str, String)>,
 }
 
 impl Failure {
-    /// Simulates a case that fails again: with a trace, and with less and less of its conditions as long as it breaks the same rule. At rest
-    /// it has to equal `expected`. `None` if it does not fail.
+    /// Simulates a case that fails again: with a trace, and with ever fewer of its conditions as long as it breaks the same rule.
+    /// At rest it has to equal `expected`. `None` if it does not fail.
     pub(super) fn of(case: Case, breakage: Option<Breakage>, expected: Option<&str>) -> Option<Self> {
         let mut left = case.conditions(breakage);
         let violation = run(&left, expected, false).violation?;
@@ -83,7 +83,7 @@ impl Failure {
             |less: &Conditions| run(less, expected, false).violation.is_some_and(|found| rule(&found) == rule(&violation));
         loop {
             let parts = left.parts();
-            // The last actions first, so that the places of the others stay.
+            // The last actions first, so that the positions of the others stay.
             for part in parts.iter().rev() {
                 let less = left.without(*part);
                 if fails(&less) {
@@ -100,7 +100,7 @@ impl Failure {
         Some(Self { case, breakage, violation, conditions, smallest, trace: ended.trace, files: ended.state })
     }
 
-    /// Writes the state into the folder of the case, and returns that.
+    /// Writes the state into the folder of the case. Returns the folder.
     ///
     /// # Errors
     /// Those of the file system.

@@ -1,17 +1,17 @@
-//! Single faults: runs that are calm but for one thing.
+//! Single faults: runs that are calm except for one fault.
 
 use std::{fmt, str::FromStr};
 
-/// The one thing that goes wrong in a run that is calm otherwise.
+/// The only fault of an otherwise calm run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What goes wrong.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// At which call of a port, or with which message, counted from 0.
+    /// The number of the call of a port, or of the message, counted from 0.
     pub at: u64,
 }
 
-/// What can go wrong once.
+/// The kinds of single faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The invocation ends before the call.
@@ -20,7 +20,7 @@ pub enum FaultKind {
     CrashAfter,
     /// The call fails and has no effect.
     Transient,
-    /// The call fails and has its effect.
+    /// The call has its effect and fails.
     LostAnswer,
     /// The message is delivered twice.
     Duplicate,

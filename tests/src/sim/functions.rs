@@ -156,7 +156,7 @@ impl Machine {
             retention: self.knobs.retention,
         };
         self.begin(wire, None, |wire| async move {
-            // One that fails is followed by the next.
+            // A failed sweep is followed by the next.
             let swept = async {
                 sweeper::sweep(CLUSTER, &wire, &wire, settings, now).await?;
                 sweeper::collect(CLUSTER, &wire, &wire, settings, now).await?;
@@ -168,7 +168,7 @@ impl Machine {
     }
 }
 
-/// The namespace that a message is about; empty if the message does not say.
+/// The namespace that a message concerns; empty if the message does not name it.
 pub(super) fn subject(message: &Message) -> &str {
     let about: &ObjectKey = match message {
         Message::Hint(hint) => &hint.object,

@@ -1,4 +1,5 @@
-//! The hostile tenant: it writes whatever the API server lets it write into its own namespace. `runner.rs` has the conduct of its tasks.
+//! The hostile tenant: it writes anything that the API server accepts into its own namespace. `runner.rs` has the behaviour of
+//! its tasks.
 
 use driftless_api::{Update, Workspace, names};
 use driftless_kubernetes::Cluster as _;
@@ -20,7 +21,7 @@ pub(super) const HOSTILE: &str = "hostile";
 pub(super) const QUIET: &str = "quiet";
 /// The name of the Stack in either namespace.
 pub(super) const STACK: &str = "q";
-/// In every value of a Secret, after the name of its namespace.
+/// The part of every value of a Secret after the name of its namespace.
 pub(super) const CANARY: &str = "-canary-";
 
 const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
@@ -115,7 +116,7 @@ pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
             } else {
                 update.set_complete(None, world.now(), |status| status.driftless.get_or_insert_default().task = Some(task));
             }
-            // Nothing fails in a calm world.
+            // Calls never fail in a calm world.
             let _: Option<_> = world.drive(world.replace_status(&update));
         }
         Attack::ForgeOwner => edit(world, &update_key, |update| {
@@ -149,8 +150,8 @@ pub(super) fn attack(attack: Attack, choice: u32, world: &World) {
     }
 }
 
-/// What the tenant writes into the metadata of its objects: everything that means something to the functions, and the names of the quiet
-/// namespace.
+/// The metadata that the tenant writes into its objects: everything that has a meaning for the functions, and the names of the
+/// quiet namespace.
 fn marks(victim: &Value) -> [(&'static str, &'static str, String); 19] {
     let theirs = run_of(victim).unwrap_or(STACK);
     [
@@ -176,8 +177,8 @@ fn marks(victim: &Value) -> [(&'static str, &'static str, String); 19] {
     ]
 }
 
-/// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read its inputs: a launcher that trusts the
-/// Update gives the task the quiet Stack's sealed inputs.
+/// Turns an Update whose task waits for its spec into a destroy of the quiet Stack that cannot read its inputs: a launcher that
+/// trusts the Update gives the task the quiet Stack's sealed inputs.
 pub(super) fn ambush(update: &str, choice: u64, world: &World) {
     let victim = world.object(&key_in(QUIET, STACK_KIND, STACK)).unwrap_or_default();
     edit(world, &key_in(HOSTILE, UPDATE_KIND, update), |update| {
@@ -240,7 +241,7 @@ fn put_workspace(choice: u32, victim: &Value, world: &World) {
             json!({ "resources": { "limits": { "cpu": "4", "memory": "8Gi" } }, "projectInfo": { "name": "p", "runtime": "yaml" } })
         }
         3 => json!({ "resources": { "limits": { "cpu": "4000" } } }),
-        // What another namespace's source has, by its URL and by its tree.
+        // The source of another namespace, by its URL and by its tree.
         4 => json!({ "flux": { "url": artifact["url"], "digest": artifact["digest"] } }),
         _ => json!({ "driftless": { "tree": update["spec"]["driftless"]["tree"] } }),
     };

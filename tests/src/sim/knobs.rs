@@ -10,21 +10,21 @@ use super::{
 };
 use crate::scenario::SYSTEM;
 
-/// What an installation sets.
+/// The settings of an installation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Knobs {
     /// The time between two sweeps.
     pub(super) sweep_seconds: i64,
-    /// The time in which every Stack is looked at once.
+    /// The time in which every Stack is reconciled once.
     pub(super) period_seconds: i64,
-    /// The life of a run's tokens.
+    /// The lifetime of a run's tokens.
     pub(super) token_seconds: u32,
-    /// Days are minutes here, or nothing would ever be too old.
+    /// Minutes in place of days, because no tree would ever be too old otherwise.
     pub(super) retention: Retention,
 }
 
 impl Knobs {
-    /// As the template has it, with a short retention.
+    /// The template's values, with a short retention.
     pub(super) const DEFAULT: Self = Self {
         sweep_seconds: 60,
         period_seconds: 600,
@@ -59,44 +59,46 @@ impl Knobs {
         }
     }
 
-    /// After the disturbance everything is at rest in this time: four tries of what fails, each with a task that takes its time, one after another
-    /// for Stacks that share a Pulumi stack, and a prerequisite before them; and some sweeps for what got lost before.
+    /// The time after the disturbance until everything is at rest: four tries of each failure, each with a task that takes its
+    /// time, one after another for Stacks that share a Pulumi stack, and a prerequisite before them; and some sweeps for what was
+    /// lost before.
     pub(super) fn settled_within(self) -> SignedDuration {
         SignedDuration::from_secs(3 * 3600 + 4 * (self.period_seconds + self.sweep_seconds))
     }
 
-    /// A machine that takes more turns runs in circles. Each sweep may hint ten objects that can wait for ever, and a reconciliation has up to 30
-    /// calls, so a seed with more sweeps has more turns.
+    /// A machine that takes more turns runs in circles. Each sweep may hint ten objects that can wait for ever, and a
+    /// reconciliation has up to 30 calls, so a seed with more sweeps has more turns.
     pub(super) fn max_turns(self) -> u32 {
         let longest = OUTAGE + self.settled_within() + self.at_rest();
         200_000 + 300 * u32::try_from(longest.as_secs() / self.sweep_seconds).unwrap_or_default()
     }
 
-    /// It stays so for more than one period, in which an Update that was created too late is given up, too.
+    /// It stays at rest for more than one period, in which an Update that was created too late is abandoned, too.
     pub(super) fn at_rest(self) -> SignedDuration {
         SignedDuration::from_secs(self.period_seconds.max(600) + 5 * self.sweep_seconds)
     }
 
-    /// The most looks of the reconciler in that time: two or three of each Stack and Update in ten minutes and in each period, and some of the
-    /// hostile tenant's Updates, which may never end, at each sweep.
+    /// The maximum number of reconciliations in that time: two or three of each Stack and Update in ten minutes and in each
+    /// period, and some of the hostile tenant's Updates, which may never end, at each sweep.
     pub(super) fn looks_at_rest(self) -> u64 {
         let rounds = 1 + self.at_rest().as_secs() / 600 + self.at_rest().as_secs() / self.period_seconds;
         let sweeps = self.at_rest().as_secs() / self.sweep_seconds;
         (125 * rounds + 5 * sweeps).unsigned_abs()
     }
 
-    /// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The sum of: a period
-    /// until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five minutes, a period and a sweep until
-    /// the recorder sees the task, and two minutes until ECS kills it.
+    /// The time in which every task ends, from its start or from the end of the disturbance, which may lose every message. The
+    /// sum of: a period until the launcher makes the task the owner of its run, the run's limit, the recorder's grace of five
+    /// minutes, a period and a sweep until the recorder sees the task, and two minutes until ECS kills it.
     pub(super) fn task_ends_within(self) -> SignedDuration {
         let run = i64::from(MAX_RUN_SECONDS) + 300;
         SignedDuration::from_secs(self.period_seconds + run + self.period_seconds + self.sweep_seconds + 120)
     }
 
-    /// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, also where there is a single
-    /// slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its slot, and one run of each
-    /// namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one each, as namespaces take turns. A free slot
-    /// gets to a run that can begin when an Update that is gone is forgotten, after three minutes, and then a sweep hints those that wait.
+    /// The time in which a change of the quiet Stack runs, from the change or from the end of the disturbance, even where there
+    /// is a single slot. The sum of: a period until the sweep finds the change, the time until a hostile task has to free its
+    /// slot, and one run of each namespace that ends by itself. The quiet Stack's own is an earlier run; the others have one
+    /// each, because namespaces take turns. A free slot goes to a run that can start when a deleted Update is dropped, after
+    /// three minutes, and then a sweep hints the waiting ones.
     pub(super) fn run_within(self) -> SignedDuration {
         let slot = 180 + self.sweep_seconds;
         let turns = i64::from(TENANTS) * (i64::from(MAX_RUN_SECONDS) + slot);

@@ -1,4 +1,4 @@
-//! How long a change takes, from when it is written until a run of it begins and until its Stack is Ready.
+//! The latency of a change, from its write until a run of it starts and until its Stack is Ready.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{ledger::Ledger, outside};
 
-/// The bounds of a calm run, without messages that are lost, functions that fail, limits, and runs that take long: twice of what is measured.
+/// The bounds of a calm run, without lost messages, failing functions, limits, and long runs: twice the measured times.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_mins(12);
 const READY_WITHIN: SignedDuration = SignedDuration::from_mins(15);
 
@@ -29,13 +29,13 @@ impl Histogram {
         self
     }
 
-    /// How many there are.
+    /// The number of durations.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// The least number of seconds that so many of 100 durations do not exceed. 0 if there are none.
+    /// The least number of seconds that this many of 100 durations do not exceed. 0 if there are none.
     #[must_use]
     pub fn percentile(&self, of_100: u64) -> i64 {
         let mut left = (self.number() * of_100).div_ceil(100);
@@ -55,7 +55,7 @@ impl fmt::Display for Histogram {
     }
 }
 
-/// What a Stack was last changed to, by its uid.
+/// The last change of each Stack, by its uid.
 #[derive(Default)]
 pub(super) struct Changes {
     wanted: BTreeMap<String, Wanted>,
@@ -108,7 +108,7 @@ impl Ledger {
                 && Some(&last.last_attempted_commit) == revision
                 && last.state == LastUpdateState::Succeeded
         });
-        // One that is resumed may have nothing to run.
+        // A resumed Stack may have nothing to run.
         let wanted = self.changes.wanted.entry(stack.uid.clone()).or_insert_with(|| Wanted {
             stack: stack.name.clone(),
             source,
@@ -121,7 +121,7 @@ impl Ledger {
             wanted.asked = asked;
             wanted.change(now);
         }
-        // Its run may have begun before the Stack was suspended and resumed.
+        // Its run may have started before the Stack was suspended and resumed.
         wanted.runs |= is_done;
         if is_done && stack.status.readiness == Some(Readiness::Ready) && !std::mem::replace(&mut wanted.ready, true) {
             let took = now.duration_since(wanted.since);
@@ -129,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// A Stack's run begins.
+    /// A Stack's run starts.
     pub(super) fn change_runs(&mut self, uid: &str, generation: i64, request: &str, revision: &str) {
         let now = self.now;
         let Some(wanted) = self.changes.wanted.get_mut(uid) else { return };
@@ -140,7 +140,7 @@ impl Ledger {
         }
     }
 
-    /// The change that took too long, if one did.
+    /// A change that took too long, if there is one.
     pub(super) fn overdue(&self) -> Option<String> {
         let mut changes = self.changes.are_bounded.then_some(&self.changes.wanted).into_iter().flatten();
         changes.find_map(|(_, Wanted { stack, asked, since, runs, ready, .. })| {

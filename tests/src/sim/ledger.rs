@@ -1,37 +1,38 @@
-//! What is checked. By the numbers of the design's invariants:
+//! The checks, by the numbers of the design's invariants:
 //!
-//! - 1: never are two operations of one Pulumi stack under way, from when a runner has its spec until it reports or its task ends;
-//!   where there are limits, never are more operations under way than they say.
-//! - 2: `lastUpdate` names the generation, the request and the revision that its run was given; and a state that was run with success is
-//!   not run again.
-//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree is there
-//!   from when an Update names it until that Update is gone.
-//! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and tells what
-//!   the runner reported; no Update's operation begins twice.
+//! - 1: two operations of one Pulumi stack are never in progress, from when a runner has its spec until it reports or its task
+//!   ends; with limits, no more operations are in progress than they allow.
+//! - 2: `lastUpdate` names the generation, the request and the revision that its run was given; and a state that ran successfully
+//!   is not run again.
+//! - 3: an operation has the configuration of the generation, and the tree of the revision, that its Update names; the tree
+//!   exists from when an Update names it until that Update is deleted.
+//! - 5: an outcome does not change; `lastUpdate` is never followed by an older run's, never changes for the same run, and has the
+//!   runner's report; no Update's operation starts twice.
 //! - 6: at the end no task folder has a spec or a result.
-//! - 7: a Stack is Ready only if the generation that it observed was run with success; one that waits has a run or a look booked; a
-//!   look at a Stack that is at rest finds nothing to do.
-//! - Where a namespace is another operator's, no task is started for it, but by a look that began before.
-//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack that is
-//!   destroyed when it goes is gone only when that was done, also with its namespace, if a run of it ever began.
-//! - 9: a function fetches an archive for messages about the namespace of its source only.
-//! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform took away.
+//! - 7: a Stack is Ready only if the generation that it observed ran successfully; a waiting one has a run or a requeue; a
+//!   reconciliation of a Stack at rest finds nothing to do.
+//! - No task is started for another operator's namespace, except by a reconciliation that started before the change.
+//! - 8: everything settles after the disturbance; no claim, no finalizer, no unfinished Update is left. A Stack with a destroy
+//!   policy is deleted only after its destroy, also with its namespace, if a run of it ever started.
+//! - 9: a function fetches an archive only for messages about the namespace of its source.
+//! - 10: `lastUpdate.failures` counts no more runs than failed, and none that the platform failed.
 //! - 11: where nothing goes wrong, a change is run and its Stack is Ready within the bounds of `latency.rs`.
 //! - 12: the tokens of a run are renewed before they expire.
 //!
-//! Rules about the hostile tenant, named after the attacks that they rule out:
+//! The rules about the hostile tenant have the names of the attacks that they rule out:
 //!
-//! - S1: functions write the values of a namespace's Secrets and secret outputs to that namespace's Secrets, tasks and sealed inputs only, and
-//!   to no Event and no message; only messages about the quiet namespace lead to a write or a deletion of its sealed inputs and of the digest
-//!   of its inputs.
-//! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the quiet one.
-//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while the quiet Stack waits for a slot, no other
-//!   namespace takes the last free slot twice.
+//! - S1: functions write the values of a namespace's Secrets and secret outputs only to that namespace's Secrets, tasks and
+//!   sealed inputs, and to no Event and no message; only messages about the quiet namespace lead to a write or a deletion of its
+//!   sealed inputs and of the digest of its inputs.
+//! - S3: every task ends within `TASK_ENDS_WITHIN`, whatever it does; no message about the hostile namespace stops a task of the
+//!   quiet one.
+//! - S9: the last change of the quiet Stack runs within `RUN_WITHIN`. After the disturbance, while the quiet Stack waits for a
+//!   slot, no other namespace takes the last free slot twice.
 //!
-//! The hostile tenant's own objects have to keep 1, 5 (an operation begins once), 6 and the claims of 8 only: the tenant forges their
-//! statuses and specs.
+//! The hostile tenant's own objects only have to keep 1, 5 (an operation starts once), 6 and the claims of 8: the tenant forges
+//! their statuses and specs.
 //!
-//! Besides, `driftless_core::violations` sees the plan of every look.
+//! In addition, `driftless_core::violations` checks the plan of every reconciliation.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -53,70 +54,70 @@ use super::{
 };
 use crate::scenario::SYSTEM;
 
-/// No look takes longer.
+/// The maximum time of a reconciliation.
 const LOOK: SignedDuration = SignedDuration::from_secs(90);
 
-/// What an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
+/// The state that an operation runs: the Stack's uid, generation, request, revision, operation and the value of its Secret.
 type State = (String, i64, String, String, Operation, Option<String>);
 
 /// What an Update asks for, as `lastUpdate` names it: the generation, the request and the revision.
 type Asked = (i64, String, String);
 
-/// What is known about an Update's operation.
+/// The known facts about an Update's operation.
 struct Run {
-    /// `None` once its Update was taken away by force.
+    /// `None` once its Update was deleted by force.
     state: Option<State>,
-    /// The uid of its Stack; `None` of one that was made by hand, or taken away before it began.
+    /// The uid of its Stack; `None` for a user's Update, or one that was deleted before it started.
     stack: Option<String>,
     operation: Operation,
     update: String,
     namespace: String,
     pulumi_stack: String,
-    /// How many began before it.
+    /// The number of operations that started before it.
     place: usize,
-    /// What the runner reported.
+    /// The runner's report.
     succeeded: Option<bool>,
-    /// The platform took its task away.
+    /// The platform stopped its task.
     taken_away: bool,
-    /// What there was to put back came after it.
+    /// Drift to fix came after it, so its state may run again.
     superseded: bool,
-    /// It looked for drift and changed nothing; what it found.
+    /// It was a drift check, which changes nothing, and its result.
     drift: Option<u32>,
 }
 
-/// What happened so far, as far as the checks need it.
+/// The history, as far as the checks need it.
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) now: Timestamp,
     pub(super) begin: Timestamp,
     pub(super) stats: Stats,
-    /// What the source-controller has, by path.
+    /// The archives of source-controller, by path.
     pub(super) archives: HashMap<String, Rc<[u8]>>,
-    /// The fetcher takes none of them.
+    /// The fetcher refuses all of them.
     pub(super) refuses: bool,
     pub(super) limits: Limits,
     pub(super) changes: Changes,
-    /// The life of tokens, if runs that began after the disturbance never have to go on with old ones.
+    /// The lifetime of tokens, if runs that started after the disturbance never have to continue with old ones.
     pub(super) tokens_live: Option<SignedDuration>,
     /// Since when the namespace of the Stacks is another operator's.
     pub(super) given_away: Option<Timestamp>,
-    /// What functions keep of the labels of namespaces, and since when.
+    /// The labels of namespaces that functions cache, and since when.
     pub(super) labels: HashMap<(&'static str, String), (Timestamp, Option<String>)>,
-    /// The one thing that goes wrong, and whether it is a crash that is due now.
+    /// The single fault, and whether it is a crash that is due now.
     fault: Option<Fault>,
     crashes: bool,
     violation: Option<String>,
-    /// What happened, if it is kept.
+    /// The trace, if it is kept.
     trace: Option<Vec<String>>,
     /// By the Update's uid.
     runs: BTreeMap<String, Run>,
-    /// Uids of Updates that were taken away by force.
+    /// Uids of Updates that were deleted by force.
     forgotten: HashSet<String>,
-    /// The Update's uid whose operation is under way, by Pulumi stack.
+    /// The uid of the Update whose operation is in progress, by Pulumi stack.
     live: BTreeMap<String, String>,
     /// When a task was first seen, by ARN.
     tasks: HashMap<String, Timestamp>,
-    /// The namespace of the Update that a task was started for, by the task's id.
+    /// The namespace of the Update for which a task was started, by the task's id.
     pub(super) namespaces: HashMap<String, String>,
     /// The generation of the quiet Stack that has to run, and since when.
     pub(super) wanted: Option<(i64, Timestamp)>,
@@ -124,23 +125,23 @@ pub(super) struct Ledger {
     pub(super) calm_since: Option<Timestamp>,
     /// The uids of the Updates that have a slot.
     pub(super) admitted: HashSet<String>,
-    /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it waits for none.
+    /// The namespaces that took the last free slot while the quiet Stack waits for one. `None` while it does not wait.
     pub(super) preferred: Option<HashSet<String>>,
     /// The order in which Updates were first created, by name.
     updates: HashMap<String, usize>,
-    /// What they ask for, by name: one that was taken away before it began may be followed by another of that name.
+    /// Their requests, by name: one that was deleted before it started may be followed by another of that name.
     asked: HashMap<String, Asked>,
-    /// The names of Updates of Stacks that refresh first.
+    /// The names of Stacks' Updates that refresh first.
     refreshes: HashSet<String>,
-    /// The uids of the Updates whose task's capacity Spot took back.
+    /// The uids of the Updates whose task's capacity Spot reclaimed.
     reclaimed: HashSet<String>,
     /// The names of Updates whose last task failed to start.
     never_started: HashSet<String>,
     /// By the Stack's uid.
     last: HashMap<String, LastUpdate>,
-    /// The uid of a Stack that is there and whether it is destroyed when it goes, by name.
+    /// The uid of an existing Stack and whether its deletion destroys, by name.
     pub(super) stacks: HashMap<String, (String, bool)>,
-    /// The value of its Secret that a Stack's last operation had, by the Stack's uid.
+    /// The value of its Secret in a Stack's last operation, by the Stack's uid.
     secrets: HashMap<String, Option<String>>,
 }
 
@@ -164,21 +165,21 @@ impl Ledger {
         self.violation.take()
     }
 
-    /// The first one counts.
+    /// Records a violation. Only the first one counts.
     pub(super) fn violate(&mut self, violation: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(violation());
         }
     }
 
-    /// Counts a call of a port, and returns what goes wrong with it.
+    /// Counts a call of a port. Returns its fault.
     pub(super) fn count_call(&mut self) -> Option<FaultKind> {
         self.stats.calls += 1;
         let is_now = |fault: &Fault| fault.kind != FaultKind::Duplicate && fault.at + 1 == self.stats.calls;
         self.fault.filter(is_now).map(|fault| fault.kind)
     }
 
-    /// Counts a message, and returns whether it is delivered twice.
+    /// Counts a message. Returns whether it is delivered twice.
     pub(super) fn count_message(&mut self) -> bool {
         self.stats.messages += 1;
         let twice = self.fault.is_some_and(|fault| fault.kind == FaultKind::Duplicate && fault.at + 1 == self.stats.messages);
@@ -186,7 +187,7 @@ impl Ledger {
         twice
     }
 
-    /// The invocation that makes a call ends with it.
+    /// Makes the invocation of the present call end with it.
     pub(super) fn crash(&mut self) {
         self.crashes = true;
         self.stats.injected += 1;
@@ -196,11 +197,11 @@ impl Ledger {
         std::mem::take(&mut self.crashes)
     }
 
-    /// What was run last with success, by Pulumi stack.
+    /// The last successful run of each Pulumi stack.
     pub(super) fn effects(&self) -> BTreeMap<&str, String> {
         let mut runs: Vec<_> = self.runs.values().filter(|run| run.succeeded == Some(true) && run.drift.is_none()).collect();
         runs.sort_by_key(|run| run.place);
-        // A destroy may have the project's tree, or do without.
+        // A destroy may have the project's tree or none.
         let effect = |run: &Run| match (&run.state, run.operation) {
             (_, Operation::Destroy) => "destroyed".into(),
             (state, _) => format!(
@@ -221,14 +222,14 @@ impl Ledger {
         self.tasks.get(arn).copied()
     }
 
-    /// A task is asked for.
+    /// Records the launch of a task.
     pub(super) fn see_launch(&mut self, launch: &Launch) {
         let may_be_theirs = [NAMESPACE, SYSTEM].contains(&launch.run.update.namespace.as_str());
         let theirs = may_be_theirs && self.given_away.is_some_and(|since| self.now.duration_since(since) > LOOK);
         self.check(!theirs, || format!("{} begins in a namespace that is another operator's", launch.run.update));
     }
 
-    /// Whether the task was not seen before.
+    /// Returns whether the task is new.
     pub(super) fn see_task(&mut self, LiveTask { arn, run, .. }: &LiveTask) -> bool {
         let now = self.now;
         self.namespaces.insert(keys::task_id(arn).into(), run.update.namespace.clone());
@@ -241,7 +242,7 @@ impl Ledger {
         self.check(before.is_none() || before == after, || format!("5: {key} was written, and is written again"));
     }
 
-    /// An Update is taken away by force: what its run did is not for its Stack to know.
+    /// Records that an Update was deleted by force, so that its Stack need not record its run.
     pub(super) fn forget(&mut self, uid: &str) {
         self.forgotten.insert(uid.into());
         if let Some(run) = self.runs.get_mut(uid) {
@@ -253,7 +254,7 @@ impl Ledger {
         self.forgotten.contains(uid)
     }
 
-    /// A runner begins its operation. `pack` is the content of its tree.
+    /// Records that a runner starts its operation. `pack` is the content of its tree.
     pub(super) fn begin_operation(&mut self, update: Option<&Update>, spec: &RunSpec, pulumi_stack: &str, pack: &[u8]) {
         self.stats.operations += 1;
         self.never_started.remove(&spec.run.update.name);
@@ -317,7 +318,7 @@ impl Ledger {
         self.check(!exceeded, || format!("1: {of_namespaces:?} operations are under way, and {limits:?}"));
     }
 
-    /// What the operation of an Update runs, after a look at whether that is so.
+    /// The state that the operation of an Update runs, after a check of it.
     fn state(&mut self, update: &Update, spec: &RunSpec, pack: &[u8]) -> Option<State> {
         let name = update.name_any();
         let ours = update.spec.driftless.as_ref()?;
@@ -347,7 +348,7 @@ impl Ledger {
         self.secrets.insert(stack_uid.clone(), secret.clone());
         self.change_runs(&stack_uid, generation, &request, &commit);
         if spec.refresh {
-            // It is run for what is there and not for what is wanted; if it fails, another is.
+            // A drift fix runs for the live state and not for a change; if it fails, another one runs.
             self.supersede(&stack_uid);
             return None;
         }
@@ -361,18 +362,18 @@ impl Ledger {
         state
     }
 
-    /// What a Stack ran so far may be run again.
+    /// Allows a repetition of what a Stack ran so far.
     fn supersede(&mut self, stack_uid: &str) {
         let of_stack = |run: &&mut Run| run.stack.as_deref() == Some(stack_uid);
         self.runs.values_mut().filter(of_stack).for_each(|run| run.superseded = true);
     }
 
-    /// The value of its Secret that a Stack's last operation had.
+    /// The value of its Secret in a Stack's last operation.
     pub(super) fn secret_of(&self, stack_uid: &str) -> Option<&str> {
         self.secrets.get(stack_uid)?.as_deref()
     }
 
-    /// The operation is over: reported, or killed.
+    /// Records the end of an operation: its report, or that it was killed.
     pub(super) fn end_operation(&mut self, uid: &str, reported: Option<(bool, u32)>) {
         let succeeded = reported.map(|(succeeded, _)| succeeded);
         self.stats.failures += u64::from(succeeded != Some(true));
@@ -386,21 +387,21 @@ impl Ledger {
         self.tell(|| format!("runner: {update} ends: {succeeded:?}"));
     }
 
-    /// An operation that began then is over, and its tokens were last written then.
+    /// Checks an operation that started at `began` and has ended, whose tokens were last written at `written`.
     pub(super) fn check_tokens(&mut self, update: &str, began: Timestamp, written: Timestamp) {
         let (now, calm) = (self.now, self.calm_since.is_some_and(|since| since <= began));
         let expired = self.tokens_live.is_some_and(|live| now.duration_since(written) > live);
         self.check(!calm || !expired, || format!("12: {update} goes on with tokens of {written} until {now}"));
     }
 
-    /// Spot takes the capacity of a task back.
+    /// Records that Spot reclaims the capacity of a task.
     pub(super) fn reclaim(&mut self, task: &LiveTask) {
         self.tell(|| format!("Spot takes the capacity of {} back", keys::task_id(&task.arn)));
         self.stats.reclaims += 1;
         self.reclaimed.insert(task.run.uid.clone());
     }
 
-    /// An operation ends otherwise than it would have, because its task is stopped.
+    /// Records that an operation is interrupted, because its task is stopped.
     pub(super) fn interrupt(&mut self, uid: &str) {
         let taken_away = self.reclaimed.contains(uid);
         if let Some(run) = self.runs.get_mut(uid) {
@@ -408,13 +409,13 @@ impl Ledger {
         }
     }
 
-    /// The task of an Update failed to start.
+    /// Records that the task of an Update failed to start.
     pub(super) fn never_started(&mut self, update: &str) {
         self.stats.failed_starts += 1;
         self.never_started.insert(update.to_owned());
     }
 
-    /// A Stack was written.
+    /// Records a write of a Stack.
     pub(super) fn stack_written(&mut self, stack: &Stack) {
         let Stack { name, status, .. } = stack;
         self.change_written(stack);
@@ -478,7 +479,8 @@ impl Ledger {
         });
         let is_news = self.last.get(&stack.uid).is_none_or(|before| before.name != last.name);
         if is_news && last.state == LastUpdateState::Failed && self.refreshes.contains(&last.name) {
-            // It may have failed before it began. Its retry repeats what ran before the drift, without a refresh if drift is not watched any more.
+            // It may have failed before it started. Its retry repeats what ran before the drift, without a refresh if drift
+            // checks have ended.
             self.supersede(&stack.uid);
         }
         if let Some(before) = self.last.insert(stack.uid.clone(), last.clone()) {
@@ -491,7 +493,7 @@ impl Ledger {
         let mut reported = self.runs.values().filter(|run| run.update == last.name && run.succeeded == Some(true));
         let as_reported = match last.state {
             LastUpdateState::Succeeded => reported.next().is_some(),
-            // A look may have read the outcome before the Update was taken away, or not.
+            // A reconciliation may have read the outcome before the Update was deleted, or not.
             LastUpdateState::Failed | LastUpdateState::Unknown => reported.all(|run| run.state.is_none()),
         };
         self.check(as_reported, || {
@@ -499,24 +501,24 @@ impl Ledger {
         });
     }
 
-    /// A Stack is gone.
+    /// Records that a Stack was deleted.
     pub(super) fn stack_gone(&mut self, name: &str) {
         self.wanted.take_if(|_| name == STACK);
         let Some((stack, true)) = self.stacks.remove(name) else { return };
         let of_stack = |run: &Run| run.stack.as_ref() == Some(&stack) && run.drift.is_none();
-        // What an Update did that was taken away by force is not for its Stack to know.
+        // The run of an Update that was deleted by force is unknown to its Stack.
         let ran = self.runs.iter().any(|(uid, run)| of_stack(run) && !self.forgotten.contains(uid));
         let last = self.runs.values().filter(|run| of_stack(run)).max_by_key(|run| run.place);
         let destroyed = last.is_some_and(|run| run.operation == Operation::Destroy && run.succeeded == Some(true));
         self.check(destroyed || !ran, || format!("8: Stack {name} is gone, and what it ran is not destroyed"));
     }
 
-    /// An object of the bucket is about to be deleted.
+    /// Checks a deletion of an object of the bucket.
     pub(super) fn object_deleted(&mut self, subject: &str, key: &str, updates: impl FnOnce() -> Vec<Update>) {
         self.check_owner(subject, key);
         let Some(folder) = key.strip_suffix("manifest").filter(|folder| folder.starts_with("trees/")) else { return };
         self.stats.collections += 1;
-        // The hostile tenant forges statuses; the trees of its own namespace go early then.
+        // The hostile tenant forges statuses, so the trees of its own namespace may be deleted early.
         let names = |update: &Update| {
             update.namespace().as_deref() != Some(HOSTILE) && tree_of(update).is_some_and(|tree| tree == folder)
         };
@@ -524,10 +526,10 @@ impl Ledger {
         self.check(named_by.is_none(), || format!("3: {folder} is deleted, and Update {named_by:?} names it"));
     }
 
-    /// An Update was written. `is_stored` says whether there is a tree in a folder.
+    /// Records a write of an Update. `is_stored` says whether there is a tree in a folder.
     pub(super) fn update_written(&mut self, update: &Update, is_stored: impl FnOnce(&str) -> bool) {
         let tree = tree_of(update).unwrap_or_default();
-        // What only looks may have its tree fetched again.
+        // A drift check may have its tree fetched again.
         let looks = update.spec.driftless.as_ref().is_some_and(|ours| ours.preview_only == Some(true));
         self.check(looks || tree.is_empty() || is_stored(&tree), || {
             format!("3: Update {} names {tree}, which is not stored", update.name_any())
@@ -546,7 +548,7 @@ impl Ledger {
         if update.spec.refresh == Some(true) {
             self.refreshes.insert(update.name_any());
         }
-        // One that is created again by a look that was held up is the same run, and never begins.
+        // An Update that a delayed reconciliation creates again is the same run, and never starts.
         let order = self.updates.len();
         self.updates.entry(update.name_any()).or_insert(order);
     }

@@ -1,4 +1,4 @@
-//! The machine: whose turn it is, and what time it is.
+//! The machine: the order of turns, and the time.
 
 use std::{
     cell::RefCell,
@@ -30,25 +30,26 @@ use super::{
     script::Action,
 };
 
-/// A task that shows no progress is stopped after this.
+/// A task without progress is stopped after this time, in seconds.
 pub(super) const START_SECONDS: u32 = 900;
-/// The limit of a run. Runs that end by themselves take less.
+/// The time limit of a run. Runs that end by themselves take less.
 pub(super) const MAX_RUN_SECONDS: u32 = 900;
-/// Every source is looked at once in this time for trees that nobody needs.
+/// Every source is checked once in this time for trees that no object needs, in seconds.
 pub(super) const COLLECT_SECONDS: i64 = 120;
-/// Lambda ends an invocation then.
+/// The time limit of an invocation.
 const TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
-/// The calls of a reconciliation take no longer than this where nothing holds them up.
+/// The maximum time of a reconciliation's calls without delays.
 const LAST_CALLS: SignedDuration = SignedDuration::from_secs(20);
-/// A message that was not handled is delivered again within this time. As the template has it, it takes longer; this is as good.
+/// A message that was not handled is delivered again within this time, which is shorter than the template's and tests the same.
 const VISIBILITY_SECONDS: u32 = 90;
-/// Invocations at a time.
+/// The maximum number of concurrent invocations.
 const CONCURRENCY: usize = 8;
-/// How long the tasks of a namespace fail to start after the disturbance, where they do: longer than another namespace's change may take.
+/// How long the tasks of a namespace fail to start after the disturbance, in seeds with an outage: longer than another
+/// namespace's change may take.
 pub(super) const OUTAGE: SignedDuration = SignedDuration::from_hours(2);
-/// While more are waiting, none is doubled: each of a chain of looks that wait for something would be, and each of those again.
+/// While more messages wait, none is doubled: otherwise each of a chain of requeues would be, and each of those again.
 const FEW_MESSAGES: usize = 12;
-/// The launcher's reasons of an Update that waits for a task or for a slot.
+/// The launcher's reasons for an Update that waits for a task or for a slot.
 const LEFT_TO_SWEEP: [WaitReason; 2] = [WaitReason::TaskNotStarted, WaitReason::ConcurrencyLimit];
 /// Namespaces with Stacks.
 pub(super) const TENANTS: u32 = 3;
@@ -60,7 +61,7 @@ pub(super) struct Invocation {
     pub(super) function: &'static str,
     pub(super) who: String,
     pub(super) began: Timestamp,
-    /// Held up until then.
+    /// The time until which it is delayed.
     pub(super) wake: Timestamp,
 }
 
@@ -73,13 +74,13 @@ enum Event {
     Garbage,
     /// The outage ends.
     Recovery,
-    /// A hint of the quiet Stack that nothing asks for.
+    /// A hint of the quiet Stack that no event causes.
     Loop,
-    /// Fargate Spot takes a task's capacity back.
+    /// Fargate Spot reclaims a task's capacity.
     Reclaim(LiveTask),
 }
 
-/// One simulated world and all that goes on in it.
+/// A simulated world and all its events.
 pub(super) struct Machine {
     pub(super) world: World,
     pub(super) calm: World,
@@ -92,28 +93,28 @@ pub(super) struct Machine {
     pub(super) knobs: Knobs,
     pub(super) invocations: Vec<Invocation>,
     pub(super) runners: Vec<Runner>,
-    /// What will happen, by time and in the order that it was planned.
+    /// The planned events, by time and in the order in which they were planned.
     agenda: BTreeMap<(Timestamp, u32), Event>,
     planned: u32,
     pub(super) disturbed: bool,
     pub(super) disturbed_until: Timestamp,
     pub(super) at_rest_since: Option<Timestamp>,
-    /// Looks of the reconciler since then.
+    /// The reconciliations since then.
     pub(super) looks_at_rest: u64,
     /// What the Stacks wait for.
     pub(super) waits: Option<String>,
-    /// The cluster changed since that was found out.
+    /// The cluster changed since that was determined.
     pub(super) changed: bool,
 }
 
-/// What came of a run.
+/// The result of a run.
 pub(super) struct Ended {
     pub(super) stats: Stats,
     /// The first broken invariant.
     pub(super) violation: Option<String>,
-    /// What it came to.
+    /// The final state.
     pub(super) rest: String,
-    /// What happened, if that was kept, and the state then, by file name.
+    /// The trace, if it was kept, and the state, by file name.
     pub(super) trace: Vec<String>,
     pub(super) state: Vec<(&'static str, String)>,
 }
@@ -160,7 +161,8 @@ impl Machine {
             machine.plan(begin, Event::Loop);
         }
         machine.ledger.borrow_mut().changes.are_bounded = calm;
-        // The first reconciliation that the sweep asks for comes before the tokens expire: it hints a live run several times in their life.
+        // The first reconciliation that the sweep requests comes before the tokens expire: it hints a live run several times in
+        // their lifetime.
         let (life, sweep) = (i64::from(knobs.token_seconds), knobs.sweep_seconds);
         let renews = mode != Mode::Unswept && life / 2 >= sweep.max(life / 8) + 30;
         machine.ledger.borrow_mut().tokens_live = renews.then(|| SignedDuration::from_secs(knobs.token_seconds.into()));
@@ -168,7 +170,7 @@ impl Machine {
         machine
     }
 
-    /// Runs until all is at rest, or an invariant is broken.
+    /// Runs until everything is at rest, or an invariant is broken.
     pub(super) fn run(mut self) -> Ended {
         let ended = (0..self.knobs.max_turns()).find_map(|_| self.turn().transpose());
         let violation = ended.unwrap_or_else(|| Err("8: it runs in circles".into())).err();
@@ -200,7 +202,7 @@ impl Machine {
         ]
     }
 
-    /// One thing happens. `Some` when all is at rest.
+    /// Makes one step. `Some` when everything is at rest.
     fn turn(&mut self) -> Result<Option<()>, String> {
         let now = self.world.now();
         if self.disturbed && now >= self.disturbed_until {
@@ -212,7 +214,7 @@ impl Machine {
         if self.happen() || self.work() {
             return Ok(None);
         }
-        // Nothing is to be done at this time.
+        // No step is possible at this time.
         self.check_bounds()?;
         let waits = self.waits_for();
         let rest = waits.is_none().then(|| *self.at_rest_since.get_or_insert(now));
@@ -233,7 +235,7 @@ impl Machine {
         let wakes =
             self.invocations.iter().map(|invocation| invocation.wake).chain(self.runners.iter().map(|runner| runner.wake));
         let next = wakes.chain(self.agenda.keys().map(|(at, _)| *at)).chain(self.world.next_due()).min();
-        // With nothing planned, the time is up.
+        // Without a planned event, the time is up.
         let end = calm_since + self.knobs.settled_within() + SignedDuration::from_secs(1);
         self.advance(next.unwrap_or(end).duration_since(now));
         Ok(None)
@@ -261,12 +263,12 @@ impl Machine {
         self.agenda.insert((at, self.planned), event);
     }
 
-    /// Whether the tasks of a namespace fail to start.
+    /// Returns whether the tasks of a namespace fail to start.
     pub(super) fn is_outage(&self) -> bool {
         self.chances.outage.get().is_some()
     }
 
-    /// Whether something was due that is not an invocation's.
+    /// Carries out a planned event that is due. Returns whether there was one.
     fn happen(&mut self) -> bool {
         let now = self.world.now();
         if let Some(i) = self.runners.iter().position(|runner| runner.wake <= now) {
@@ -313,8 +315,8 @@ impl Machine {
         true
     }
 
-    /// Hints the Updates that the launcher leaves to the sweep: those that wait for a task or a slot, as their launches requeue themselves for
-    /// two minutes only, and those that were created too late, which are abandoned after ten.
+    /// Hints the Updates that the launcher leaves to the sweep: those that wait for a task or a slot, because their launches
+    /// requeue themselves for two minutes only, and those that were created too late, which are abandoned after ten.
     fn hint_waiting(&mut self) {
         let (now, updates) = (self.world.now(), rest::list::<Update>(&self.calm, None));
         let waits = |update: &&Update| {
@@ -329,7 +331,7 @@ impl Machine {
         }
     }
 
-    /// The forwarder or the webhook sends a hint, sooner or later, or never.
+    /// The forwarder or the webhook sends a hint, possibly late or never.
     fn tell(&mut self, hint: Hint) {
         if self.chances.strikes("forwarder", Trouble::Deaf) {
             self.ledger.borrow_mut().stats.drops += 1;
@@ -339,7 +341,7 @@ impl Machine {
         self.plan(at, Event::Hint(hint));
     }
 
-    /// What the watchers see.
+    /// Sends the watch events of changed objects.
     fn watch(&mut self) {
         for key in self.world.written() {
             self.changed = true;
@@ -384,7 +386,7 @@ impl Machine {
         }
     }
 
-    /// Whether an invocation went on or began.
+    /// Starts or continues an invocation. Returns whether there was one.
     fn work(&mut self) -> bool {
         let now = self.world.now();
         let awake: Vec<usize> = (0..self.invocations.len()).filter(|i| self.invocations[*i].wake <= now).collect();
@@ -401,13 +403,13 @@ impl Machine {
         }
     }
 
-    /// Takes a message, if there is one.
+    /// Receives a message, if there is one.
     fn receive(&mut self) -> bool {
         let Some(message) = self.world.receive() else { return false };
         if self.breakage == Some(Breakage::Fairness) && subject(&message) == QUIET {
             return true;
         }
-        // The recorder's own are spared: two losses in a row, of an end and of what makes up for it, are an operator's case.
+        // The recorder's own messages are spared: the loss of both an end and its repair is a case for an operator.
         let spared = matches!(message, Message::Run(RunMessage::Hint(_)));
         let queue = queue(&message);
         let (lost, late) = (self.chances.strikes(queue, Trouble::Drop) && !spared, self.chances.strikes(queue, Trouble::Delay));
@@ -434,13 +436,13 @@ impl Machine {
         true
     }
 
-    /// What is delivered again is not lost a second time.
+    /// A redelivered message is not lost a second time.
     pub(super) fn redeliver(&mut self, message: Message, within_seconds: u32) {
         let at = self.world.now() + self.chances.dice(queue(&message), "time").seconds(within_seconds);
         self.plan(at, Event::Message(message));
     }
 
-    /// Lets an invocation go on to its next call, or ends it there.
+    /// Lets an invocation make its next call, or ends it there.
     fn go_on(&mut self, i: usize) {
         let now = self.world.now();
         let function = self.invocations[i].function;
@@ -476,7 +478,7 @@ impl Machine {
         self.watch();
         for task in self.world.live_tasks() {
             if self.ledger.borrow_mut().see_task(&task) {
-                // After the disturbance the tenant's tasks behave, or its queue of runs would take hours.
+                // After the disturbance the tenant's tasks behave, because its queue of runs would take hours otherwise.
                 let is_hostile = self.disturbed && task.run.update.namespace == HOSTILE;
                 let mut dice = self.chances.of_task(&task.run.claim);
                 if task.spot && dice.chance(self.chances.odds.get().of(Trouble::Kill)) {
@@ -491,8 +493,8 @@ impl Machine {
         }
     }
 
-    /// Without a sweep the reconciler is not held up beyond its time limit. A reconciliation that ends between its write of the Stack's status
-    /// and the release of the Update leaves the release to the sweep: the next one no longer sees the run.
+    /// Without a sweep the reconciler is not delayed beyond its time limit. A reconciliation that ends between its write of the
+    /// Stack's status and the release of the Update leaves the release to the sweep, because the next one no longer sees the run.
     fn longest_stall(&self, Invocation { function, began, .. }: &Invocation) -> SignedDuration {
         if self.mode != Mode::Unswept || *function != "reconciler" {
             return TIMEOUT;
@@ -509,7 +511,7 @@ impl Machine {
         self.failed(message);
     }
 
-    /// After a crash or a failure the message comes again, when its visibility timeout is over.
+    /// After a crash or a failure the message is delivered again, when its visibility timeout has elapsed.
     fn failed(&mut self, message: Option<Message>) {
         if let Some(message) = message.filter(|_| self.breakage != Some(Breakage::Redelivery)) {
             self.redeliver(message, VISIBILITY_SECONDS);

@@ -1,18 +1,18 @@
-//! The simulation: the real handlers over ports in memory, in one thread, on a clock that moves when nothing else can, with every
-//! choice drawn from a seed.
+//! The simulation: the real handlers with ports in memory, in one thread, with a clock that moves when no other step is possible,
+//! and with every choice drawn from a seed.
 //!
-//! Invocations overlap: each call of a port is a place where another invocation may go on first, where this one may be held up for
-//! seconds, where it may end for good (the message is delivered again), and where the call may fail or lose its answer. Around them
-//! are users who edit, ask, push and delete, a forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops
-//! and delays, an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep goes
-//! on, and everything has to settle. In some seeds no message is lost, no function fails, and there is no sweep; in some, tasks of one
-//! namespace still fail to start for two hours, in which the others have to settle (`conditions.rs`).
+//! Invocations overlap: at each call of a port another invocation may run first, this one may be delayed for seconds or end for
+//! good (the message is delivered again), and the call may fail or lose its answer. The world outside consists of users who edit,
+//! request, push and delete, a forwarder and a webhook whose hints may be late or lost, a queue that doubles, drops and delays,
+//! an ECS that forgets, and runners that are slow, fail or are killed. After a while the disturbance ends, the sweep continues,
+//! and everything has to settle. In some seeds no message is lost, no function fails, and there is no sweep; in some, tasks of
+//! one namespace still fail to start for two hours, in which the others have to settle (`conditions.rs`).
 //!
-//! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with all that the API server and IAM let a
-//! tenant write (`hostile.rs`).
+//! Two more namespaces have a Stack each: a quiet one, and one whose tenant attacks the quiet one with everything that the API
+//! server and IAM let a tenant write (`hostile.rs`).
 //!
-//! What is checked is listed in `ledger.rs`. A run is a function of its seed and nothing else. Each actor draws each kind of choice from a
-//! stream of its own (`chances.rs`), so that a seed means nearly the same after a function makes one more call.
+//! `ledger.rs` lists the checks. A run is a function of its seed only. Each actor draws each kind of choice from its own stream
+//! (`chances.rs`), so that a seed means nearly the same after a function makes one more call.
 
 mod breakage;
 mod chances;
@@ -46,7 +46,7 @@ pub use latency::Histogram;
 use machine::{Ended, Machine};
 pub use stats::Stats;
 
-/// Simulates what the conditions say. At rest the world has to equal `expected`, what another run came to.
+/// Simulates these conditions. At rest the world has to equal `expected`, the final state of another run.
 fn run(conditions: &Conditions, expected: Option<&str>, traced: bool) -> Ended {
     let mut ended = Machine::new(conditions, traced).run();
     if let Some(expected) = expected.filter(|expected| *expected != ended.rest) {
@@ -64,21 +64,21 @@ pub fn simulate(seed: u64, breakage: Option<Breakage>) -> Result<Stats, String> 
     run(&Case::Seed(seed).conditions(breakage), None, false).result()
 }
 
-/// Simulates one seed, and returns all that happened.
+/// Simulates one seed, and returns all events.
 #[must_use]
 pub fn trace(seed: u64, breakage: Option<Breakage>) -> Vec<String> {
     run(&Case::Seed(seed).conditions(breakage), None, true).trace
 }
 
-/// What came of many cases.
+/// The results of many cases.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Of the cases that went well.
+    /// The statistics of the successful cases.
     pub stats: Stats,
-    /// The others, and the first broken invariant of each.
+    /// The failed cases, with the first broken invariant of each.
     pub failures: Vec<(Case, String)>,
     breakage: Option<Breakage>,
-    /// What a case has to come to.
+    /// The required final state of a case.
     expected: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Report {
         report
     }
 
-    /// Finds out more about the first failures: it takes up to hundreds of runs for each.
+    /// Explains the first failures, which takes up to hundreds of runs for each.
     pub fn explain(&self, most: usize) -> impl Iterator<Item = Failure> {
         let first = self.failures.iter().take(most);
         first.filter_map(|(case, _)| Failure::of(*case, self.breakage, self.expected.as_deref()))
@@ -111,14 +111,15 @@ pub fn simulate_all(seeds: impl Iterator<Item = u64> + Send, breakage: Option<Br
     Report::of(seeds.map(Case::Seed), breakage, None)
 }
 
-/// Simulates seeds without anything that goes wrong, in which changes have to run in time.
+/// Simulates seeds without troubles, in which changes have to run in time.
 #[must_use]
 pub fn simulate_calm(seeds: impl Iterator<Item = u64> + Send) -> Report {
     Report::of(seeds.map(Case::Calm), None, None)
 }
 
-/// Simulates a short calm script with each of the `faults`. What it comes to has to be the same as without, but for the names of runs and the
-/// number of tries. Without `faults`, they are every single fault that there is, or one of so many. Returns how many were simulated, too.
+/// Simulates a short calm script with each of the `faults`. Its final state has to be the same as without a fault, except for the
+/// names of runs and the number of tries. Without `faults`, it uses every single fault, or a sample of them. Also returns how
+/// many were simulated.
 #[must_use]
 pub fn single_faults(faults: Option<Vec<Fault>>, one_of: usize) -> (usize, Report) {
     let calm = run(&Conditions::of_fault(None), None, false);
@@ -133,7 +134,7 @@ pub fn single_faults(faults: Option<Vec<Fault>>, one_of: usize) -> (usize, Repor
     (tried, Report::of(cases, None, Some(calm.rest)))
 }
 
-/// Works on items, as many at a time as there are processors. The results are in no order.
+/// Works on items, as many at a time as there are processors. The results have no order.
 fn in_parallel<T, R: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let (items, results) = (Mutex::new(items), Mutex::new(Vec::new()));
     let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();

@@ -1,4 +1,4 @@
-//! Everything that is not ours: users, Flux, the API server's own controllers, and what tells us of changes.
+//! The outside world: users, Flux, the API server's own controllers, and the senders of hints.
 
 use std::{collections::HashMap, io::Write as _, rc::Rc};
 
@@ -19,20 +19,21 @@ use super::{
     script::Action,
 };
 
-/// Where the Stacks are.
+/// The namespace of the Stacks.
 pub(super) const NAMESPACE: &str = "team";
-/// The Service that archives come from, as the fetcher knows it.
+/// The Service that serves archives, by the name in the fetcher's settings.
 pub(super) const SERVICE: &str = "source-controller.flux-system";
 
 pub(super) const STACK_KIND: (&str, &str) = ("pulumi.com/v1", "Stack");
 pub(super) const UPDATE_KIND: (&str, &str) = ("auto.pulumi.com/v1alpha1", "Update");
-/// The Secret that every Stack refers to.
+/// The Secret to which every Stack refers.
 const SECRET: &str = "db";
 const PROGRAM: (&str, &str, &str) = ("pulumi.com/v1", "Program", "p");
 pub(super) const REPOSITORY: (&str, &str, &str) = ("source.toolkit.fluxcd.io/v1", "GitRepository", "shop");
 
-/// The Stacks: name, Pulumi stack as their spec writes it, source, prerequisite, and the Pulumi stack that this means. `b` and `c`
-/// write the same one differently. The last one is not in [`NAMESPACE`]: the quiet namespace and the hostile one each have a Stack like it.
+/// The Stacks: name, Pulumi stack as written in their spec, source, prerequisite, and the actual Pulumi stack. `b` and `c` write
+/// the same one differently. The last one is not in [`NAMESPACE`]: the quiet namespace and the hostile one each have a Stack like
+/// it.
 const STACKS: [(&str, &str, Field, Option<&str>, &str); 5] = [
     ("a", "dev", Field::Program, None, "p/dev"),
     ("b", "organization/dev", Field::Flux, None, "shop/dev"),
@@ -48,18 +49,18 @@ enum Field {
     Flux,
 }
 
-/// The Pulumi stack that a spec means by what it writes.
+/// The Pulumi stack of a spec, by what is written there.
 pub(super) fn pulumi_stack(written: &str) -> &'static str {
     STACKS.iter().find(|known| known.1 == written).map_or("", |known| known.4)
 }
 
-/// The project of what it means.
+/// The project of that Pulumi stack.
 pub(super) fn project_of(written: &str) -> ProjectInfo {
     let (name, _) = pulumi_stack(written).split_once('/').unwrap_or_default();
     ProjectInfo { name: name.into(), runtime: "yaml".into() }
 }
 
-/// What the forwarder remembers of an object: what matters about it, and whether it is a Stack's Update.
+/// The forwarder's memory of an object: its relevant fields, and whether it is a Stack's Update.
 type Facet = (String, bool, Option<i64>, bool, String, Value, Value);
 
 /// The world outside.
@@ -67,17 +68,17 @@ type Facet = (String, bool, Option<i64>, bool, String, Value, Value);
 pub(super) struct Outside {
     facets: HashMap<ObjectKey, Facet>,
     pushes: u32,
-    /// How many Updates were made by hand.
+    /// The number of Updates that users created.
     made: u32,
     /// The namespace of the Stacks is terminating.
     pub(super) terminated: bool,
 }
 
 impl Outside {
-    /// Does an action. The hint that a webhook sends for it, if one does.
+    /// Carries out an action. Returns the webhook's hint for it, if there is one.
     pub(super) fn act(&mut self, action: Action, world: &World, ledger: &mut Ledger) -> Option<Hint> {
         ledger.tell(|| format!("user: {action:?}"));
-        // Nothing can be made any more, and what is there is going.
+        // No object can be created any more, and the existing ones are being deleted.
         if self.terminated
             && !matches!(
                 action,
@@ -175,13 +176,13 @@ impl Outside {
         None
     }
 
-    /// A commit: source-controller makes an archive of it, and notification-controller tells us.
+    /// A commit: source-controller makes an archive of it, and notification-controller sends an event.
     fn push(&mut self, broken: bool, world: &World, ledger: &mut Ledger) -> Hint {
         self.pushes += 1;
         let revision = format!("main@sha1:{}", self.pushes);
         let path = format!("gitrepository/{NAMESPACE}/{}/{}.tar.gz", REPOSITORY.2, self.pushes);
         let archive = archive(&revision, broken);
-        // Nothing but the newest is kept.
+        // Only the newest archive is kept.
         ledger.archives = [(path.clone(), Rc::from(archive.as_slice()))].into();
         let key = key(REPOSITORY);
         let mut object = world.object(&key).unwrap_or_else(
@@ -198,7 +199,7 @@ impl Outside {
         Hint { revision: Some(revision), ..Hint::new(key) }
     }
 
-    /// The hint that the forwarder sends when an object was written, if what matters about it changed.
+    /// The forwarder's hint for a written object, if a relevant field changed.
     pub(super) fn forward(&mut self, key: &ObjectKey, object: Option<&Value>) -> Option<Hint> {
         let kind = key.kind.as_str();
         if !["Stack", "Program", "Update", "Workspace", "GitRepository"].contains(&kind) {
@@ -230,7 +231,7 @@ impl Outside {
     }
 }
 
-/// Kubernetes' garbage collector: deletes what only objects own that are gone.
+/// Kubernetes' garbage collector: deletes objects whose owners are all deleted.
 pub(super) fn collect_garbage(world: &World) {
     let objects = world.cluster();
     let uids: Vec<&Value> = objects.iter().map(|object| &object["metadata"]["uid"]).collect();
@@ -249,14 +250,14 @@ pub(super) fn collect_garbage(world: &World) {
     }
 }
 
-/// The Stacks that are there.
+/// The existing Stacks.
 pub(super) fn stacks(world: &World) -> Vec<Stack> {
     let namespace = |name: &str| if name == hostile::STACK { QUIET } else { NAMESPACE };
     STACKS.iter().filter_map(|stack| get_in::<Stack>(world, namespace(stack.0), stack.0)).collect()
 }
 
-/// What a Stack still waits for; `Err` if it does not say so. `Ok(None)` if it is at rest: all that is desired was run, or what
-/// keeps it from running is nothing that time will mend.
+/// What a Stack still waits for. `None` if it is at rest: every desired change was run, or time alone will not remove the
+/// obstacle.
 pub(super) fn waits_for(world: &World, stack: &Stack) -> Option<String> {
     let CoreStack { namespace, name, generation, deleting, reconcile_request, status, .. } = CoreStack::from(stack);
     let known = STACKS.iter().find(|known| known.0 == name)?;
@@ -304,7 +305,7 @@ pub(super) fn source_kind(stack: &str) -> &'static str {
     }
 }
 
-/// The revision of a source as it was written. `None` if the object is no source, or has none yet.
+/// The revision of a source as written. `None` if the object is no source, or has none yet.
 pub(super) fn revision(key: &ObjectKey, object: &Value) -> Option<String> {
     match key.kind.as_str() {
         "Program" => Some(object["metadata"]["generation"].to_string()),
@@ -331,7 +332,7 @@ fn stack_key(stack: usize) -> ObjectKey {
     key_in(NAMESPACE, STACK_KIND, STACKS[stack].0)
 }
 
-/// Sets annotations of a Stack, also of one that is being deleted, or takes them off.
+/// Sets or removes annotations of a Stack, even of one that is being deleted.
 fn annotate(world: &World, stack: usize, annotations: &[(&str, Option<&str>)]) {
     let Some(mut object) = world.object(&stack_key(stack)) else { return };
     for (name, value) in annotations {
@@ -387,8 +388,8 @@ fn create_update(world: &World, name: &str, stack: usize, operation: &str) {
     }));
 }
 
-/// What an Update that was made by hand still waits for. `None` if it is over, or waits for what nobody makes: its Workspace, or a tree
-/// that its source has no more.
+/// What a user's Update still waits for. `None` if it has ended, or waits for something that will never exist: its Workspace, or
+/// a tree that its source no longer has.
 pub(super) fn unfinished(world: &World, update: &Update) -> Option<String> {
     let going = update.metadata.deletion_timestamp.is_some();
     if update.is_complete() && !going && !finalizer::is_on(update) {
@@ -423,7 +424,7 @@ fn write_secret(world: &World, namespace: &str) {
     world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": { "password": BASE64_STANDARD.encode(value) } }));
 }
 
-/// What is in the Secret that every Stack of a namespace refers to.
+/// The value in the Secret to which every Stack of a namespace refers.
 pub(super) fn secret(world: &World, namespace: &str) -> Option<String> {
     let secret = get_in::<Secret>(world, namespace, SECRET)?.data?.remove("password")?;
     String::from_utf8(secret.0).ok()
@@ -439,7 +440,7 @@ fn program(namespace: &str, generation: i64, broken: bool, before: &Value) -> Va
     object
 }
 
-/// What source-controller makes of a commit: the project in `infra/`.
+/// Source-controller's archive of a commit: the project in `infra/`.
 fn archive(revision: &str, broken: bool) -> Vec<u8> {
     let state = if broken { "broken" } else { "good" };
     let content = format!("name: shop\nruntime: yaml\nvariables: {{ marker: \"state {revision}; {state}\" }}\n");
@@ -451,11 +452,11 @@ fn archive(revision: &str, broken: bool) -> Vec<u8> {
         .append_data(&mut header, "infra/Pulumi.yaml", content.as_bytes())
         .and_then(|()| archive.into_inner())
         .and_then(|mut gzip| gzip.flush().and_then(|()| gzip.finish()));
-    // Memory does not fail; an archive that is empty would be refused.
+    // Writes to memory never fail, and an empty archive would be refused.
     written.unwrap_or_default()
 }
 
-/// A change by somebody who is not held up by versions.
+/// A change by a client that ignores versions.
 pub(super) fn edit(world: &World, key: &ObjectKey, change: impl FnOnce(&mut Value)) {
     if let Some(mut object) = world.object(key).filter(|object| object["metadata"]["deletionTimestamp"].is_null()) {
         change(&mut object);
@@ -488,7 +489,7 @@ fn delete<K: Object>(world: &World, name: &str) {
 
 pub(super) fn delete_in<K: Object>(world: &World, namespace: &str, name: &str) {
     if let Some(object) = get_in::<K>(world, namespace, name) {
-        // Nothing fails in a calm world, and nothing was written in between.
+        // Calls never fail in a calm world, and the object was not written in between.
         let _: Option<_> = world.drive(Cluster::delete(world, &object));
     }
 }

@@ -27,12 +27,12 @@ use super::{
     outside, rest, runner,
 };
 
-/// ECS may not know a task that is younger than this.
+/// ECS may not know a younger task.
 const NEW_TASK: SignedDuration = SignedDuration::from_secs(30);
-/// So many steps a write takes that is made slow, to see what comes in between.
+/// The number of steps of a slowed write, to see what happens in between.
 const SLOW: u32 = 8;
 
-/// The ports as one invocation sees them. Before every call the others may go on; what the world does is told to the ledger.
+/// The ports as one invocation sees them. Before every call the others may continue; the ledger records every effect.
 #[derive(Clone)]
 pub(super) struct Wire {
     pub(super) world: World,
@@ -40,9 +40,9 @@ pub(super) struct Wire {
     pub(super) chances: Rc<Chances>,
     pub(super) breakage: Option<Breakage>,
     pub(super) function: &'static str,
-    /// Whose they are, for the trace.
+    /// The invocation's name, for the trace.
     pub(super) who: String,
-    /// The namespace that its message is about; empty if it is about none.
+    /// The namespace of its message; empty if it has none.
     pub(super) subject: String,
 }
 
@@ -85,7 +85,7 @@ impl Wire {
         answer
     }
 
-    /// Ends the invocation: the machine takes it away.
+    /// Ends the invocation: the machine removes it.
     async fn crash(&self) {
         self.ledger.borrow_mut().crash();
         pending::<()>().await;
@@ -95,13 +95,13 @@ impl Wire {
         self.chances.strikes(self.function, trouble)
     }
 
-    /// The outcome of that key, if it is the key of one.
+    /// The outcome at that key, if it is the key of one.
     fn recorded(&self, key: &str) -> Option<Vec<u8>> {
         let calm = self.world.calm();
         key.ends_with("/outcome").then(|| calm.drive(Objects::get(&calm, key))?.ok()?).flatten()
     }
 
-    /// The key of an object, as the bucket understands it.
+    /// The key of an object, as the bucket uses it.
     fn key(&self, key: &str) -> String {
         let one_for_all = self.is_broken(Breakage::Seals) && key.starts_with("sealed/");
         if one_for_all { format!("sealed/{CLUSTER}/{QUIET}/all") } else { key.into() }
@@ -128,7 +128,7 @@ fn without_turns<K: Object>(mut lease: K) -> K {
     lease
 }
 
-/// A Stack whose `lastUpdate` was changed.
+/// A Stack with a changed `lastUpdate`.
 fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -> K {
     let mut value = serde_json::to_value(&stack).unwrap_or_default();
     let generation = value["metadata"]["generation"].as_i64().unwrap_or_default();
@@ -138,7 +138,7 @@ fn with_last_update<K: Object>(stack: K, change: impl FnOnce(i64, &mut Value)) -
     serde_json::from_value(value).unwrap_or(stack)
 }
 
-/// An outcome without the time at which its run began, if the runner reported nothing.
+/// An outcome without the time at which its run started, if the runner reported nothing.
 fn without_begin(outcome: Vec<u8>) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(&outcome) else { return outcome };
     if value["verdict"]["kind"] != "succeeded" && value["verdict"]["message"] != runner::FAILURE {
@@ -177,7 +177,7 @@ impl Cluster for Wire {
     }
 
     async fn watch_label(&self, namespace: &str) -> driftless_kubernetes::Result<Option<Option<String>>> {
-        // As the client of an instance does it.
+        // Like the client of an instance.
         let key = (self.function, namespace.to_owned());
         let now = self.world.now();
         let kept = self.ledger.borrow().labels.get(&key).filter(|(read, _)| now < *read + LABELS_KEPT).cloned();
@@ -349,7 +349,7 @@ impl Objects for Wire {
             };
             self.ledger.borrow_mut().outcome_written(key, before.as_deref(), self.recorded(key).as_deref());
             if new? {
-                // What a client says that tried again after an answer was lost.
+                // The answer to a client that retried after a lost answer.
                 Ok(!self.strikes(Trouble::Forget))
             } else {
                 Ok(file == Some("owner") && self.is_broken(Breakage::Owner))
@@ -380,7 +380,7 @@ impl Queues for Wire {
     async fn hints(&self, hints: &[Hint]) -> driftless_aws::Result<Vec<usize>> {
         let objects = || hints.iter().map(|hint| hint.object.to_string()).collect::<Vec<_>>().join(", ");
         let send = async {
-            // One message may be refused and its neighbours not.
+            // Single messages of a batch may be refused.
             let (refused, taken): (Vec<_>, Vec<_>) = (0..hints.len()).partition(|_| self.strikes(Trouble::Transient));
             let taken: Vec<_> = taken.into_iter().map(|i| hints[i].clone()).collect();
             self.world.hints(&taken).await.map(|_| refused)

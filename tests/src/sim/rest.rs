@@ -1,4 +1,4 @@
-//! What has to be true of a plan, and when all is at rest.
+//! The checks of plans, and of the state at rest.
 
 use std::iter;
 
@@ -38,7 +38,7 @@ impl Machine {
         }
     }
 
-    /// The plan of a look at this time, before the checker.
+    /// Checks the plan of a reconciliation at this time.
     pub(super) fn check_plan(&self, object: &ObjectKey) {
         if object.kind != "Stack" || object.namespace == HOSTILE {
             return;
@@ -105,7 +105,7 @@ impl Machine {
         self.waits.clone()
     }
 
-    /// What it came to: what was run last with success, and the statuses of the Stacks, without the names of runs.
+    /// The final state: the last successful runs, and the statuses of the Stacks, without the names of runs.
     pub(super) fn rest(&self) -> String {
         let stacks = outside::stacks(&self.calm).into_iter().map(|stack| {
             let status = CoreStack::from(&stack).status;
@@ -116,12 +116,12 @@ impl Machine {
         format!("{:#?}\n{}", self.ledger.borrow().effects(), stacks.collect::<Vec<_>>().join("\n"))
     }
 
-    /// What has to be true when all is at rest.
+    /// Checks the state at rest.
     pub(super) fn check_end(&self) -> Result<(), String> {
         for lease in list::<Lease>(&self.calm, None) {
             let written = lease.annotations().values().next().map_or("", String::as_str);
             let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
-            // Whoever wants a claim has it freed if the Update of its holder was taken away by force.
+            // A claim whose holder was deleted by force is only released when another run wants it.
             if holder.is_some_and(|uid| self.ledger.borrow().is_forgotten(uid)) {
                 continue;
             }
@@ -160,7 +160,7 @@ impl Machine {
             let name = update.name_any();
             let stack = update.stack(SYSTEM);
             if stack.is_none() && !update.is_complete() {
-                // It waits for what nobody makes.
+                // It waits for something that will never exist.
                 continue;
             }
             let outcome = format!("{}outcome", keys::run(CLUSTER, &update.uid().unwrap_or_default()));
@@ -178,7 +178,7 @@ impl Machine {
     }
 }
 
-/// Whether a reconciliation that was overtaken created an Update again: its Stack does not name it, and no outcome is recorded.
+/// Returns whether a delayed reconciliation created an Update again: its Stack does not name it, and no outcome is recorded.
 pub(super) fn is_too_late(world: &World, update: &Update) -> bool {
     let Some(stack) = update.stack(SYSTEM) else { return false };
     let stack = world.drive(Cluster::get::<Stack>(world, &stack.namespace, &stack.name)).and_then(Result::ok).flatten();
@@ -194,6 +194,6 @@ fn is_hostile(update: &Update) -> bool {
 /// The objects of a namespace, or of all.
 pub(super) fn list<K: Object>(world: &World, namespace: Option<&str>) -> Vec<K> {
     let mut pages = Pages::new(world, namespace, None);
-    // Nothing fails in a calm world.
+    // Calls never fail in a calm world.
     iter::from_fn(|| world.drive(pages.next()).and_then(Result::ok).flatten()).flatten().collect()
 }

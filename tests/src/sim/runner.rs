@@ -1,4 +1,4 @@
-//! Runners: one per task. A runner waits for its spec, has its operation take a while, reports, and stops.
+//! Runners: one per task. A runner waits for its spec, runs an operation for a while, reports, and stops.
 
 use driftless_api::Update;
 use driftless_aws::Objects;
@@ -20,26 +20,26 @@ pub(super) const ROLE: &str = "AROASIM";
 
 /// A task that never gets a spec ends after this long.
 const SPEC_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-/// How often it is looked for.
+/// How often it polls for the spec.
 const SPEC_EVERY: SignedDuration = SignedDuration::from_secs(5);
-/// An operation that hangs has not ended when everything else is at rest.
+/// A hanging operation outlasts everything else.
 const NEVER: SignedDuration = SignedDuration::from_hours(24);
-/// ECS kills a task that is told to stop after this long; until then `pulumi` saves what it did.
+/// ECS kills a stopped task after this time; until then `pulumi` saves its state.
 const STOP_SECONDS: u32 = 120;
 
-/// What a runner says of an operation that fails.
+/// A runner's message about a failed operation.
 pub(super) const FAILURE: &str = "it fails";
-/// A task whose image cannot be pulled says so. It fails to start.
+/// The reason of a task whose image cannot be pulled, so that it fails to start.
 const UNPULLED: &str = "CannotPullContainerError";
 
 /// The runner of a task.
 pub(super) struct Runner {
     pub(super) arn: String,
-    /// The name of the Update that it was started for.
+    /// The name of the Update for which it was started.
     update: String,
     /// The namespace of that Update.
     namespace: String,
-    /// When it next does something.
+    /// When it acts next.
     pub(super) wake: Timestamp,
     /// When the task was started.
     pub(super) began: Timestamp,
@@ -48,7 +48,7 @@ pub(super) struct Runner {
     dice: Dice,
 }
 
-/// The conduct of a task. Any but `Good` is a task of the hostile tenant.
+/// The behaviour of a task. Any but `Good` is a task of the hostile tenant.
 #[derive(Clone, Copy, PartialEq)]
 enum Conduct {
     Good,
@@ -56,7 +56,7 @@ enum Conduct {
     Silent,
     /// Shows progress and never ends.
     Endless,
-    /// Writes a result at once, or garbage in its place, and goes on.
+    /// Writes a result at once, or garbage in its place, and continues.
     Forges {
         garbage: bool,
     },
@@ -103,7 +103,7 @@ enum End {
 }
 
 impl Runner {
-    /// A new task's: its image is fetched first.
+    /// The runner of a new task, whose image is pulled first.
     pub(super) fn new(task: &LiveTask, now: Timestamp, is_hostile: bool, mut dice: Dice) -> Self {
         let conduct = if is_hostile { Conduct::draw(&mut dice) } else { Conduct::Good };
         let wake = if conduct == Conduct::Ambushes { now } else { now + dice.seconds(90) };
@@ -111,7 +111,7 @@ impl Runner {
         Self { arn, update, namespace, wake, began: now, conduct, step: Step::Waiting { until: wake + SPEC_WITHIN }, dice }
     }
 
-    /// Goes on until ECS is asked to stop it.
+    /// Continues until ECS is asked to stop it.
     fn never_end(&mut self, update_uid: Option<String>, now: Timestamp, ledger: &mut Ledger) {
         ledger.stats.rogues += 1;
         ledger.tell(|| format!("task {} does not end by itself", keys::task_id(&self.arn)));
@@ -123,7 +123,7 @@ impl Runner {
         keys::task(ROLE, &self.arn).to_string()
     }
 
-    /// Its Update was deleted: half of the operations end only if they are told to.
+    /// Its Update was deleted: half of the operations end only if they are stopped.
     pub(super) fn deleted(&mut self, update_uid: &str) {
         if let Step::Running { spec, began, hangs: true, told: false, .. } = &self.step
             && spec.run.uid == update_uid
@@ -132,14 +132,14 @@ impl Runner {
         }
     }
 
-    /// ECS tells the task to stop.
+    /// ECS stops the task.
     pub(super) fn stop(&mut self, now: Timestamp, ledger: &mut Ledger, chances: &Chances) {
         if let Step::Rogue { update_uid, told: told @ false } = &mut self.step {
             *told = true;
             self.wake = now + self.dice.seconds_or(30, STOP_SECONDS, chances.odds.get());
             ledger.stats.stops += 1;
             ledger.tell(|| format!("task {} is told to stop", keys::task_id(&self.arn)));
-            // The claim and the slot are free from here on: ECS accepted to stop the task.
+            // From here on the claim and the slot are free: ECS accepted the stop.
             if let Some(uid) = update_uid {
                 ledger.end_operation(uid, None);
             }
@@ -162,7 +162,7 @@ impl Runner {
         }
     }
 
-    /// Does what is due. `false` when the task has ended.
+    /// Takes the next step. Returns `false` when the task has ended.
     pub(super) fn turn(&mut self, world: &World, ledger: &mut Ledger, chances: &Chances) -> bool {
         let (now, odds) = (world.now(), chances.odds.get());
         if let Step::Running { spec, began, .. } = &self.step
@@ -307,6 +307,6 @@ fn get(world: &World, key: &str) -> Option<Vec<u8>> {
 }
 
 fn put(world: &World, key: &str, document: String) {
-    // Nothing fails in a calm world.
+    // Calls never fail in a calm world.
     let _: Option<_> = world.drive(Objects::put(world, key, document.into_bytes()));
 }

@@ -1,4 +1,4 @@
-//! What users do, and when.
+//! The users' actions, and their times.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -7,26 +7,26 @@ use super::{
     hostile::{self, Attack},
 };
 
-/// The disturbance lasts this long at least, and twice as long at most.
+/// The minimum duration of the disturbance, which is half of the maximum.
 const DISTURBANCE_SECONDS: u32 = 600;
-/// Until then, everything that there is to begin with was made.
+/// By then, all initial objects exist.
 pub(super) const MADE_WITHIN: SignedDuration = SignedDuration::from_secs(61);
 
-/// What somebody does.
+/// An action of a user.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     CreateStack(usize),
     CreateProgram,
     EditStack(usize),
     Request(usize),
-    /// With the annotation; or it goes on.
+    /// With the annotation; `false` resumes it.
     Suspend(usize, bool),
-    /// Drift is looked for once a minute, and put back; or it is not looked for.
+    /// Turns on drift checks once a minute and the fix of drift; `false` turns both off.
     Watch(usize, bool),
-    /// Their namespace is another operator's; or it is ours again.
+    /// Makes the namespace another operator's; `false` reverts that.
     GiveAway(bool),
     DeleteStack(usize),
-    /// The current one; with force, it is gone at once, whatever its finalizer is for.
+    /// The current one; with force, it is deleted at once, in spite of its finalizer.
     DeleteUpdateOf {
         stack: usize,
         force: bool,
@@ -37,29 +37,29 @@ pub(super) enum Action {
     Push {
         broken: bool,
     },
-    /// No archive is taken, which is told as nothing that time will mend; or each is again.
+    /// All archives are refused, as a permanent failure; `false` accepts them.
     Refuse(bool),
     EditSecret,
-    /// By hand, in the Workspace of a Stack.
+    /// A user's Update, in the Workspace of a Stack.
     CreateUpdate {
         stack: usize,
         operation: &'static str,
     },
-    /// The last one that was made by hand.
+    /// The last Update that a user created.
     DeleteUpdate,
     TerminateNamespace,
-    /// A tenant of another namespace makes its Secret, its Program and its Stack.
+    /// A tenant of another namespace creates its Secret, its Program and its Stack.
     Settle(&'static str),
     EditQuietStack,
     EditQuietSecret,
-    /// The quiet Stack is deleted, and its Secret is first.
+    /// The quiet Stack is deleted, after its Secret.
     DeleteQuietStack,
-    /// With a number that the choices of the attack are made from.
+    /// With a number that determines the choices of the attack.
     Attack(Attack, u32),
 }
 
 impl Action {
-    /// Whether runs or fetches fail because of it, or a prerequisite is gone.
+    /// Returns whether runs or fetches fail because of it, or a prerequisite is missing.
     pub(super) fn fails(self) -> bool {
         matches!(
             self,
@@ -71,7 +71,7 @@ impl Action {
         )
     }
 
-    /// Whether it takes another action back.
+    /// Returns whether it reverts another action.
     pub(super) fn takes_back(self) -> bool {
         matches!(
             self,
@@ -83,8 +83,8 @@ impl Action {
         )
     }
 
-    /// Whether only the sweep sees what becomes of it: an Update of no Stack that waits, one that was taken away by force, a task that does
-    /// not end, or the label of a namespace.
+    /// Returns whether only the sweep sees its effect: an Update without a Stack that waits, one that was deleted by force, a
+    /// task that does not end, or the label of a namespace.
     pub(super) fn needs_sweep(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,7 @@ impl Action {
     }
 }
 
-/// The actions of a run, each with its time, and when the disturbance ends.
+/// The actions of a run, each with its time, and the end of the disturbance.
 pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let length = DISTURBANCE_SECONDS + dice.below(DISTURBANCE_SECONDS);
     let stacks = 2 + dice.index(3);
@@ -161,13 +161,14 @@ pub(super) fn script(dice: &mut Dice, begin: Timestamp) -> (Vec<(Timestamp, Acti
         script.push((at + dice.seconds(30), Action::Push { broken: false }));
         let mended = at + dice.seconds(120);
         script.push((mended, Action::Refuse(false)));
-        // Nothing tells of that but users who ask. A fetch that began before may be refused up to a minute later.
+        // No event reports that, so users have to request it. A fetch that started before may be refused up to a minute later.
         script.extend((0..stacks).map(|stack| (mended + MADE_WITHIN + dice.seconds(60), Action::Request(stack))));
     }
     (script, end)
 }
 
-/// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a deletion.
+/// The actions of the run for single faults: a Stack of each kind of source, an edit, a push, a request, a new Secret and a
+/// deletion.
 pub(super) fn calm_script(begin: Timestamp) -> (Vec<(Timestamp, Action)>, Timestamp) {
     let actions = [
         (0, Action::EditSecret),

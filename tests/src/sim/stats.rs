@@ -1,4 +1,4 @@
-//! What is counted.
+//! Statistics of the simulation.
 
 use std::{cmp::max, ops::AddAssign};
 
@@ -7,7 +7,7 @@ use super::latency::Histogram;
 /// Defines [`Stats`]: its fields, and how those of two runs are merged.
 macro_rules! stats {
     ($($(#[$meta:meta])* $name:ident: $type:ty = $merge:path,)*) => {
-        /// What happened in a run, or in many.
+        /// The statistics of a run, or of many.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[$meta])* pub $name: $type,)*
@@ -34,25 +34,25 @@ stats! {
     duplicates: u64 = sum,
     /// Messages and events that never arrived.
     drops: u64 = sum,
-    /// Messages that were held up.
+    /// Messages that were delayed.
     delays: u64 = sum,
-    /// Operations that runners began.
+    /// Operations that runners started.
     operations: u64 = sum,
-    /// Operations of Updates that were made by hand.
+    /// Operations of users' Updates.
     by_hand: u64 = sum,
-    /// Operations that only looked for drift.
+    /// Operations that were drift checks.
     checks: u64 = sum,
     /// Operations that failed or were killed.
     failures: u64 = sum,
-    /// Operations that were told to stop.
+    /// Operations that were stopped.
     stops: u64 = sum,
-    /// Tasks whose capacity Spot took back.
+    /// Tasks whose capacity Spot reclaimed.
     reclaims: u64 = sum,
     /// Tasks that failed to start.
     failed_starts: u64 = sum,
     /// Namespaces that were terminated.
     terminations: u64 = sum,
-    /// Operations for Stacks whose namespace was.
+    /// Operations for Stacks of such namespaces.
     elsewhere: u64 = sum,
     /// Trees that were deleted.
     collections: u64 = sum,
@@ -68,7 +68,7 @@ stats! {
     queued: u64 = sum,
     /// The longest time, in seconds, from the last change of the quiet Stack to its run.
     quiet_delay: u64 = max,
-    /// The most looks at a world at rest.
+    /// The maximum number of reconciliations of a world at rest.
     looks_at_rest: u64 = max,
     /// Single faults that had an effect.
     injected: u64 = sum,
@@ -82,11 +82,11 @@ stats! {
     outages: u64 = sum,
     /// Virtual seconds.
     seconds: u64 = sum,
-    /// The time from a change until a run of it began.
+    /// The time from a change until a run of it started.
     begun: Histogram = Histogram::merged,
     /// The time from a change until its Stack was Ready.
     ready: Histogram = Histogram::merged,
-    /// Tokens that were renewed while a run went on.
+    /// Tokens that were renewed during a run.
     renewals: u64 = sum,
     /// Writes of the admissions that left a run waiting for a slot.
     waits: u64 = sum,

@@ -1,4 +1,4 @@
-//! What is checked of tenants: their secrets, their slots, and their tasks.
+//! The checks of tenants: their secrets, their slots, and their tasks.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,7 +16,7 @@ use super::{
 use crate::scenario::SYSTEM;
 
 impl Ledger {
-    /// A function writes an object of the bucket. `subject` is the namespace that its message is about.
+    /// A function writes an object of the bucket. `subject` is the namespace of its message.
     pub(super) fn object_written(&mut self, subject: &str, key: &str, content: &[u8]) {
         self.check_owner(subject, key);
         let task = key.strip_prefix("tasks/").and_then(|key| key.split('/').next()?.split(':').nth(1));
@@ -47,7 +47,7 @@ impl Ledger {
         }
     }
 
-    /// The list of the runs with a slot and of those that wait for one was written.
+    /// The list of the runs with a slot and of the waiting ones was written.
     fn admissions_written(&mut self, all: &Admissions) {
         self.tell(|| {
             let names = |runs: &BTreeMap<String, Applicant>| {
@@ -62,7 +62,8 @@ impl Ledger {
                 self.stats.queued += 1;
                 HashSet::new()
             });
-            // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get lost.
+            // With another slot free, the quiet Stack has one that it did not take yet. During the disturbance its requests get
+            // lost.
             let is_last = self.calm_since.is_some() && self.limits.runs.is_some_and(|most| all.running.len() >= most);
             let admitted = std::mem::take(&mut self.admitted);
             for (uid, run) in all.running.iter().filter(|(uid, _)| is_last && !admitted.contains(*uid)) {
@@ -79,7 +80,7 @@ impl Ledger {
         self.admitted = all.running.keys().cloned().collect();
     }
 
-    /// Whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
+    /// Returns whether an object of the bucket belongs to the quiet Stack: its sealed inputs, or the digest of its inputs.
     fn is_kept_of_quiet(&self, key: &str) -> bool {
         key.starts_with(&format!("sealed/{CLUSTER}/{QUIET}/"))
             || self.stacks.get(STACK).is_some_and(|(uid, _)| key.ends_with(&format!("/{uid}")))
@@ -104,20 +105,20 @@ impl Ledger {
         });
     }
 
-    /// The quiet Stack was changed, and the change has to run.
+    /// Records that the quiet Stack was changed, and that the change has to run.
     pub(super) fn want(&mut self, stack: Option<&Value>) {
         let generation = stack.and_then(|stack| stack["metadata"]["generation"].as_i64());
         self.wanted = generation.map(|generation| (generation, self.now));
     }
 }
 
-/// The namespaces whose Secrets are in a text.
+/// The namespaces whose Secrets occur in a text.
 pub(super) fn revealed(text: &str) -> impl Iterator<Item = &'static str> + '_ {
     [NAMESPACE, QUIET, HOSTILE].into_iter().filter(move |name| text.contains(&format!("{name}{CANARY}")))
 }
 
-/// Whether an object of a namespace may have a Secret of `namespace`. Runs of the Stacks whose namespace terminates are in the system
-/// namespace.
+/// Returns whether an object in `own` may contain a Secret of `namespace`. Runs of Stacks in a terminating namespace are in the
+/// system namespace.
 fn is_of(own: &str, namespace: &str) -> bool {
     own == namespace || own == SYSTEM && namespace == NAMESPACE
 }

@@ -1,4 +1,4 @@
-//! A world in which nothing is installed: an AWS account, and a cluster that has Flux's CRDs. `make deploy` and `make prove` work on it.
+//! A world without an installation: an AWS account, and a cluster with Flux's CRDs. `make deploy` and `make prove` work on it.
 
 use std::{net::Ipv4Addr, path::Path, sync::Arc};
 
@@ -20,12 +20,12 @@ use crate::aws::{
     site::Tasks,
 };
 
-/// Version 1 of the AWS CLI calls SQS of older Regions by a name of its own, whatever endpoint is set.
+/// Version 1 of the AWS CLI uses another host name for SQS in older Regions, whatever endpoint is set.
 pub const REGION: &str = "eu-central-2";
 
 /// A running world without an installation.
 pub struct Empty {
-    /// The variables that a person has set who uses it.
+    /// The variables of a person who uses it.
     pub variables: Vec<(&'static str, String)>,
     supervisor: Supervisor,
     tasks: Tasks,
@@ -41,7 +41,7 @@ impl Empty {
         Ok(Self { variables, supervisor, tasks, _dirs: dirs })
     }
 
-    /// Runs a command to its end, unless a part ends before.
+    /// Runs a command to its end, unless a part ends earlier.
     pub async fn run(&self, mut command: tokio::process::Command) -> Result<std::process::Output> {
         command.envs(self.variables.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
         self.supervisor.guard(async { Ok(command.output().await?) }).await
@@ -81,7 +81,7 @@ async fn parts(
         account: Arc::clone(&account),
     };
     tasks.spawn(kubelet.run());
-    // What `aws eks update-kubeconfig` writes.
+    // The output of `aws eks update-kubeconfig`.
     let functions = dirs.root().join("kubeconfig/functions");
     write_private(&functions, &cluster::kubeconfig(&[cluster.entry(cluster.eks_user(REGION))])?)?;
     Ok(vec![
@@ -96,7 +96,7 @@ async fn parts(
     ])
 }
 
-/// Two public subnets of the VPC that moto has from its start, and a security group without inbound rules.
+/// Two public subnets of moto's default VPC, and a security group without inbound rules.
 pub async fn network(dirs: &Dirs, endpoint: &str) -> Result<[String; 2]> {
     let ask = async |words: &str| -> Result<String> {
         let mut aws = command(dirs, dirs.tool("aws")?);

@@ -35,19 +35,20 @@ use super::{
     ready,
 };
 
-/// The cluster's name: of its context in every kubeconfig, and in every message.
+/// The cluster's name: that of its context in every kubeconfig, and in every message.
 pub const NAME: &str = "world";
 
-/// The name of another cluster, which has no Flux, no controllers, and knows nothing of AWS.
+/// The name of another cluster, without Flux, controllers and access to AWS.
 pub const SECOND: &str = "second";
 
-/// The host by which the functions know the API server of the cluster [`SECOND`]: one of EKS, in another Region than the installation.
+/// The host name of the API server of the cluster [`SECOND`] for functions: that of an EKS cluster in another Region than the
+/// installation.
 pub const SECOND_HOST: &str = "0A1B2C3D4E5F60718293A4B5C6D7E8F9.gr7.eu-west-1.eks.amazonaws.com";
 
 /// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
-/// The record of every call that the cluster [`NAME`] has of its API server, beside the logs: a JSON object per line.
+/// The audit log of the cluster [`NAME`], beside the logs: a JSON object per line for every call of its API server.
 pub const AUDIT_LOG: &str = "audit.jsonl";
 
 const ADMIN: &str = "admin";
@@ -55,31 +56,32 @@ const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 const FLUX: &str = "flux";
 const FORWARDER: &str = "forwarder";
 
-/// For how long the token of a `ServiceAccount` lasts: as long as any world.
+/// The lifetime of a `ServiceAccount`'s token: longer than any world's.
 const TOKEN_SECONDS: i64 = 366 * 24 * 60 * 60;
 
-/// What the world needs of the 40 controllers: nothing here schedules, runs or balances pods.
+/// The required ones of the 40 controllers: nothing here schedules, runs or balances pods.
 const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller,\
      serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller";
 
-/// The namespace that Flux would have made.
+/// The namespace that Flux's installation would create.
 const FLUX_NAMESPACE: &str = "{ apiVersion: v1, kind: Namespace, metadata: { name: flux-system } }";
 
 /// A running cluster.
 pub struct Cluster {
     /// A kubeconfig with all rights.
     pub admin_kubeconfig: PathBuf,
-    /// Where the API server listens.
+    /// The URL of the API server.
     pub url: String,
     name: &'static str,
-    /// As PEM.
+    /// The CA certificate, as PEM.
     authority: String,
     kubeconfigs: PathBuf,
 }
 
 impl Cluster {
-    /// Starts the cluster [`NAME`], empty but for Flux's CRDs and what is in `infra/kubernetes` of `project`: our CRDs, identities and
-    /// namespaces. With an authenticator, a URL that is asked whose a token is, it is like one of EKS.
+    /// Starts the cluster [`NAME`] with Flux's CRDs and the content of `infra/kubernetes` of `project`: Driftless's CRDs,
+    /// identities and namespaces. With an authenticator, a URL that identifies the holder of a token, it is like a cluster of
+    /// EKS.
     pub async fn start(
         dirs: &Dirs,
         supervisor: &Supervisor,
@@ -92,7 +94,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the cluster [`NAME`] with nothing but the CRDs and the namespace of Flux.
+    /// Starts the cluster [`NAME`] with only the CRDs and the namespace of Flux.
     pub async fn start_with_flux(dirs: &Dirs, supervisor: &Supervisor, etcd: &str, authenticator: Option<&str>) -> Result<Self> {
         let cluster = Self::start_api_server(dirs, supervisor, NAME, etcd, authenticator).await?;
         let admin = cluster.client(ADMIN).await?;
@@ -106,7 +108,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the cluster [`SECOND`], with what is in `infra/kubernetes` alone.
+    /// Starts the cluster [`SECOND`], with only the content of `infra/kubernetes`.
     pub async fn start_second(dirs: &Dirs, supervisor: &Supervisor, project: &Path, etcd: &str) -> Result<Self> {
         let cluster = Self::start_api_server(dirs, supervisor, SECOND, etcd, None).await?;
         fill(project, &cluster.client(ADMIN).await?).await?;
@@ -136,7 +138,7 @@ impl Cluster {
 
         let url = format!("https://127.0.0.1:{port}");
         let certificates = files.join("apiserver.crt");
-        // The API server writes its certificate, and that of the authority that it made for it, as the first thing it does.
+        // The API server first writes its certificate and that of its generated CA.
         let authority = ready::until("the API server's certificate", ready::START, async || {
             let text = fs::read_to_string(&certificates)?;
             ensure!(text.matches("END CERTIFICATE").count() == 2, "it is not written to its end");
@@ -157,7 +159,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The kubeconfig of `admin`, `flux` or `forwarder`. Its only context is named like the cluster.
+    /// The kubeconfig of `admin`, `flux` or `forwarder`. Its only context has the name of the cluster.
     #[must_use]
     pub fn kubeconfig(&self, identity: &str) -> PathBuf {
         self.kubeconfigs.join(identity)
@@ -170,17 +172,17 @@ impl Cluster {
         (self.name, json!({ "server": self.url, "certificate-authority-data": authority }), user)
     }
 
-    /// The same by the host [`SECOND_HOST`].
+    /// The same with the host [`SECOND_HOST`].
     #[must_use]
     pub fn eks_entry(&self, user: Value) -> (&str, Value, Value) {
         let (name, mut cluster, user) = self.entry(user);
         cluster["server"] = self.url.replace("127.0.0.1", SECOND_HOST).into();
-        // A name that its certificate has.
+        // A name in its certificate.
         cluster["tls-server-name"] = "kubernetes".into();
         (name, cluster, user)
     }
 
-    /// The user that `aws eks update-kubeconfig` would write.
+    /// The user in the output of `aws eks update-kubeconfig`.
     #[must_use]
     pub fn eks_user(&self, region: &str) -> Value {
         let arguments = ["--region", region, "eks", "get-token", "--cluster-name", self.name, "--output", "json"];
@@ -188,7 +190,7 @@ impl Cluster {
         json!({ "exec": { "apiVersion": api_version, "command": "aws", "args": arguments } })
     }
 
-    /// The users that `docs/clusters.md` writes for a cluster that knows nothing of AWS, by function.
+    /// The users of `docs/clusters.md` for a cluster without access to AWS, by function.
     pub async fn service_account_users(&self, project: &Path) -> Result<BTreeMap<&'static str, Value>> {
         let admin = self.client(ADMIN).await?;
         apply(&admin, &project.join("infra/kubernetes/service-account/service-account.yaml")).await?;
@@ -210,7 +212,7 @@ impl Cluster {
         Ok(Client::try_from(self.config(identity).await?)?)
     }
 
-    /// A client that may do what the function of that name may.
+    /// A client with the rights of the function of that name.
     pub async fn client_like(&self, function: &str) -> Result<Client> {
         let mut config = self.config(ADMIN).await?;
         config.auth_info.impersonate = Some(format!("driftless:{function}"));
@@ -221,13 +223,13 @@ impl Cluster {
     async fn config(&self, identity: &str) -> Result<Config> {
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig(identity))?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        // A test wants to see the first answer, not that of the fifteenth try.
+        // A test needs the first answer, not that of the fifteenth try.
         config.default_retry = false;
         Ok(config)
     }
 }
 
-/// Waits for the CRDs that are there, ours with them.
+/// Waits for all CRDs, including Driftless's.
 async fn fill(project: &Path, admin: &Client) -> Result<()> {
     apply_yaml(admin, FLUX_NAMESPACE).await?;
     let infra = project.join("infra/kubernetes");
@@ -241,7 +243,7 @@ async fn fill(project: &Path, admin: &Client) -> Result<()> {
     apply(admin, &infra.join("rbac.yaml")).await
 }
 
-/// Applies every object of a YAML file, or of a folder's `.yaml` files by name.
+/// Applies every object of a YAML file, or of a folder's `.yaml` files in the order of their names.
 pub async fn apply(client: &Client, path: &Path) -> Result<()> {
     let mut files = vec![path.to_owned()];
     if path.is_dir() {
@@ -274,7 +276,7 @@ pub async fn apply_yaml(client: &Client, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts the etcd that all clusters share, and tells its URL.
+/// Starts the etcd that all clusters share. Returns its URL.
 pub async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> {
     let (clients, peers) = (free_port(Ipv4Addr::LOCALHOST)?, free_port(Ipv4Addr::LOCALHOST)?);
     let [clients_url, peers_url] = [clients, peers].map(|port| format!("http://127.0.0.1:{port}"));
@@ -284,7 +286,7 @@ pub async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> 
         .args(["--listen-client-urls", &clients_url, "--advertise-client-urls", &clients_url])
         .args(["--listen-peer-urls", &peers_url, "--initial-advertise-peer-urls", &peers_url])
         .args(["--initial-cluster", &format!("default={peers_url}"), "--log-level", "warn"])
-        // What it holds is thrown away at the next start.
+        // Its content is deleted at the next start.
         .arg("--unsafe-no-fsync");
     supervisor.start(dirs, "etcd", etcd)?;
     let address = (Ipv4Addr::LOCALHOST, clients);
@@ -292,14 +294,14 @@ pub async fn start_etcd(dirs: &Dirs, supervisor: &Supervisor) -> Result<String> 
     Ok(clients_url)
 }
 
-/// A process of the cluster [`NAME`] is named as what it is.
+/// The name of a process: that of the program alone for the cluster [`NAME`].
 #[must_use]
 pub fn process(cluster: &str, name: &str) -> String {
     if cluster == NAME { name.to_owned() } else { format!("{name}-{cluster}") }
 }
 
 fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) -> Result<Command> {
-    // Who called for what: nothing of what was said.
+    // The caller and the call, without the content.
     let policy = files.join("audit.yaml");
     fs::write(
         &policy,
@@ -319,15 +321,15 @@ fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) ->
         .arg(flag("cert-dir", files))
         .arg(flag("audit-policy-file", &policy))
         .arg(flag("audit-log-path", &dirs.logs().join(process(cluster, "audit")).with_extension("jsonl")))
-        // It stays one file, which tests read from where they were.
+        // It stays one file, which tests read from a position.
         .arg("--audit-log-maxsize=0")
         .arg(flag("token-auth-file", &files.join("tokens.csv")))
         .arg(flag("service-account-key-file", &files.join("service-accounts.key")))
         .arg(flag("service-account-signing-key-file", &files.join("service-accounts.key")))
         .args(["--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--authorization-mode=RBAC"])
-        // A Pod here is only an entry that a Service leads to: it needs no ServiceAccount to be there first.
+        // A Pod here is only the target of a Service, so it needs no existing ServiceAccount.
         .arg("--disable-admission-plugins=ServiceAccount")
-        // Nothing in the cluster looks for the API server by its Service, whose endpoint may not be loopback.
+        // No client in the cluster uses the API server's Service, whose endpoint may not be loopback.
         .args(["--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none"]);
     Ok(apiserver)
 }
@@ -348,7 +350,7 @@ fn flag(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Writes the key of `ServiceAccount` tokens and the file of everybody's tokens. Returns user and token of each.
+/// Writes the key of `ServiceAccount` tokens and the file with all users' tokens. Returns user and token of each.
 fn write_credentials(files: &Path) -> Result<Vec<(&'static str, String)>> {
     let key = signature::EcdsaKeyPair::generate(&signature::ECDSA_P256_SHA256_ASN1_SIGNING)?;
     let key = BASE64_STANDARD.encode(key.private_key().as_der()?.as_ref());
@@ -391,7 +393,7 @@ fn is_established(crd: &CustomResourceDefinition) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
 }
 
-/// Waits for what the controllers do in a new cluster: its namespaces have their `ServiceAccount`.
+/// Waits for the controllers in a new cluster: its namespaces have their `ServiceAccount`.
 async fn service_accounts(admin: &Client) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::default_namespaced(admin.clone());
     ready::until("kube-controller-manager works", ready::START, async || Ok(accounts.get("default").await?)).await?;

@@ -1,4 +1,4 @@
-//! Where the world keeps its files.
+//! The folders and files of the world.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use super::process;
 
-/// The folders of one world. It belongs to this value alone until it is dropped; its files stay, for whoever looks into a failure.
+/// The folders of one world. This value owns them until it is dropped; the files stay, to investigate a failure.
 pub struct Dirs {
     root: PathBuf,
     tools: PathBuf,
@@ -24,7 +24,7 @@ impl Dirs {
         Self::named(project, "world")
     }
 
-    /// An empty `target/<name>` below `project`. What an earlier world has left, files and processes, goes first.
+    /// An empty `target/<name>` below `project`. Files and processes of an earlier world are removed first.
     ///
     /// Fails if a world is running there now.
     pub fn named(project: &Path, name: &str) -> Result<Self> {
@@ -48,13 +48,13 @@ impl Dirs {
         Ok(dirs)
     }
 
-    /// The folder that holds all of the world; every process of it works below.
+    /// The folder of the whole world; every process of it works below.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// One file per process: what it writes to its standard output and error.
+    /// One file per process: its standard output and error.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
@@ -72,7 +72,7 @@ impl Dirs {
         self.root.join("tmp")
     }
 
-    /// The pinned program `name`, which `tests/tools/install` has put in place.
+    /// The pinned program `name`, which `tests/tools/install` has installed.
     pub fn tool(&self, name: &str) -> Result<PathBuf> {
         let tool = self.tools.join(name);
         if !tool.exists() {

@@ -1,4 +1,4 @@
-//! Flux: the real source-controller and notification-controller, and kustomize-controller for whoever asks.
+//! Flux: the real source-controller and notification-controller, and kustomize-controller on request.
 
 use std::net::Ipv4Addr;
 
@@ -19,7 +19,7 @@ use super::{
     ready,
 };
 
-/// Starts both, with the rights of administrators, and tells the URL that takes events. The cluster has their namespace and CRDs already.
+/// Starts both, with the rights of administrators. Returns the URL for events. The cluster already has their namespace and CRDs.
 ///
 /// The artifacts of source-controller have the addresses that they have in any cluster, which only the API server's service proxy
 /// can resolve here: `/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/<path>`.
@@ -36,7 +36,7 @@ pub async fn start(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster) -> R
     Ok(events)
 }
 
-/// What kubelet and the endpoints controller would write: the API server's proxy goes only to an address that a Pod has.
+/// The objects of kubelet and the endpoints controller: the API server's proxy only connects to a Pod's address.
 fn entries((address, port): (Ipv4Addr, u16)) -> String {
     format!(
         "
@@ -66,7 +66,7 @@ async fn start_notification_controller(dirs: &Dirs, supervisor: &Supervisor, clu
     notification
         .arg(format!("--events-addr=127.0.0.1:{}", events.1))
         .arg(format!("--receiverAddr=127.0.0.1:{}", free_port(Ipv4Addr::LOCALHOST)?))
-        // Else a second event with the same text is dropped for five minutes.
+        // Otherwise a second event with the same text is dropped for five minutes.
         .arg("--rate-limit-interval=1s");
     supervisor.start(dirs, "notification-controller", notification)?;
     ready::until("notification-controller is ready", ready::START, || ready::answers(health, "/readyz")).await?;
@@ -93,8 +93,8 @@ async fn start_source_controller(
     ready::until("source-controller serves artifacts", ready::START, || ready::answers(storage, "/")).await
 }
 
-/// Starts kustomize-controller with the rights of an administrator, after the others; `events` is what their start has told. The cluster
-/// has its CRDs already.
+/// Starts kustomize-controller with the rights of an administrator, after the others; `events` is the result of their start. The
+/// cluster already has its CRDs.
 pub async fn start_kustomize_controller(dirs: &Dirs, supervisor: &Supervisor, cluster: &Cluster, events: &str) -> Result<()> {
     let endpoints: Api<Endpoints> = Api::namespaced(cluster.client("admin").await?, "flux-system");
     let endpoints = serde_json::to_value(endpoints.get("source-controller").await?)?;
@@ -104,13 +104,13 @@ pub async fn start_kustomize_controller(dirs: &Dirs, supervisor: &Supervisor, cl
     kustomize
         .arg(format!("--events-addr={events}"))
         .args(["--interval-jitter-percentage=0", "--requeue-dependency=2s"])
-        // The name that artifacts have, nobody resolves here.
+        // No DNS resolves the host name of artifacts here.
         .env("SOURCE_CONTROLLER_LOCALHOST", format!("{address}:{}", subset["ports"][0]["port"]));
     supervisor.start(dirs, "kustomize-controller", kustomize)?;
     ready::until("kustomize-controller is ready", ready::START, || ready::answers(health, "/readyz")).await
 }
 
-/// What all have in common, and where it tells its health.
+/// The common part of all controllers, and the address of their health check.
 fn controller(dirs: &Dirs, cluster: &Cluster, name: &str) -> Result<(Command, (Ipv4Addr, u16))> {
     let [health, metrics] = [free_port(Ipv4Addr::LOCALHOST)?, free_port(Ipv4Addr::LOCALHOST)?];
     let mut command = command(dirs, dirs.tool(name)?);

@@ -18,7 +18,8 @@ use super::{
     tls::Certificates,
 };
 
-/// Who may read the private repositories over https. Servers such as GitHub look at a token only; PKO calls its user `git`.
+/// The users with access to the private repositories over https. Servers such as GitHub only check a token; PKO calls its user
+/// `git`.
 const USERS: [(&str, &str); 3] =
     [("alice", "canary-git-password-81f3"), ("git", "canary-git-token-5a0e"), ("x-access-token", github::TOKEN)];
 
@@ -26,12 +27,12 @@ const USERS: [(&str, &str); 3] =
 pub struct GitServer {
     /// The folder of bare repositories.
     pub root: PathBuf,
-    /// Where they are served: `root/a.git` at `<url>/a.git`.
+    /// Their URL: `root/a.git` is served at `<url>/a.git`.
     pub url: String,
 }
 
 impl GitServer {
-    /// Starts one with no repositories, for everybody.
+    /// Starts one without repositories and without authentication.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
         Self::start_as(dirs, supervisor, "git", "http", "").await
     }
@@ -50,7 +51,7 @@ impl GitServer {
         Ok(Self { root, url: format!("{scheme}://127.0.0.1:{}/git", address.1) })
     }
 
-    /// Creates the bare repository `<name>.git`, with `main` as its branch and nothing in it. It replaces one of that name.
+    /// Creates the bare repository `<name>.git` with an empty branch `main`. It replaces one of that name.
     pub async fn create(&self, name: &str) -> Result<Repository> {
         let path = self.root.join(format!("{name}.git"));
         if path.exists() {
@@ -78,17 +79,17 @@ setenv.set-environment = ("GIT_PROJECT_ROOT" => "{root}", "GIT_HTTP_EXPORT_ALL" 
     )
 }
 
-/// Repositories for those who show a credential: over https and over ssh.
+/// Repositories that require credentials: over https and over ssh.
 pub struct PrivateGit {
-    /// The server over https, with a certificate of the world's own authority.
+    /// The server over https, with a certificate of the world's own CA.
     pub server: GitServer,
-    /// What the path of a repository is added to, for ssh.
+    /// The prefix of a repository's path, for ssh.
     pub ssh_url: String,
     /// The lines of a `known_hosts` file for the ssh server.
     pub known_hosts: String,
-    /// The authority's certificate, as PEM.
+    /// The CA's certificate, as PEM.
     pub authority: String,
-    /// The certificate of an authority that signed nothing, as PEM.
+    /// The certificate of an unused CA, as PEM.
     pub other_authority: String,
     /// GitHub's API, beside the server over https.
     pub api_url: String,
@@ -98,7 +99,7 @@ pub struct PrivateGit {
 }
 
 impl PrivateGit {
-    /// Starts the servers with no repositories.
+    /// Starts the servers without repositories.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor) -> Result<Self> {
         let (credentials, files) = (dirs.create("git-credentials")?, dirs.create("tls")?);
         let (ssh, api, tls) = tokio::try_join!(
@@ -147,17 +148,17 @@ proxy.server = ("/api/" => (("host" => "127.0.0.1", "port" => {api})))
 pub struct Repository {
     /// The folder of the repository.
     pub path: PathBuf,
-    /// Where it is served.
+    /// Its URL.
     pub url: String,
 }
 
 impl Repository {
-    /// Puts `files` (path and content) on top of `main` and returns the new commit's id.
+    /// Commits `files` (path and content) to `main`. Returns the new commit's id.
     pub async fn commit(&self, message: &str, files: &[(&str, &str)]) -> Result<String> {
         self.commit_on("main", message, files).await
     }
 
-    /// Puts `files` on top of what was committed last and makes that a branch; returns the new commit's id.
+    /// Commits `files` on top of the last commit and makes that a branch. Returns the new commit's id.
     pub async fn commit_on(&self, branch: &str, message: &str, files: &[(&str, &str)]) -> Result<String> {
         let work = self.path.with_extension("work");
         if !work.exists() {
@@ -177,7 +178,7 @@ impl Repository {
         git(&work, &["rev-parse", "HEAD"]).await
     }
 
-    /// Puts a submodule at `path`, which the next commit records.
+    /// Adds a submodule at `path`, which the next commit records.
     pub async fn add_submodule(&self, path: &str, module: &Self) -> Result<()> {
         git(&self.path.with_extension("work"), &["clone", "--quiet", &module.path.display().to_string(), path]).await.map(drop)
     }

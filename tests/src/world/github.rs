@@ -1,4 +1,4 @@
-//! As much of GitHub's API as gives a GitHub App its tokens.
+//! The part of GitHub's API that issues tokens to a GitHub App.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -37,7 +37,7 @@ impl GitHub {
     pub async fn start(dirs: &Dirs, credentials: &Path) -> Result<Self> {
         let (private, public) = (credentials.join("app-key"), dirs.create("github")?.join("app.der"));
         let mut openssl = command(dirs, "openssl");
-        // As GitHub writes it: PKCS #1.
+        // In GitHub's form: PKCS #1.
         openssl.args(["genrsa", "-traditional", "-out"]).arg(&private).arg("2048");
         output(openssl).await?;
         let mut openssl = command(dirs, "openssl");
@@ -78,7 +78,7 @@ async fn access_token(
     (StatusCode::CREATED, Json(json!({ "token": TOKEN, "expires_at": "2100-01-01T00:00:00Z", "permissions": {} })))
 }
 
-/// What GitHub wants of an App's token: RS256, by this App, made in the past, and for ten minutes at most.
+/// GitHub's checks of an App's token: RS256, by this App, made in the past, and valid for ten minutes at most.
 fn verify(token: &str, key: &[u8], now: i64) -> Result<()> {
     let (signed, signature) = token.rsplit_once('.').context("no token")?;
     let signature = BASE64_URL_SAFE_NO_PAD.decode(signature)?;

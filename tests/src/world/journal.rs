@@ -1,4 +1,4 @@
-//! What the world writes down, line by line, while somebody reads it.
+//! The world's logs, which are read line by line while they are written.
 
 use std::{
     fs::File,
@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// The lines of a log that were begun at a size of it or later. The last one is none before it is written to its end.
+/// The lines of a log that start at a position or later. An incomplete last line is left out.
 pub fn lines(log: &Path, from: u64) -> Result<impl Iterator<Item = Result<String>> + use<>> {
     let mut reader = BufReader::new(File::open(log).with_context(|| format!("reading {}", log.display()))?);
     if from > 0 {
-        // The size may have been that of half a line.
+        // The position may be within a line.
         reader.seek(SeekFrom::Start(from - 1))?;
         reader.skip_until(b'\n')?;
     }
@@ -27,7 +27,7 @@ pub fn lines(log: &Path, from: u64) -> Result<impl Iterator<Item = Result<String
     }))
 }
 
-/// The same of a log with one JSON object per line.
+/// The same for a log with one JSON object per line.
 pub fn entries(log: &Path, from: u64) -> Result<impl Iterator<Item = Result<Value>> + use<>> {
     Ok(lines(log, from)?.map(|line| Ok(serde_json::from_str(&line?)?)))
 }

@@ -1,4 +1,4 @@
-//! Stands for the node of the forwarder: runs the container of its Deployment as a process for as long as the Deployment is there.
+//! The node of the forwarder: runs the container of its Deployment as a process while the Deployment exists.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -28,18 +28,18 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 pub struct Kubelet {
     /// The world's folders.
     pub dirs: Arc<Dirs>,
-    /// As an administrator.
+    /// With an administrator's rights.
     pub client: Client,
-    /// Stands for the token of the ServiceAccount.
+    /// In place of the ServiceAccount's token.
     pub kubeconfig: PathBuf,
-    /// Stands for the image.
+    /// In place of the image.
     pub program: PathBuf,
-    /// Where Pod Identity gets its keys from.
+    /// The account that issues the keys of Pod Identity.
     pub account: Arc<Account>,
 }
 
 impl Kubelet {
-    /// Looks for ever. What fails is tried again, as a kubelet does.
+    /// Polls without end. Failures are retried, as by a kubelet.
     pub async fn run(self) {
         let mut process = None;
         loop {

@@ -1,4 +1,4 @@
-//! S3, SQS and STS: moto, the emulator that others maintain.
+//! S3, SQS and STS: moto, an existing emulator.
 
 use std::{fs, net::Ipv4Addr};
 
@@ -11,9 +11,9 @@ use super::{
     ready,
 };
 
-/// A running moto server. Its content is in its memory.
+/// A running moto server. Its content is in memory.
 pub struct Moto {
-    /// Where it serves every AWS API, without a slash at the end.
+    /// The URL of every AWS API, without a trailing slash.
     pub endpoint: String,
 }
 

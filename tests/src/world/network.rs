@@ -8,15 +8,15 @@ use std::{
 
 use anyhow::{Context, Result};
 
-/// Below the range from which the kernel takes the ports of outgoing connections: one of those could take a port between its choice
-/// and its use.
+/// Below the range from which the kernel takes the ports of outgoing connections: one of those could take a port between its
+/// choice and its use.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A TCP port of `address` that nobody listens on, and that this process has not given out before.
+/// A TCP port of `address` without a listener, which this process has not returned before.
 pub fn free_port(address: Ipv4Addr) -> Result<u16> {
     static GIVEN: AtomicU16 = AtomicU16::new(0);
-    // Two processes start at different places, so that they seldom reach for the same port at once.
+    // Two processes start at different positions, so that they seldom choose the same port at once.
     let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT))?;
     (0..COUNT)
         .map(|_| FIRST + (start + GIVEN.fetch_add(1, Ordering::Relaxed) % COUNT) % COUNT)

@@ -1,4 +1,4 @@
-//! Child processes: each in a session of its own, with a log and a pid file, and none that outlives the world.
+//! Child processes: each in its own session, with a log and a pid file, and none that outlives the world.
 
 use std::{
     ffi::OsStr,
@@ -22,22 +22,21 @@ use tokio::{
 
 use super::dirs::Dirs;
 
-/// Where the container of a task sees folders of its own, whatever the task: a task on Fargate has a machine of its own. Each has them there
-/// in a mount namespace.
+/// Where every task's container sees its own folders: a task on Fargate has a machine of its own. Each has them there in a mount
+/// namespace.
 pub const TASK: &str = "/tmp/driftless-task";
-/// Where processes of a task work, beside the folders of the world.
+/// The working directories of tasks' processes, beside the folders of the world.
 const OF_TASKS: [&str; 2] = [TASK, driftless_contract::SHARE];
 /// How long a process may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 const LAST_LINES: usize = 20;
-/// Of who yields to others.
+/// The niceness of a process that yields to others.
 const NICENESS: i32 = 10;
 
-/// A command for `program` that knows nothing of this process's environment: whose proxies, credentials and clusters are there is
-/// not the world's business.
+/// A command for `program` without this process's environment, whose proxies, credentials and clusters must not affect the world.
 ///
-/// It gets a session of its own, in which its descendants can be found, and dies with the thread that starts it: so never start it
-/// from `spawn_blocking`. Both are asked of util-linux, because the calls that would do it here are `unsafe`.
+/// It gets its own session, in which its descendants can be found, and dies with the thread that starts it: so never start it
+/// from `spawn_blocking`. util-linux does both, because the calls for it are `unsafe` here.
 #[must_use]
 pub fn command(dirs: &Dirs, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("/usr/bin/setsid");
@@ -53,7 +52,7 @@ pub fn command(dirs: &Dirs, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs what [`command`] made to its end, which has to be a good one, and returns what it printed.
+/// Runs a [`command`] to its end, which must be successful, and returns its output.
 pub async fn output(mut command: Command) -> Result<String> {
     let words = format!("{:?}", command.as_std());
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.with_context(|| words.clone())?;
@@ -72,7 +71,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts what [`command`] made. `name` names its log and its pid file.
+    /// Starts a [`command`]. `name` names its log and its pid file.
     pub fn start(dirs: &Dirs, name: &str, mut command: Command) -> Result<Self> {
         let (log, pid_file) = (dirs.logs().join(format!("{name}.log")), dirs.pids().join(name));
         let output = File::options().create(true).append(true).open(&log)?;
@@ -93,12 +92,12 @@ impl Process {
         Ok(self.child.wait().await?)
     }
 
-    /// Leaves the processors to the rest of the world when it wants them: tasks run on machines of their own.
+    /// Lowers its priority, because tasks run on machines of their own.
     pub fn yield_to_others(&self) -> Result<()> {
         setpriority_process(Some(self.session), NICENESS).context("setting a process's priority").map(drop)
     }
 
-    /// Sends `signal` to the process itself, not to its descendants. One that has ended is left alone.
+    /// Sends `signal` to the process itself, not to its descendants. Ignores a process that has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         if self.child.id().is_some() {
             kill_process(self.session, signal)?;
@@ -130,14 +129,14 @@ fn spawn(command: &mut Command, pid_file: &Path) -> Result<(Child, Pid)> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be too young to have its session.
+        // It may be too new to have its session.
         let _ = self.child.start_kill();
         kill_session(self.session, &self.root);
         let _ = fs::remove_file(&self.pid_file);
     }
 }
 
-/// Keeps the processes that the world needs from its start to its end.
+/// Keeps the processes that must run as long as the world.
 pub struct Supervisor {
     parts: Mutex<JoinSet<()>>,
     failure: watch::Sender<Option<String>>,
@@ -156,7 +155,7 @@ impl Supervisor {
         self.keep(dirs, name, command, false)
     }
 
-    /// The same for a process that is started again whenever it ends without an error, as it does after SIGTERM, or by SIGKILL.
+    /// The same for a process that is restarted after an end without an error, as after SIGTERM, or by SIGKILL.
     pub fn start_always(&self, dirs: &Dirs, name: &str, command: Command) -> Result<()> {
         self.keep(dirs, name, command, true)
     }
@@ -180,7 +179,7 @@ impl Supervisor {
                     failure.send_if_modified(|first| first.is_none() && first.replace(text).is_none());
                 }
                 _ = async { stopping.wait_for(|stopping| *stopping).await.map(drop) } => {
-                    // An error means that it has just ended by itself, which is what is wanted.
+                    // An error means that it has just ended by itself, as desired.
                     let _ = process.signal(Signal::TERM);
                     let _ = timeout(GRACE, process.wait()).await;
                 }
@@ -190,7 +189,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Waits until a process ends by itself, and says which, how, and what it wrote last.
+    /// Waits until a process ends by itself. The error has its name, its end, and its last output.
     pub async fn failure(&self) -> anyhow::Error {
         let mut failure = self.failure.subscribe();
         match failure.wait_for(Option::is_some).await.map(|text| text.clone()) {
@@ -199,7 +198,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs `work`, but gives it up as soon as a process ends by itself.
+    /// Runs `work`, but stops it as soon as a process ends by itself.
     pub async fn guard<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -208,7 +207,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends every process: SIGTERM, and SIGKILL for those that are still there after 2 s.
+    /// Ends every process: SIGTERM, and SIGKILL for the rest after 2 s.
     pub async fn stop(self) {
         self.stopping.send_replace(true);
         if let Ok(parts) = self.parts.into_inner() {
@@ -217,7 +216,7 @@ impl Supervisor {
     }
 }
 
-/// Kills what an earlier world in `root` has left running, after a kill -9 for example.
+/// Kills the processes that an earlier world in `root` has left running, for example after a kill -9.
 pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
     let Ok(files) = fs::read_dir(root.join("pids")) else { return Ok(()) };
     for file in files {
@@ -229,7 +228,7 @@ pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes of a session until none is left: one may fork while it is looked at, and none ends at once.
+/// Kills the processes of a session until none is left: one may fork in between, and none ends at once.
 fn kill_session(session: Pid, root: &Path) {
     for _ in 0..1000 {
         let members = members(session, root);
@@ -243,7 +242,8 @@ fn kill_session(session: Pid, root: &Path) {
     }
 }
 
-/// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id can be used again by a stranger, who works elsewhere.
+/// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id may be reused by another process, which
+/// works elsewhere.
 fn members(session: Pid, root: &Path) -> Vec<Pid> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
@@ -251,7 +251,7 @@ fn members(session: Pid, root: &Path) -> Vec<Pid> {
         .filter(|process| {
             let path = process.path();
             let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
-            // The name before the last parenthesis may hold anything; then come state, parent, group, session.
+            // The name before the last parenthesis may contain anything; then come state, parent, group, session.
             let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
             fields.next() != Some("Z")
                 && fields.nth(2) == Some(&session.as_raw_nonzero().to_string())

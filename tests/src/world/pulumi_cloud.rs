@@ -1,5 +1,5 @@
-//! As much of Pulumi Cloud's API as `pulumi` calls in runs with ESC environments: the user, stacks with their state and secrets, updates,
-//! and environments that are opened.
+//! The part of Pulumi Cloud's API that `pulumi` calls in runs with ESC environments: the user, stacks with their state and
+//! secrets, updates, and environments that are opened.
 
 use std::{
     collections::BTreeMap,
@@ -19,11 +19,11 @@ use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// The access token that is let in.
+/// The only accepted access token.
 pub const TOKEN: &str = "pul-canary-cloud-token-6c1e";
 /// The user, whose organization has all stacks.
 pub const USER: &str = "team";
-/// What an update shows in place of the access token.
+/// The token of an update, in place of the access token.
 const LEASE: &str = "lease";
 
 /// A running API. Dropping it ends it.
@@ -77,7 +77,7 @@ fn lock(cloud: &Mutex<Cloud>) -> MutexGuard<'_, Cloud> {
     cloud.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The values of an environment as ESC gives them.
+/// The values of an environment in ESC's form.
 fn opened(value: &Value) -> Value {
     if let Some(secret) = value.get("fn::secret") {
         return json!({ "value": secret, "secret": true, "trace": {} });
@@ -86,7 +86,7 @@ fn opened(value: &Value) -> Value {
     json!({ "value": fields.map_or_else(|| value.clone(), Value::Object), "trace": {} })
 }
 
-/// Puts the values of one environment over those of another.
+/// Merges the values of one environment over those of another.
 fn merge(under: &mut Value, over: &Value) {
     match (under["value"].as_object_mut(), over["value"].as_object()) {
         (Some(under), Some(over)) => {
@@ -124,7 +124,7 @@ async fn serve(
     }
 }
 
-/// A body, which may be compressed or none.
+/// A body, which may be compressed or absent.
 fn read(headers: &HeaderMap, body: &[u8]) -> Result<Value> {
     let mut text = Vec::new();
     if headers.get(header::CONTENT_ENCODING).is_some_and(|encoding| encoding == "gzip") {
@@ -201,12 +201,12 @@ impl Cloud {
     }
 }
 
-/// What a client takes as a call that this version does not have, or as a stack that is not there.
+/// The answer for a call that this version does not have, or for a stack that does not exist.
 fn not_found() -> Result<Value, (StatusCode, String)> {
     Err((StatusCode::NOT_FOUND, "Not Found".into()))
 }
 
-/// Encrypts a text in base64, well enough to see that it is; the same call decrypts it.
+/// Encrypts a text in base64, enough to recognise that it is encrypted; the same call decrypts it.
 fn flip(text: &Value) -> Result<String> {
     let bytes = BASE64_STANDARD.decode(text.as_str().context("a text in base64")?)?;
     Ok(BASE64_STANDARD.encode(bytes.iter().map(|byte| byte ^ 0x5a).collect::<Vec<_>>()))

@@ -1,4 +1,4 @@
-//! Waiting for a part to be ready: by looking at it, with a deadline.
+//! Waits for a part to be ready, by polling with a deadline.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// How long a part may take to start. The slowest needs 5 s on two idle cores.
+/// The time limit of a part's start. The slowest needs 5 s on two idle cores.
 pub const START: Duration = Duration::from_secs(90);
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
@@ -17,12 +17,12 @@ const LOOK: Duration = Duration::from_secs(5);
 
 /// Calls `look` until it succeeds. After `limit` the error is `look`'s last one.
 ///
-/// A look that takes longer than 5 s counts as failed.
+/// A call that takes longer than 5 s counts as failed.
 pub async fn until<T, F: Future<Output = Result<T>>>(what: &str, limit: Duration, look: impl FnMut() -> F) -> Result<T> {
     until_every(BETWEEN_LOOKS, what, limit, look).await
 }
 
-/// The same with that pause between looks: a short one for what is soon over, a long one for looks that cost much.
+/// The same with this pause between calls: short if success comes soon, long if calls are expensive.
 pub async fn until_every<T, F: Future<Output = Result<T>>>(
     pause: Duration,
     what: &str,
@@ -43,13 +43,13 @@ pub async fn until_every<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// Whether somebody listens.
+/// Succeeds if a server listens.
 pub async fn listens(address: (Ipv4Addr, u16)) -> Result<()> {
     TcpStream::connect(address).await.with_context(|| format!("connecting to {}:{}", address.0, address.1))?;
     Ok(())
 }
 
-/// Whether `GET path` is answered with 200.
+/// Succeeds if `GET path` is answered with 200.
 pub async fn answers(address: (Ipv4Addr, u16), path: &str) -> Result<()> {
     let mut stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {}:{}", address.0, address.1))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n", address.0).as_bytes()).await?;

@@ -1,4 +1,4 @@
-//! An OCI registry: crane's. Its content is in its memory.
+//! An OCI registry: crane's. Its content is in memory.
 
 use std::{fs, net::Ipv4Addr, path::PathBuf};
 
@@ -12,13 +12,13 @@ use super::{
     ready,
 };
 
-/// A registry that anybody may push to.
+/// A registry without authentication.
 pub struct Registry {
     /// Host and port: the artifact `a` is at `oci://<host>/a`.
     pub host: String,
-    /// Where `crane` is.
+    /// The path of `crane`.
     pub tools: PathBuf,
-    /// For files on their way.
+    /// The folder for temporary files.
     pub tmp: PathBuf,
 }
 

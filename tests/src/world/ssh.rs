@@ -1,4 +1,4 @@
-//! An ssh server that does nothing but git: OpenSSH's, as this very user, with keys of its own.
+//! An ssh server that only runs git: OpenSSH's, as the present user, with its own keys.
 
 use std::{
     fs::{self, DirBuilder},
@@ -16,27 +16,27 @@ use super::{
     ready,
 };
 
-/// What opens the key `ssh-key-locked`.
+/// The passphrase of the key `ssh-key-locked`.
 const PASSPHRASE: &str = "canary-ssh-passphrase-40be";
 
 /// A running ssh server.
 pub struct Ssh {
-    /// What a path on this machine is added to: `ssh://<user>@127.0.0.1:<port>`.
+    /// The prefix of a path on this machine: `ssh://<user>@127.0.0.1:<port>`.
     pub url: String,
     /// The line of a `known_hosts` file.
     pub known_hosts: String,
 }
 
 impl Ssh {
-    /// Starts it. Who has one of the keys that it writes into `credentials` may use git: `ssh-key`, and `ssh-key-locked`, which
-    /// `ssh-passphrase` opens.
+    /// Starts it. A holder of one of the keys that it writes into `credentials` may use git: `ssh-key`, and `ssh-key-locked` with
+    /// its passphrase `ssh-passphrase`.
     pub async fn start(dirs: &Dirs, supervisor: &Supervisor, credentials: &Path) -> Result<Self> {
         let files = dirs.create("ssh")?;
         let (host_key, plain, locked) = (files.join("host"), credentials.join("ssh-key"), credentials.join("ssh-key-locked"));
         tokio::try_join!(key(dirs, &host_key, ""), key(dirs, &plain, ""), key(dirs, &locked, PASSPHRASE))?;
         write_private(&credentials.join("ssh-passphrase"), PASSPHRASE)?;
         fs::write(files.join("authorized_keys"), format!("{}{}", public(&plain)?, public(&locked)?))?;
-        // As root it confines itself to a folder, which an init system makes elsewhere.
+        // As root it confines itself to a folder that otherwise an init system creates.
         if rustix::process::geteuid().is_root() {
             DirBuilder::new().recursive(true).mode(0o755).create("/run/sshd").context("creating /run/sshd")?;
         }
@@ -77,14 +77,14 @@ ForceCommand exec git shell -c "$SSH_ORIGINAL_COMMAND"
     )
 }
 
-/// Makes a key pair; the fewest rounds, as nobody is to be kept out.
+/// Makes a key pair with the fewest rounds, because security does not matter here.
 async fn key(dirs: &Dirs, path: &Path, passphrase: &str) -> Result<()> {
     let mut keygen = command(dirs, "ssh-keygen");
     keygen.args(["-q", "-t", "ed25519", "-a", "1", "-C", "world", "-N", passphrase, "-f"]).arg(path);
     output(keygen).await.map(drop)
 }
 
-/// Kind and key, with the line's end.
+/// The kind and the key, with a line break.
 fn public(key: &Path) -> Result<String> {
     let path = key.with_extension("pub");
     fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))

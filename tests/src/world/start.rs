@@ -1,4 +1,4 @@
-//! The whole world: both halves, joined as they are in an installation.
+//! The whole world: both halves, connected as in an installation.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, net::Ipv4Addr, path::Path, sync::Arc};
 
@@ -17,25 +17,25 @@ use super::{
 };
 use crate::aws::{self, Aws, Credentials, Eks, Settings};
 
-/// The key that the webhook of this world shares with Flux.
+/// The key that the webhook shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
 /// The key that it shares with git hosts.
 const WEBHOOK_KEY_OF_GIT: &str = "a-key-for-git-hosts-only";
-/// The folders of the worlds of the end-to-end tests, below `target`. [`World::start`] and `make world` have the first.
+/// The folders of the worlds of the end-to-end tests, below `target`. [`World::start`] and `make world` use the first.
 pub const WORLDS: [&str; 3] = ["world", "world-2", "world-3"];
-/// Instances of a function that run side by side, at most.
+/// The maximum number of concurrent instances of a function.
 pub const INSTANCES: usize = 3;
-/// For tests: the machine is small, and limits are there to be reached.
+/// For tests: the machine is small, and the limits must be reachable.
 pub const LIMITS: Limits = Limits { runs: Some(20), runs_per_namespace: Some(6) };
-/// Above what any healthy run of a test needs.
+/// Longer than any healthy run of a test is silent.
 const SILENCE_SECONDS: &str = "40";
-/// As little as the API server takes, to see tokens replaced.
+/// The API server's minimum, so that renewals are tested.
 const TOKEN_SECONDS: &str = "600";
 /// A task of the world starts within seconds, or within a minute on a busy machine.
 const START_SECONDS: &str = "120";
-/// A kind of source beside Flux's own. Its CRD is not there.
+/// A kind of source beside Flux's own. Its CRD is not installed.
 const SOURCE_KIND: &str = "world.example/Widget";
-/// A lost event costs this long at most here. In an installation it is ten minutes.
+/// The repair of a lost event takes this long at most here. In an installation it is ten minutes.
 const LOOK_PERIOD_SECONDS: &str = "60";
 
 /// A running world.
@@ -47,8 +47,8 @@ pub struct World {
 }
 
 impl World {
-    /// Starts every part in `target/<name>`, writes `env` there, and returns when all are ready. `limits` are of the tasks that run side
-    /// by side.
+    /// Starts every part in `target/<name>`, writes `env` there, and returns when all are ready. `limits` apply to concurrent
+    /// tasks.
     pub async fn start(project: &Path, name: &str, limits: Limits) -> Result<Self> {
         let dirs = Arc::new(Dirs::named(project, name)?);
         let supervisor = Supervisor::default();
@@ -56,7 +56,7 @@ impl World {
         Ok(Self { dirs, supervisor, aws, _private: private })
     }
 
-    /// Waits until a part ends by itself, and says which and how.
+    /// Waits until a part ends by itself. The error has its name and its end.
     pub async fn failure(&self) -> anyhow::Error {
         self.supervisor.failure().await
     }
@@ -75,7 +75,7 @@ impl World {
 }
 
 async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits: Limits) -> Result<(Aws, PrivateGit)> {
-    // The API server asks nobody before it is asked by a function.
+    // The API server does not use it before its first request from a function.
     let authenticator = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let authenticator_url = format!("http://{}/", authenticator.local_addr()?);
     let kubernetes = async {
@@ -147,11 +147,11 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     Ok((aws, private))
 }
 
-/// What the image of a task has beside the runner: pulumi with the providers of the tests as installed plugins.
+/// The image of a task beside the runner: `pulumi` with the tests' providers as installed plugins.
 pub(super) async fn image(dirs: &Dirs) -> Result<BTreeMap<String, String>> {
     let home = dirs.create("image/pulumi")?;
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", dirs.tools().display());
-    // The second stands for the published one of that version. The others are published ones, where PATH has them.
+    // The second replaces the published one of that version. The others are published ones, if PATH has them.
     let plugins = [("world", "0.1.0"), ("kubernetes", "4.23.0"), ("random", "4.18.0"), ("command", "1.2.1")];
     let is_ours = |plugin: &str| ["world", "kubernetes"].contains(&plugin);
     let has = |plugin: &str| is_ours(plugin) || dirs.tools().join(format!("pulumi-resource-{plugin}")).exists();
@@ -196,9 +196,9 @@ fn settings(
         ("AllowLocalGit", "true"),
         ("GitHubApiUrl", &private.api_url),
     ];
-    // As of an organisation with many of them: more than the environment of a function or a secret holds.
+    // As for an organisation with many CAs: more than the environment of a function or a secret holds.
     let authorities = format!("{}{}", private.other_authority.repeat(200), private.authority);
-    // Flux's own, one that two git hosts have of their own, and one of another team.
+    // Flux's key, one that two git hosts share, and one of another team.
     let keys = serde_json::json!({ cluster::NAME: {
         "flux": WEBHOOK_KEY, "github/team": WEBHOOK_KEY_OF_GIT, "github/other": "another-key", "gitlab": WEBHOOK_KEY_OF_GIT,
         "gitea": WEBHOOK_KEY_OF_GIT,
@@ -229,7 +229,7 @@ fn settings(
     })
 }
 
-/// A program of ours that is no Lambda function.
+/// A program of Driftless that is no Lambda function.
 pub(super) fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
     let path = project.join("target/lambda").join(name).join("bootstrap");
     path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))

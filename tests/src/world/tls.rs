@@ -1,4 +1,4 @@
-//! Certificates: of an authority that only this world knows, and of a server on this machine.
+//! Certificates: of a CA that only this world knows, and of a server on this machine.
 
 use std::{
     fs,
@@ -23,11 +23,11 @@ basicConstraints = critical, CA:FALSE
 subjectAltName = IP:127.0.0.1, DNS:*.eu-central-2.amazonaws.com
 ";
 
-/// What a server shows, and whom its clients have to trust.
+/// The certificate of a server, and the CA that its clients trust.
 pub struct Certificates {
-    /// The authority's certificate, as PEM.
+    /// The CA's certificate, as PEM.
     pub authority: String,
-    /// The certificate of an authority that signed nothing, as PEM.
+    /// The certificate of an unused CA, as PEM.
     pub other_authority: String,
     /// The server's certificate.
     pub certificate: PathBuf,
@@ -36,7 +36,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes both in `files`.
+    /// Creates both in `files`.
     pub async fn create(dirs: &Dirs, files: &Path) -> Result<Self> {
         fs::write(files.join("openssl.cnf"), CONFIG)?;
         let request = |name: &str, section: &str| {

@@ -1,4 +1,4 @@
-//! Our definitions over those of the Pulumi Kubernetes Operator (PKO), with its objects there.
+//! Driftless's definitions in place of those of the Pulumi Kubernetes Operator (PKO), with its objects.
 
 use std::{env, fs, io};
 
@@ -21,7 +21,7 @@ const PAGE: &str = include_str!("../../../docs/migration.md");
 const FIELDS: &str = include_str!("../../../shared/api/tests/fields.tsv");
 const AUTO: &str = "auto.pulumi.com/v1alpha1";
 
-/// Replaces PKO's definitions by ours, as the guide says. Whatever PKO wrote is there as before, is valid, and can be written by both.
+/// Replaces PKO's definitions by Driftless's, as the guide says. PKO's objects are unchanged and valid, and both can write them.
 pub async fn are_taken_over(cluster: &Cluster, dirs: &Dirs) -> Result<()> {
     let admin = cluster.client("admin").await?;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
@@ -71,7 +71,7 @@ pub async fn are_taken_over(cluster: &Cluster, dirs: &Dirs) -> Result<()> {
     Ok(())
 }
 
-/// Objects of every kind, the fields of which are of many shapes.
+/// Objects of every kind, with fields of many types.
 fn objects() -> Vec<Value> {
     let condition = json!({ "type": "Ready", "status": "True", "reason": "ProcessingCompleted", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let update = json!({ "generation": 1, "name": "shop-19a1b2c3d4e", "commit": "c" });
@@ -151,7 +151,7 @@ fn objects() -> Vec<Value> {
     ]
 }
 
-/// Writes an object and its status as PKO does: what another had set would be a conflict.
+/// Writes an object and its status as PKO does: a field of another manager would be a conflict.
 async fn as_pko(admin: &Client, object: &Value) -> Result<DynamicObject> {
     let (api, name) = (api_of(admin, object), object["metadata"]["name"].as_str().context("a name")?);
     let manager = PatchParams::apply("pulumi-kubernetes-operator");
@@ -173,7 +173,8 @@ fn api(admin: &Client, api_version: &str, kind: &str) -> Api<DynamicObject> {
     Api::default_namespaced_with(admin.clone(), &ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)))
 }
 
-/// PKO's definitions: those in the folder that `PKO_CRDS` names, such as `deploy/crds` of its repository, else such as its fields make.
+/// PKO's definitions: those in the folder that `PKO_CRDS` names, such as `deploy/crds` of its repository, else ones made from its
+/// fields.
 fn definitions() -> Result<Vec<(String, Value)>> {
     let Some(folder) = env::var_os("PKO_CRDS") else { return of_fields() };
     let named = |entry: io::Result<fs::DirEntry>| -> Result<_> {
@@ -257,7 +258,7 @@ fn step<'a>(schema: &'a mut Value, part: &str) -> &'a mut Value {
     }
 }
 
-/// An object of which no field is listed, such as the spec of a pod, holds what it holds.
+/// An object without listed fields, such as the spec of a pod, keeps any field.
 fn close(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let open = |fields: &Map<String, Value>| !fields.contains_key("properties") && !fields.contains_key("additionalProperties");

@@ -1,4 +1,4 @@
-//! The guarantees of the port to Kubernetes, given by the client on a real API server. [`driftless_testkit::World`] has to give the same.
+//! The guarantees of the Kubernetes port, checked for the client on a real API server. [`driftless_testkit::World`] has the same.
 
 use anyhow::{Context as _, Result, bail};
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};

@@ -1,4 +1,5 @@
-//! What `infra/preflight` decides. moto has neither Lambda's account settings nor Fargate's quota, so answers of AWS are files here.
+//! The decisions of `infra/preflight`. moto has neither Lambda's account settings nor Fargate's quota, so AWS's answers are files
+//! here.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -8,7 +9,7 @@ use tempfile::TempDir;
 
 use super::project;
 
-/// Prints the answer to `aws SERVICE OPERATION`, for a quota the answer to its code if there is one; a text is an error.
+/// Prints the answer to `aws SERVICE OPERATION`, or to a quota's code if there is one; a text is an error.
 const AWS: &str = "#!/bin/sh\nfile=$ANSWERS/$1.$2\n[ ! -e \"$file.$6\" ] || file=$file.$6\nread -r answer <\"$file\"\ncase $answer in\n\\\"*) echo \"$answer\" >&2; exit 254;;\nesac\necho \"$answer\"\n";
 
 type Answers = BTreeMap<&'static str, Value>;
@@ -17,7 +18,7 @@ const QUOTA: &str = "service-quotas.get-service-quota";
 const SPOT_QUOTA: &str = "service-quotas.get-service-quota.L-36FBB829";
 const SERVICES: [&str; 5] = ["ecr.api", "ecr.dkr", "logs", "s3", "sts"];
 
-/// An account that fits: private subnets behind NAT in two zones.
+/// A suitable account: private subnets behind NAT in two zones.
 fn account() -> Answers {
     let route = json!({ "DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": "nat-1", "State": "active" });
     let subnet = |number: u8, zone: &str| {
@@ -49,12 +50,12 @@ fn groups(groups: &[(&str, &[Value])]) -> Value {
     json!({ "SecurityGroups": groups.iter().map(group).collect::<Vec<_>>() })
 }
 
-/// The egress rule that a new security group has.
+/// The egress rule of a new security group.
 fn everything() -> Value {
     json!({ "IpProtocol": "-1", "IpRanges": [{ "CidrIp": "0.0.0.0/0" }] })
 }
 
-/// An egress rule for some ports of TCP.
+/// An egress rule for a range of TCP ports.
 fn tcp(from: u16, to: u16, cidr: &str) -> Value {
     json!({ "IpProtocol": "tcp", "FromPort": from, "ToPort": to, "IpRanges": [{ "CidrIp": cidr }] })
 }
@@ -83,7 +84,7 @@ fn internet() -> Value {
     tables(&json!({ "DestinationCidrBlock": "0.0.0.0/0", "GatewayId": "igw-1", "State": "active" }))
 }
 
-/// Whether the deployment goes on, which parameters are chosen, and all that is said.
+/// Returns whether the deployment continues, the chosen parameters, and the output.
 fn preflight(answers: &Answers, arguments: &[&str]) -> Result<(bool, String, String)> {
     let dir = TempDir::new()?;
     for (call, answer) in answers {
@@ -130,7 +131,7 @@ fn parameters_are_chosen_that_fit_the_account() -> Result<()> {
         answers.insert(call, answer);
         let (goes_on, chosen, said) = preflight(&answers, &["--new"])?;
         assert!(goes_on && chosen == expected, "{chosen}{said}");
-        // What the user chose stays, and does not fit.
+        // A value from the user stays, even if it does not fit.
         let name = expected.split('=').next().context("a name")?;
         let (goes_on, chosen, said) = preflight(&answers, &["--new", "--given", name])?;
         assert!(!goes_on && chosen.is_empty() && said.contains(&format!("PARAMETERS={}", expected.trim_end())), "{said}");
@@ -182,7 +183,7 @@ fn new_account_gets_concurrency_that_fits() -> Result<()> {
         assert!(said.contains("--quota-code L-B99A9384 --desired-value 1000"), "{said}");
         assert_eq!(said.contains("sweeps and webhook calls are then retried"), free == 10, "{said}");
     }
-    // Neither what the user chose nor a stack that is there is changed.
+    // Neither a value from the user nor an existing stack is changed.
     answers.insert("lambda.get-account-settings", limit(10, 10));
     for arguments in [&["--new", "--given", "FetcherConcurrency"][..], &[]] {
         let (goes_on, chosen, said) = preflight(&answers, arguments)?;
@@ -241,7 +242,7 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
         let remedy = "aws ec2 authorize-security-group-egress --group-id sg-1 --protocol tcp --port 443 --cidr 0.0.0.0/0";
         assert!(said.contains(remedy), "{said}");
     }
-    // Without endpoints nothing in the VPC answers.
+    // Without endpoints no address in the VPC answers.
     for rules in [vec![tcp(443, 443, "10.0.0.0/16")], vec![other.clone()]] {
         let (goes_on, said) = said_of(groups(&[("sg-1", &rules)]))?;
         assert!(
@@ -249,7 +250,7 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
             "{said}"
         );
     }
-    // A task has the rules of all of its groups.
+    // A task has the rules of all its groups.
     for rule in [everything(), tcp(443, 443, "0.0.0.0/0"), tcp(0, 65535, "0.0.0.0/0"), list] {
         let (goes_on, said) = said_of(groups(&[("sg-1", &[]), ("sg-2", &[rule])]))?;
         assert!(goes_on, "{said}");
@@ -262,7 +263,7 @@ fn security_groups_have_to_let_https_out() -> Result<()> {
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on, "{said}");
 
-    // The addresses of an interface endpoint are the VPC's; those of S3 behind a gateway endpoint are not.
+    // The addresses of an interface endpoint belong to the VPC; those of S3 behind a gateway endpoint do not.
     let mut endpoints: Vec<_> = SERVICES.map(interface).into();
     for rule in [tcp(443, 443, "10.0.0.0/16"), other] {
         let mut answers = without_internet(&endpoints);
@@ -298,7 +299,7 @@ fn endpoints_have_to_let_the_tasks_in() -> Result<()> {
     ] {
         let mut endpoints = SERVICES.map(interface);
         endpoints[0]["Groups"] = json!([{ "GroupId": "sg-endpoint" }]);
-        // The name of the service leads to the endpoint also where a NAT gateway is the way out.
+        // The name of the service resolves to the endpoint even if a NAT gateway is the way out.
         let mut behind_nat = account();
         behind_nat.insert("ec2.describe-vpc-endpoints", json!({ "VpcEndpoints": endpoints }));
         for mut answers in [without_internet(&endpoints), behind_nat] {
@@ -353,7 +354,7 @@ fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
     answers.insert("iam.get-role", json!("An error occurred (NoSuchEntity) when calling GetRole"));
     let (goes_on, _, said) = preflight(&answers, &["--new"])?;
     assert!(goes_on && said.contains("create-service-linked-role"), "{said}");
-    // What the endpoints do not lead to, once.
+    // The services without an endpoint, once.
     let warning = "warning: tasks: subnet-1, subnet-2 reach AWS by VPC endpoints alone; Pulumi Cloud (api.pulumi.com)";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
     assert!(said.contains("use an S3 backend"), "{said}");

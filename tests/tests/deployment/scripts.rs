@@ -1,6 +1,6 @@
-//! What docs/aws.md tells a user to do on AWS: `infra/deploy`, the doctor and `infra/undeploy` against moto, in a copy of the tree.
+//! The commands of docs/aws.md: `infra/deploy`, the doctor and `infra/undeploy` with moto, in a copy of the tree.
 //!
-//! Where moto is not like AWS, the test steps in, and says so; the scripts know nothing of it.
+//! Where moto differs from AWS, the test steps in and says so; the scripts have no special cases.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ use tree::Tree;
 
 use super::{ACCOUNT, Aws, STACK, list, project, stage};
 
-/// Of the EKS cluster.
+/// The Region of the EKS cluster.
 const EKS_REGION: &str = "eu-west-1";
 const RUNNER: &str = "driftless/runner";
 const FORWARDER_IMAGE: &str = "registry.example/forwarder:1";
@@ -45,27 +45,27 @@ const SOURCE: [&str; 2] = ["https://git.example/driftless", "release-7"];
 /// The file with the certificates of git servers, and one with a damaged certificate.
 const CERTIFICATES: &str = "ca.pem";
 const DAMAGED: [&str; 2] = ["damaged.pem", "-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n"];
-/// Longer than a parameter, a secret and a function's environment may be.
+/// Longer than a parameter, a secret and a function's environment can be.
 const BUNDLE_BYTES: usize = 100 << 10;
-/// Tags of everything, and what AWS has of them.
+/// The tags of everything, and AWS's form of them.
 const TAGS: &str = "CostCenter=42 'Team=Infra and more'";
 const TAGGED: [(&str, &str); 2] = [("CostCenter", "42"), ("Team", "Infra and more")];
-/// A part of every token in the kubeconfig, and the beginning of every key.
+/// A part of every token in the kubeconfig, and the prefix of every key.
 const SECRETS: [&str; 2] = ["secret-token", "whsec_"];
 const NO_OUTPUTS: &str = "the stack driftless has no output ReconcilerRoleArn";
-/// Those that call clusters.
+/// The functions that call clusters.
 const CALLERS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 /// The webhook's keys, by cluster and sender.
 type Keys = BTreeMap<String, BTreeMap<String, String>>;
 const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper", "webhook"];
 
-/// What the doctor says of moto that it does not say of AWS.
+/// The doctor's findings about moto that it does not have about AWS.
 const GAPS: [&str; 3] = [
-    // moto's CloudFormation makes the bucket without its notifications.
+    // moto's CloudFormation creates the bucket without its notifications.
     "FAIL  bucket driftless-123456789012-eu-central-2: tells of nothing",
-    // moto's Service Quotas know nothing of Fargate.
+    // moto's Service Quotas do not include Fargate.
     "warn  Fargate: the quota is not known",
-    // moto shows a list of groups as Python would.
+    // moto prints a list of groups in Python's form.
     "warn  security groups of tasks: cannot be read",
 ];
 
@@ -77,14 +77,14 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let tree = Tree::copy(Aws::new(&dirs, &moto, REGION), &serve().await?).await?;
     let aws = &tree.aws;
     let eks = Aws::new(&dirs, &moto, EKS_REGION);
-    // The one that the script makes takes nothing but TLS; moto does not look at conditions of policies, and would refuse everything.
+    // The bucket that the script creates only allows TLS. moto ignores conditions of policies, and would refuse everything.
     let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
     let place = format!("LocationConstraint={REGION}");
     aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
 
     let kubeconfig = tree.root.join("clusters.yaml").to_string_lossy().into_owned();
     let image = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{RUNNER}:0.1.0");
-    // moto has no architecture of a function but this one.
+    // moto only supports this architecture of functions.
     let mut variables = vec![("BUILD", "no"), ("ARCHITECTURE", "x86_64"), ("ARTIFACTS_BUCKET", &artifacts)];
     variables.extend([("KUBECONFIG_FILE", &*kubeconfig), ("CLUSTERS", "prod,lab"), ("FORWARDER_IMAGE", FORWARDER_IMAGE)]);
     let (code, said) = tree.script("deploy", &variables).await?;
@@ -97,7 +97,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     let [subnets, groups] = network(aws.dirs, &aws.endpoint).await?;
     variables.extend([("SUBNETS", &*subnets), ("SECURITY_GROUPS", &*groups), ("RUNNER_IMAGE", &*image)]);
     let mut parameters = tree.spelled_out()?;
-    // Images by tag are a warning of the doctor.
+    // The doctor warns of images by tag.
     parameters.retain(|(name, _)| name != "RuntimeImages");
     parameters.push(("RuntimeImages".into(), "yaml=pulumi@sha256:0".into()));
     let words = parameters.iter().filter(|(name, _)| name != "TaskTags");
@@ -114,7 +114,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     tree.bring_outputs(&parameters, [&subnets, &groups]).await?;
     tree.git(&["init", "--quiet"]).await?;
     tree.git(&["commit", "--quiet", "--allow-empty", "--message", "theirs"]).await?;
-    // Something to roll back.
+    // A change to roll back.
     let topic = r#"{"Resources":{"Topic":{"Type":"AWS::SNS::Topic"}}}"#;
     eks.run(&["cloudformation", "create-stack", "--stack-name", "driftless-prod", "--template-body", topic]).await?;
 
@@ -146,7 +146,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     }
 
     tree.git(&["tag", SOURCE[1]]).await?;
-    // moto knows no quotas, which is a warning each time.
+    // moto has no quotas, which leads to a warning each time.
     variables.extend([("SOURCE_TAG", SOURCE[1]), ("CHECK", "no")]);
     variables.retain(|(name, _)| *name != "CLUSTERS");
     tree.retire(&variables, &kubeconfig, &eks).await?;
@@ -171,7 +171,7 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
 /// Removes the installation, once no task runs.
 async fn is_undeployed(tree: &Tree<'_>, eks: &Aws<'_>, kubeconfig: &str) -> Result<()> {
     let aws = &tree.aws;
-    // As AWS would have it of a run.
+    // As AWS would list it during a run.
     let task = start_task(aws).await?;
     let before = [inventory(aws).await?, inventory(eks).await?];
     let look = [("KUBECONFIG_FILE", kubeconfig)];
@@ -308,7 +308,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     let artifacts = format!("{STACK}-artifacts-{ACCOUNT}-{REGION}");
     let place = format!("LocationConstraint={REGION}");
     tree.aws.run(&["s3api", "create-bucket", "--bucket", &artifacts, "--create-bucket-configuration", &place]).await?;
-    // moto's ECR takes no push over HTTP: its host is that of a registry which does.
+    // moto's ECR accepts no push over HTTP, so its host is replaced by that of a registry that does.
     let ecr = format!("{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com");
     let crane = dirs.tool("crane")?;
     tree.stand_in(
@@ -363,7 +363,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
         assert_eq!(given["ParameterValue"], format!("{ecr}/{STACK}/copies/{name}@{}", digests[name]));
     }
     let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "RuntimeImages").context("a parameter")?;
-    // moto shows a list as Python would.
+    // moto prints a list in Python's form.
     let given = given["ParameterValue"].as_str().unwrap_or_default();
     for (runtime, image) in [("yaml", "base"), ("go", "go")] {
         let copy = format!("{runtime}={ecr}/{STACK}/copies/pulumi-{runtime}@{}", digests[image]);
@@ -387,7 +387,7 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     Ok(())
 }
 
-/// Serves the files of a folder, and gives its URL.
+/// Serves the files of a folder. Returns its URL.
 async fn files(folder: PathBuf) -> Result<String> {
     let file = async move |UrlPath(name): UrlPath<String>| fs::read(folder.join(name)).map_err(|_| StatusCode::NOT_FOUND);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -417,7 +417,7 @@ fn program(name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Its stacks, buckets, and secrets that are not marked for deletion, by their names.
+/// The account's stacks, buckets, and secrets that are not scheduled for deletion, by name.
 async fn inventory(aws: &Aws<'_>) -> Result<Value> {
     let mut all = Vec::new();
     for (words, names) in [
@@ -444,7 +444,7 @@ async fn start_task(aws: &Aws<'_>) -> Result<String> {
     let mut define = vec!["ecs", "register-task-definition", "--family", "run", "--container-definitions", containers];
     define.extend(["--requires-compatibilities", "FARGATE", "--network-mode", "awsvpc", "--cpu", "256", "--memory", "512"]);
     aws.run(&define).await?;
-    // Of the VPC that moto has from its start.
+    // In moto's default VPC.
     let mut network = json!({ "awsvpcConfiguration": {} });
     for (list, words, names) in [
         ("subnets", ["ec2", "describe-subnets"], "Subnets[:1].SubnetId"),
@@ -459,7 +459,7 @@ async fn start_task(aws: &Aws<'_>) -> Result<String> {
     Ok(serde_json::from_str(&aws.run(&run).await?)?)
 }
 
-/// The webhook, which refuses what is not signed, and the API server of every cluster, with two Stacks.
+/// The webhook, which refuses unsigned requests, and the API server of every cluster, with two Stacks.
 async fn serve() -> Result<String> {
     let stack = |name: &str, destroy: bool| {
         json!({

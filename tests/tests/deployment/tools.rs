@@ -1,4 +1,4 @@
-//! `tests/tools/install` with a server in place of the projects' hosts, and a stand-in for `go`.
+//! `tests/tools/install` with a server in place of the projects' hosts, and a replacement for `go`.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ use tokio::{net::TcpListener, process::Command};
 
 use super::{project, stage};
 
-/// Paths below the mirror, which begin with the host.
+/// Paths below the mirror, which start with the host.
 const CRANE: &str = "/crane.example/v1.2.3/crane.tar.gz";
 const HELM: &str = "/helm.example/v1.2.3/helm";
 const RELEASED: &str = "#!/bin/sh\necho released\n";
@@ -165,7 +165,7 @@ fn pinned_downloads_have_the_versions_that_are_built() -> Result<()> {
     Ok(())
 }
 
-/// The script, with pins of the test, where it may write.
+/// The script, with the test's pins, in a writable folder.
 struct Tree<'a> {
     dirs: &'a Dirs,
     root: PathBuf,
@@ -183,7 +183,7 @@ impl<'a> Tree<'a> {
         fs::copy(project()?.join("tests/tools/install"), tools.join("install"))?;
         fs::create_dir(root.join("bin"))?;
         let go = "for word; do case $word in */) out=$word ;; esac; done\necho built >\"$out${word##*/}\"\n";
-        // Whatever helm the machine has: this one is too old.
+        // Whatever helm the machine has, this one is too old.
         for (name, script) in [("go", go), ("helm", "echo v1.2.2")] {
             let path = root.join("bin").join(name);
             fs::write(&path, format!("#!/bin/sh\n{script}"))?;
@@ -202,7 +202,7 @@ impl<'a> Tree<'a> {
         command
     }
 
-    /// Installs crane, then helm: the exit status, and what the script says.
+    /// Installs crane, then helm. Returns the exit status, and the output.
     async fn install(&self, mirror: &str) -> Result<(i32, String)> {
         let ended = self.command(mirror).kill_on_drop(true).output().await?;
         Ok((ended.status.code().context("it was killed")?, String::from_utf8(ended.stderr)?))
@@ -212,7 +212,7 @@ impl<'a> Tree<'a> {
         self.root.join("target/tools").join(name)
     }
 
-    /// The names of what the cache has of a kind; there are logs and locks beside it.
+    /// The names of the cached files of a kind, without logs and locks.
     fn cached(&self, kind: &str) -> Vec<String> {
         let entries = fs::read_dir(self.root.join("cache/driftless").join(kind)).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.path().is_dir());
@@ -240,7 +240,7 @@ enum Answer {
     Whole(Vec<u8>),
     /// The connection breaks in the middle.
     Cut,
-    /// The beginning, and then nothing.
+    /// The beginning, and then silence.
     Stuck,
 }
 
@@ -261,7 +261,7 @@ impl Server {
                 Some(Answer::Whole(content)) => content.clone().into_response(),
                 Some(Answer::Cut) => {
                     let broken = stream::once(async {
-                        // The server sends what it has while it waits for more.
+                        // Lets the server send its data while it waits for more.
                         tokio::task::yield_now().await;
                         Err(std::io::ErrorKind::ConnectionReset.into())
                     });
@@ -276,7 +276,7 @@ impl Server {
         Ok(Self { url, asked })
     }
 
-    /// The paths that were asked for.
+    /// The requested paths.
     fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

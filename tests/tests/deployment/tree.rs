@@ -1,8 +1,8 @@
-//! A copy of the project in which the scripts run, and what they made of an installation.
+//! A copy of the project in which the scripts run, and the installation that they create.
 
 use super::*;
 
-/// The scripts and what they deploy, where they may write.
+/// The scripts and their files, in a writable folder.
 pub(super) struct Tree<'a> {
     pub(super) aws: Aws<'a>,
     pub(super) root: PathBuf,
@@ -19,13 +19,13 @@ impl<'a> Tree<'a> {
             let bootstrap = root.join("target/lambda").join(name).join("bootstrap");
             fs::create_dir_all(bootstrap.parent().context("a folder")?)?;
             fs::write(&bootstrap, name)?;
-            // As a build leaves it where files are their owner's alone.
+            // As after a build with a umask that excludes other users.
             fs::set_permissions(&bootstrap, fs::Permissions::from_mode(0o700))?;
         }
         let tls = Certificates::create(aws.dirs, &aws.dirs.create("tls")?).await?;
         fs::write(root.join(CERTIFICATES), tls.authority.repeat(BUNDLE_BYTES.div_ceil(tls.authority.len())))?;
         fs::write(root.join(DAMAGED[0]), DAMAGED[1])?;
-        // moto's stacks never fail. This stands in for one that did: the first call about the stack ROLLED_BACK says so.
+        // moto's stacks never fail. This script reports a failed one: the first call about the stack returns ROLLED_BACK.
         let (aws_cli, told) = (root.join("bin/aws"), root.join("told"));
         fs::create_dir(root.join("bin"))?;
         let text = format!(
@@ -36,7 +36,7 @@ impl<'a> Tree<'a> {
         );
         fs::write(&aws_cli, text)?;
         fs::set_permissions(&aws_cli, fs::Permissions::from_mode(0o755))?;
-        // moto makes no function URL, and so has no attribute of one.
+        // moto creates no function URL, so its attribute is missing.
         let template = root.join("infra/template.yaml");
         let text = fs::read_to_string(&template)?;
         let (url, ours) = ("Fn::GetAtt: [WebhookUrl, FunctionUrl]", format!("Fn::Sub: \"{server}\""));
@@ -46,7 +46,7 @@ impl<'a> Tree<'a> {
         let user = |name: &str| json!({ "name": name, "user": { "token": format!("{name}-secret-token") } });
         let context = |name: &str| json!({ "name": name, "context": { "cluster": name, "user": name } });
         let cluster = |name: &str| json!({ "name": name, "cluster": { "server": server } });
-        // As `aws eks update-kubeconfig` writes it.
+        // In the form of `aws eks update-kubeconfig`.
         let eks = json!({ "name": "prod", "user": { "exec": {
             "apiVersion": "client.authentication.k8s.io/v1beta1", "command": "aws",
             "args": ["--region", EKS_REGION, "eks", "get-token", "--cluster-name", "production", "--output", "json"],
@@ -56,7 +56,7 @@ impl<'a> Tree<'a> {
             "apiVersion": "v1", "kind": "Config", "contexts": names.map(context), "clusters": names.map(cluster),
             "users": [eks, user("lab"), user("other")],
         });
-        // As docs/clusters.md writes them, beside the administrator's.
+        // In the form of docs/clusters.md, beside the administrator's.
         for (cluster, function) in ["lab", "other"].iter().flat_map(|cluster| CALLERS.map(|function| (cluster, function))) {
             let name = format!("{cluster}.{function}");
             let context = json!({ "name": name, "context": { "cluster": cluster, "user": name } });
@@ -68,7 +68,7 @@ impl<'a> Tree<'a> {
         Ok(Self { aws, root, webhook: server.to_owned() })
     }
 
-    /// Runs a script of `infra`, as `make` does: its exit status, and all that it says, in which no secret is.
+    /// Runs a script of `infra`, as `make` does. Returns its exit status and output, which must have no secret.
     pub(super) async fn script(&self, name: &str, variables: &[(&str, &str)]) -> Result<(i32, String)> {
         self.run(self.root.join("infra").join(name), variables).await
     }
@@ -93,20 +93,20 @@ impl<'a> Tree<'a> {
         output(git).await
     }
 
-    /// What AWS was given: the functions, the certificates, and the clusters that are served.
+    /// Checks what AWS got: the functions, the certificates, and the clusters.
     pub(super) async fn given(&self, bucket: &str) -> Result<()> {
         self.uploaded(bucket).await?;
         self.configured().await
     }
 
-    /// A program that stands for another one on `PATH`.
+    /// A program that replaces another one on `PATH`.
     pub(super) fn stand_in(&self, name: &str, text: &str) -> Result<()> {
         let path = self.root.join("bin").join(name);
         fs::write(&path, format!("#!/bin/sh\n{text}\n"))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(Into::into)
     }
 
-    /// A release as `infra/dist` makes it, of functions for one architecture.
+    /// A release as `infra/dist` makes it, with functions for one architecture.
     pub(super) async fn release(&self, folder: &Path) -> Result<()> {
         const ZIP: &str = "import sys, zipfile\n\
             for name in sys.argv[1:]: zipfile.ZipFile(f'{name}-x86_64.zip', 'w').writestr('bootstrap', name)";
@@ -123,7 +123,7 @@ impl<'a> Tree<'a> {
         output(sums).await.map(drop)
     }
 
-    /// The functions that were uploaded are bootstraps that another user than their owner may run.
+    /// Checks that other users may execute the uploaded functions' bootstraps.
     pub(super) async fn uploaded(&self, bucket: &str) -> Result<()> {
         const LIST: &str = "import sys, zipfile\n\
             for path in filter(zipfile.is_zipfile, sys.argv[1:]):\n  \
@@ -138,7 +138,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The certificates are in their object, and each function's kubeconfig is its own.
+    /// Checks that the certificates are in their object, and that each function has its own kubeconfig.
     pub(super) async fn configured(&self) -> Result<()> {
         let parameters = self.described("Parameters").await?;
         let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "GitCaCertificates").context("a parameter")?;
@@ -163,7 +163,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The stack, its tasks and the secrets have the tags of `TAGS`, also after a deployment without it.
+    /// Checks that the stack, its tasks and the secrets have the tags of `TAGS`, also after a deployment without it.
     pub(super) async fn tagged(&self) -> Result<()> {
         let pairs = |tags: &Value| -> BTreeMap<String, String> {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -178,16 +178,16 @@ impl<'a> Tree<'a> {
         }
         let parameters = self.described("Parameters").await?;
         let given = list(&parameters).iter().find(|one| one["ParameterKey"] == "TaskTags").context("a parameter")?;
-        // moto shows a list as Python would.
+        // moto prints a list in Python's form.
         let given = given["ParameterValue"].as_str().unwrap_or_default();
         assert!(TAGGED.iter().all(|(key, value)| given.contains(&format!("{key}={value}"))), "{given}");
         Ok(())
     }
 
-    /// Where an organisation allows no function URL: nothing is posted, and no key is made.
+    /// Checks a deployment for an organisation that allows no function URL: there is no post and no key.
     pub(super) async fn without_webhook(&self, variables: &[(&str, &str)], parameters: &str) -> Result<()> {
         let parameters = format!("{parameters} PublicWebhook=DISABLED");
-        // The image that an earlier deployment was given stays.
+        // The image of an earlier deployment stays.
         let mut variables: Vec<_> = variables.iter().copied().filter(|(name, _)| *name != "FORWARDER_IMAGE").collect();
         variables.push(("PARAMETERS", &parameters));
         let (code, said) = self.script("deploy", &variables).await?;
@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The parameters that moto takes for something else if a later deployment leaves them as they are: numbers and lists.
+    /// The parameters that moto would misread if a later deployment keeps their values: numbers and lists.
     pub(super) fn spelled_out(&self) -> Result<Vec<(String, String)>> {
         let template: Value = serde_saphyr::from_str(&fs::read_to_string(self.root.join("infra/template.yaml"))?)?;
         let all = template["Parameters"].as_object().into_iter().flatten();
@@ -239,7 +239,7 @@ impl<'a> Tree<'a> {
         Ok(serde_json::from_str(&self.aws.run(&words).await?)?)
     }
 
-    /// A cluster that is named no more gives its access back, and is not dropped by mistake.
+    /// Checks that a cluster that is no longer named loses its access, and is not dropped by mistake.
     pub(super) async fn retire(&self, variables: &[(&str, &str)], kubeconfig: &str, eks: &Aws<'_>) -> Result<()> {
         let renamed = self.root.join("renamed.yaml").to_string_lossy().into_owned();
         fs::write(&renamed, fs::read_to_string(kubeconfig)?.replace("\"prod\"", "\"renamed\""))?;
@@ -258,7 +258,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// What is applied to a cluster has the outputs' values, and the script of its key has no key.
+    /// Checks that the manifests for a cluster have the outputs' values, and that the script for its key has no key.
     pub(super) async fn rendered(&self, cluster: &str, tag: &str) -> Result<()> {
         let outputs = self.described("Outputs").await?;
         let queue = list(&outputs).iter().find(|output| output["OutputKey"] == "HintsQueueUrl").context("an output")?;
@@ -285,7 +285,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// What a deployment ends with, done to a real API server. Of kustomize-controller it knows the kind alone.
+    /// Applies the final commands of a deployment to a real API server, which only knows the kind of kustomize-controller.
     pub(super) async fn applied(&self, supervisor: &Supervisor, context: &str, tag: &str) -> Result<()> {
         self.rendered(context, tag).await?;
         let dirs = self.aws.dirs;
@@ -315,7 +315,7 @@ impl<'a> Tree<'a> {
         .await
     }
 
-    /// The doctor's part of AWS finds what moto lacks, and nothing else.
+    /// Checks that the doctor's AWS part finds exactly what moto lacks.
     pub(super) async fn examine(&self) -> Result<()> {
         self.aws.run(&["ecr", "create-repository", "--repository-name", RUNNER]).await?;
         let manifest = json!({

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::{PAGES, has_test, rows, tests};
 
-/// What `shared/source` may use: none of these opens a file or a socket.
+/// The allowed dependencies of `shared/source`: none of them opens a file or a socket.
 const OF_SOURCE: [&str; 7] = ["base16ct", "blake3", "flate2", "serde", "serde_json", "sha2", "thiserror"];
-/// What would open one, or ask the system for anything else.
+/// Words in code that opens one, or asks the system for anything else.
 const OPENS: [&str; 9] = ["fs", "net", "os", "env", "process", "OpenOptions", "TcpStream", "UdpSocket", "UnixStream"];
 /// Enums whose variants have no named fields.
 const WITHOUT_FIELDS: [&str; 2] = ["Phase", "ConfigValue"];
@@ -22,7 +22,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// The files of Rust below a folder of the project, each with its path from there and its text.
+/// The Rust files below a folder of the project, each with its relative path and its text.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let (mut folders, mut sources) = (vec![root().join(folder)], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -45,15 +45,15 @@ struct Package {
     /// From the root, such as `functions/launcher`.
     folder: String,
     features: usize,
-    /// The names of what it is built with, tests aside.
+    /// The names of its dependencies, without those of tests.
     built_with: BTreeSet<String>,
-    /// The folders of what of this workspace it is built with, and what its tests are.
+    /// The folders of its dependencies in this workspace, including those of tests.
     own: BTreeSet<String>,
     own_of_tests: BTreeSet<String>,
 }
 
 impl Package {
-    /// It is deployed, or part of what is.
+    /// Returns whether it is deployed, or a part of what is deployed.
     fn is_product(&self) -> bool {
         self.is_function() || self.folder.starts_with("shared/") && self.folder != "shared/testkit"
     }
@@ -141,7 +141,7 @@ fn shared_source_opens_no_file_and_no_socket() {
     }
 }
 
-/// What AWS or Pulumi writes is only read, and may have any fields.
+/// Documents of AWS and Pulumi are only read, and may have any fields.
 #[test]
 fn documents_refuse_fields_that_they_do_not_know() {
     let mut checked = 0;
@@ -167,7 +167,7 @@ fn documents_refuse_fields_that_they_do_not_know() {
     assert!(checked > 30, "{checked} types");
 }
 
-/// As far as their sources say: what is compiled for tests is a module of tests, and nothing else is compiled under a condition.
+/// By the source text: only modules of tests are compiled for tests, and no other code is compiled under a condition.
 #[test]
 fn product_has_no_code_path_for_tests() {
     for package in packages().iter().filter(|package| package.is_product()) {

@@ -1,4 +1,4 @@
-//! Events about Stacks come out of Flux's Alerts.
+//! Events about Stacks arrive through Flux's Alerts.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::world::{nothing_was_given_up, shared};
 
 const SECRET: &str = "canary-alerts-4e1c";
 
-/// Where this test's Providers send to: what came, by path.
+/// The target of this test's Providers: the received events, by path.
 #[derive(Clone, Default)]
 struct Inbox(Arc<Mutex<Vec<(String, Value)>>>);
 
@@ -39,7 +39,7 @@ impl Inbox {
         self.all(path).into_iter().filter(|event| event[field] == value).collect()
     }
 
-    /// Waits until at least `count` events have come to `path` in which `field` has that value.
+    /// Waits until at least `count` events with `value` in `field` have arrived at `path`.
     async fn wait(&self, path: &str, field: &str, value: &str, count: usize) -> Result<Vec<Value>> {
         ready::until(&format!("{count} events with {field} {value:?} at {path}"), RUN, async || {
             let found = self.with(path, field, value);
@@ -50,7 +50,7 @@ impl Inbox {
     }
 }
 
-/// Applies an Alert about all Stacks of the namespace, with a Provider that posts to that path of `address`.
+/// Applies an Alert for all Stacks of the namespace, with a Provider that posts to that path of `address`.
 async fn apply_alert(team: &Namespace<'_>, name: &str, severity: &str, address: &str) -> Result<()> {
     team.apply(&format!(
         "apiVersion: notification.toolkit.fluxcd.io/v1beta3\nkind: Provider\nmetadata: {{ name: {name}, namespace: NAMESPACE }}\n\
@@ -61,7 +61,7 @@ async fn apply_alert(team: &Namespace<'_>, name: &str, severity: &str, address: 
     .await
 }
 
-/// Publishes a Warning about a Stack as our functions do.
+/// Publishes a Warning about a Stack as Driftless's functions do.
 async fn publish(team: &Namespace<'_>, stack: &str, note: &str) -> Result<()> {
     let event: Event = serde_json::from_value(json!({
         "metadata": { "generateName": format!("{stack}-"), "namespace": team.name },
@@ -96,7 +96,7 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     let team = world.namespace("alerts").await?;
     apply_alert(&team, "all", "info", address).await?;
     apply_alert(&team, "errors", "error", address).await?;
-    // What Flux hears before its cache knows an Alert is lost.
+    // Flux loses events that arrive before its cache has an Alert.
     ready::until("the Alerts are known", RUN, async || {
         publish(&team, "nobody", "hello").await?;
         for path in ["/all", "/errors"] {
@@ -110,11 +110,11 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     })
     .await?;
 
-    // Two that say the same, within the time in which Flux takes the second for the first.
+    // Two with the same text, within the time in which Flux takes the second for a duplicate.
     tokio::try_join!(publish(&team, "nobody", "twice"), publish(&team, "nobody", "twice"))?;
     inbox.wait("/all", "message", "Stack nobody: twice", 2).await?;
 
-    // A run that fails in words that hold a secret, twice, and then succeeds.
+    // A run that fails twice with a message that contains a secret, and then succeeds.
     let marker = team.file(SECRET)?;
     fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
     fs::write(&marker, "")?;
@@ -143,7 +143,7 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
         let message = failure["message"].as_str().unwrap_or_default();
         ensure!(message.starts_with("Stack app: Failed to update stack: "), "{message}");
     }
-    // Pulumi's own words, with the secret in them masked.
+    // Pulumi's own message, with the secret masked.
     let words = inbox.wait("/errors", "reason", "ResourceFailed", 1).await?;
     let message = words[0]["message"].as_str().unwrap_or_default();
     ensure!(message.contains("cannot write ") && message.contains("[secret]"), "{message}");
@@ -159,7 +159,7 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
         assert_eq!((&event["severity"], &event["metadata"]), (&json!("info"), &json!({ "revision": revision })), "no verdict");
     }
 
-    // Flux is told in order: what was to come before this has come.
+    // Flux gets events in order: all earlier ones have arrived before this one.
     publish(&team, "nobody", "last").await?;
     for path in ["/all", "/errors"] {
         inbox.wait(path, "message", "Stack nobody: last", 1).await?;
@@ -169,7 +169,7 @@ async fn story(inbox: &Inbox, address: &str) -> Result<()> {
     let errors = inbox.all("/errors");
     ensure!(errors.iter().all(|event| event["severity"] == "error"), "{errors:#?}");
     assert_eq!(inbox.with("/errors", "reason", "StackCreated").len(), 0);
-    // Once each, but for those that Flux took so slowly that the forwarder posted them again.
+    // Once each, except for events that the forwarder posted again because Flux was too slow.
     let log = Path::new(world.get("WORLD_LOGS")?).join("forwarder.log");
     let again =
         lines(&log, 0)?.filter(|line| line.as_ref().is_ok_and(|line| line.contains("Flux is to be told of an Event again")));

@@ -1,4 +1,4 @@
-//! Services that do not answer, and answers that are lost although the call was carried out.
+//! Services that do not answer, and lost answers to calls that were carried out.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::{
 /// The functions that read a kubeconfig.
 const FUNCTIONS: [&str; 5] = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
 
-/// An outage of all calls of a kind about that text.
+/// An outage of all calls of a kind with that text.
 fn away(call: &str, about: &str, status: u16, code: &str) -> Outage {
     let [call, about, code, message] = [call, about, code, "This is an outage of the test."].map(String::from);
     Outage { call, about, percent: 100, status, code, message, ..Outage::default() }
@@ -68,7 +68,7 @@ async fn program_that_sts_gives_no_role_is_retried() -> Result<()> {
 #[tokio::test]
 async fn functions_wait_for_secrets_manager_and_lose_nothing() -> Result<()> {
     let (world, alone) = alone().await?;
-    // An instance that is at work cannot be ended, and keeps its client.
+    // A busy instance cannot be ended, and keeps its client.
     quiet(&world, &alone).await?;
     let team = world.namespace("no-secrets").await?;
     let outage = away("secretsmanager", "", 500, "InternalServiceError");
@@ -88,7 +88,7 @@ async fn functions_wait_for_secrets_manager_and_lose_nothing() -> Result<()> {
     world.control.outage(&is_over(outage)).await?;
     team.ready_after("app", 1).await?;
     ran_once(&team).await?;
-    // A sweep may have failed meanwhile; the next one makes up for it.
+    // A sweep may have failed in the meantime; the next one does its work.
     world.control.forgive("Sweeper: ").await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
@@ -112,7 +112,7 @@ async fn lost_answers_of_run_task_start_one_task() -> Result<()> {
     let calls = world.journal(CALLS_LOG, 0, is_of_run)?;
     let tokens: BTreeSet<_> = calls.iter().filter_map(|call| call["input"]["clientToken"].as_str()).collect();
     let tasks = world.control.status().await?.tasks.into_iter().filter(|task| task["startedBy"] == uid.as_str()).count();
-    // Three calls of the SDK were lost at least.
+    // At least three calls of the SDK were lost.
     ensure!(calls.len() >= 4 && (tokens.len(), tasks) == (1, 1), "{tasks} tasks of {} calls with {tokens:?}", calls.len());
     ran_once(&team).await?;
     no_message_failed(&world).await?;
@@ -123,7 +123,7 @@ async fn lost_answers_of_run_task_start_one_task() -> Result<()> {
 async fn lost_answers_of_conditional_writes_change_nothing() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("lost-writes").await?;
-    // Each kind of record has a share of its own: of both the first answer is lost.
+    // Each kind of record has its own percentage: the first answer of both is lost.
     let outages = ["/owner if-none-match", "/outcome if-none-match"].map(|about| Outage {
         lost: true,
         percent: 50,
@@ -133,7 +133,7 @@ async fn lost_answers_of_conditional_writes_change_nothing() -> Result<()> {
         world.control.outage(outage).await?;
     }
     let names = ["a", "b", "c"].map(String::from);
-    // One after the other: beside each other, one of them could lose the answers to all its tries, and then it counts nothing.
+    // One after the other: concurrently, one of them could lose the answers to all its tries, and then it counts nothing.
     for name in &names {
         apply(&team, "pulumi/pulumi:1", std::slice::from_ref(name)).await?;
         team.ready_after(name, 1).await?;
@@ -143,7 +143,7 @@ async fn lost_answers_of_conditional_writes_change_nothing() -> Result<()> {
     }
     ensure!(met(&world, "s3", "/owner")? > 0 && met(&world, "s3", "/outcome")? > 0, "no answer was lost");
     ran_once(&team).await?;
-    // Who wrote an object knows that: it counts what it wrote.
+    // The writer of an object recognises it, and counts it.
     ready::until("each run is counted", RUN, async || {
         let written = metrics::written(&world)?;
         let mut missing = Vec::new();

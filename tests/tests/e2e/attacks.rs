@@ -1,4 +1,4 @@
-//! What a tenant may write reaches no other tenant's Secrets.
+//! A tenant's writes cannot reach another tenant's Secrets.
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::Update;
@@ -100,7 +100,7 @@ async fn forged_owner_of_a_running_update_reads_no_sealed_inputs() -> Result<()>
     world.control.hold(&[]).await?;
     wait(&attacker, "run", "to miss its ServiceAccount", |update| ours(update).waiting_reason.is_some()).await?;
     attacker.apply(&account.to_string()).await?;
-    // A project without a source fails an `up`: that is what was recorded, and what ran.
+    // A project without a source fails an `up`: the run does what was recorded.
     let done = wait(&attacker, "run", "to be complete", Update::is_complete).await?;
     let message = done.status.and_then(|status| status.message).unwrap_or_default();
     ensure!(message.contains("its Update's type is \"up\""), "{message}");

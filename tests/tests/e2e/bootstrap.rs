@@ -1,4 +1,4 @@
-//! A program that brings up Flux, Driftless and itself: `docs/bootstrap.md`, command by command.
+//! A program that installs Flux, Driftless and itself: `docs/bootstrap.md`, command by command.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ struct User<'a> {
     world: &'a Handle,
     guide: Guide,
     checkout: PathBuf,
-    /// Of the program, in the clone.
+    /// The program's folder in the clone.
     folder: PathBuf,
     backend: String,
 }
@@ -43,7 +43,7 @@ impl User<'_> {
         self.pulumi(&["config", "set", name, value]).await.map(drop)
     }
 
-    /// Commits the program and its settings, and waits until the Stack has run that.
+    /// Commits the program and its settings, and waits until the Stack has run that commit.
     async fn commit(&self, team: &Namespace<'_>) -> Result<()> {
         self.guide.run(BY_HAND, 2).await?;
         let revision = git(&self.checkout, &["rev-parse", "HEAD"]).await?;
@@ -52,7 +52,7 @@ impl User<'_> {
         team.wait("bootstrap", "to have run what was committed", ran).await.map(drop)
     }
 
-    /// What the last update of the stack did, by operation.
+    /// The changes of the stack's last update, by operation.
     async fn last_changes(&self) -> Result<Value> {
         let history: Value = serde_json::from_str(&self.pulumi(&["stack", "history", "--json", "--page-size", "1"]).await?)?;
         Ok(history[0]["resourceChanges"].clone())
@@ -108,7 +108,7 @@ async fn a_program_that_was_run_once_by_hand_is_run_by_the_stack_that_it_made() 
     let user = User { world: &world, guide, folder: checkout.join("bootstrap"), checkout, backend };
 
     user.guide.run(BY_HAND, 0).await?;
-    // What cannot be had here: Flux's release, and ours.
+    // Not available here: Flux's release, and Driftless's.
     let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let is_there = crds.get_opt("kustomizations.kustomize.toolkit.fluxcd.io").await?.is_some();
     let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: { name: flux-system }\n";
@@ -128,7 +128,7 @@ async fn a_program_that_was_run_once_by_hand_is_run_by_the_stack_that_it_made() 
     team.ready_after("bootstrap", 1).await?;
     assert_eq!(user.last_changes().await?, serde_json::json!({ "same": made["create"] }));
 
-    // Settings that were committed are applied, by the ServiceAccount of the program.
+    // Committed settings are applied, by the ServiceAccount of the program.
     user.set("forwarderImage", "example/forwarder:2").await?;
     user.commit(&team).await?;
     team.ready_after("bootstrap", 2).await?;

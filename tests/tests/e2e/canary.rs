@@ -1,4 +1,4 @@
-//! A secret value shows up where it belongs and nowhere else.
+//! A secret value occurs where it belongs and nowhere else.
 
 use std::{fs, path::Path};
 
@@ -33,7 +33,7 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
     let marker = team.file("marker")?;
     fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
     fs::write(&marker, "")?;
-    // One run that fails beside one that succeeds: failures have words too.
+    // A failing run beside a successful one, because failures have messages too.
     team.apply_program("app", &program(&format!(", failWhenExists: {marker}"))?).await?;
     let more = "    TOKEN: { type: Secret, secret: { name: app, key: token } }\n  secretsRef:\n    password: { type: Secret, secret: { name: app, \
                 key: password } }\n";
@@ -65,7 +65,7 @@ async fn a_secret_value_is_in_its_secrets_and_nowhere_else() -> Result<()> {
     in_no_s3_object(&world, &canaries, &["trees/world/canary/".to_owned(), format!("runs/world/{uid}")]).await
 }
 
-/// Such as the logs of all processes and tasks; the calls log has every message and every ECS call in full.
+/// For example in the logs of all processes and tasks; the calls log has every message and every ECS call in full.
 pub(crate) fn in_no_file(folder: &Path, canaries: &[&str]) -> Result<()> {
     let mut files = 0;
     for entry in fs::read_dir(folder)? {
@@ -83,7 +83,7 @@ pub(crate) fn in_no_file(folder: &Path, canaries: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Every object that the API server has, but the contents of Secrets.
+/// Every object of the API server, except for the contents of Secrets.
 async fn in_no_object_but_secrets(world: &Handle, canary: &str) -> Result<()> {
     let kubectl = Path::new(world.get("WORLD_TOOLS")?).join("kubectl");
     let run = async |arguments: &[&str]| -> Result<String> {
@@ -101,7 +101,7 @@ async fn in_no_object_but_secrets(world: &Handle, canary: &str) -> Result<()> {
     Ok(())
 }
 
-/// What is left in the bucket when all runs are recorded. The folders of tasks are empty then.
+/// The content of the bucket after all runs are recorded. The folders of tasks are empty then.
 async fn in_no_s3_object(world: &Handle, canaries: &[&str], prefixes: &[String]) -> Result<()> {
     let (s3, bucket) = (s3(world, None).await?, world.get("WORLD_BUCKET")?);
     let keys = ready::until("the folders of tasks are empty", RUN, async || {

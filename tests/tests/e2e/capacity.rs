@@ -1,4 +1,4 @@
-//! A platform that refuses, throttles or is away: the Stack says so, nothing fails for it, and all recovers when it ends.
+//! A platform that refuses, throttles or is unavailable: the Stack reports it, no run fails, and everything recovers afterwards.
 
 use std::{cell::Cell, fs};
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::world::{alone, aws, nothing_was_given_up, pid, shared};
 
-/// An outage of the calls of `ecs` about the tasks of an image, which one test alone has.
+/// An outage of the calls of `ecs` about the tasks of an image that only one test uses.
 fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) -> Outage {
     let [call, about, code, message] = [&format!("ecs {operation}"), image, code, message].map(String::from);
     Outage { call, about, percent, status: 400, code, message, ..Outage::default() }
@@ -26,7 +26,7 @@ fn s3(call: &str, about: &str, percent: u32, status: u16, code: &str) -> Outage 
     Outage { call, about, percent, status, code, message, ..Outage::default() }
 }
 
-/// How many messages failed so far.
+/// The number of failed messages so far.
 async fn failed_messages(world: &Handle) -> Result<u64> {
     let mappings = world.control.status().await?.mappings;
     mappings.values().map(|mapping| mapping["failed"].as_u64().context("a number of failed messages")).sum()
@@ -50,14 +50,14 @@ fn says(stack: &Stack, words: &str) -> bool {
     condition(stack).is_some_and(|(.., message)| message.contains(words))
 }
 
-/// Every Stack is Ready.
+/// Checks that every Stack is Ready.
 pub async fn all_ready(team: &Namespace<'_>) -> Result<()> {
     let waiting: Vec<_> = team.stacks().await?.into_iter().filter(|stack| !is_ready(stack)).collect();
     ensure!(waiting.is_empty(), "{} wait, such as {:#?}", waiting.len(), waiting[0].status);
     Ok(())
 }
 
-/// Each Stack ran once, and nothing counts as a failure.
+/// Checks that each Stack ran once, without a counted failure.
 pub async fn ran_once(team: &Namespace<'_>) -> Result<()> {
     for stack in team.stacks().await? {
         let name = stack.metadata.name.as_deref().context("a name")?;
@@ -68,7 +68,8 @@ pub async fn ran_once(team: &Namespace<'_>) -> Result<()> {
     Ok(())
 }
 
-/// No launch failed because of ECS. SQS delivers such a message five times before it is a dead letter, which takes longer than a test.
+/// Checks that no launch failed because of ECS. SQS delivers such a message five times before it is a dead letter, which takes
+/// longer than a test.
 pub async fn no_message_failed(world: &Handle) -> Result<()> {
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let file = file?;
@@ -203,7 +204,7 @@ async fn hints_that_die_of_throttled_functions_are_made_up_by_the_sweep() -> Res
     team.clear().await
 }
 
-/// How many messages a queue has, those that are hidden included.
+/// The number of messages in a queue, including hidden ones.
 async fn messages(sqs: &aws_sdk_sqs::Client, queue: &str) -> Result<u64> {
     let names = [QueueAttributeName::ApproximateNumberOfMessages, QueueAttributeName::ApproximateNumberOfMessagesNotVisible];
     let request = sqs.get_queue_attributes().queue_url(queue).set_attribute_names(Some(names.to_vec()));
@@ -215,7 +216,7 @@ async fn messages(sqs: &aws_sdk_sqs::Client, queue: &str) -> Result<u64> {
 async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("no-quota").await?;
-    // Fewer than the functions that have something to do at once.
+    // Fewer than the functions that have work at the same time.
     world.control.limit_functions(Some(1)).await?;
     let names: Vec<_> = (0..6).map(|number| format!("s{number}")).collect();
     apply(&team, "pulumi/pulumi:1", &names).await?;
@@ -231,7 +232,7 @@ async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
     ensure!(throttled > 0, "no invocation was throttled: {functions:?}");
     world.control.limit_functions(None).await?;
     ran_once(&team).await?;
-    // A message that was throttled five times is a dead letter; the sweep made up for it.
+    // A message that was throttled five times is a dead letter; the sweep has repaired its loss.
     purge_dead_letters(&world).await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
@@ -258,7 +259,7 @@ async fn everything_recovers_when_s3_was_unavailable_for_a_minute() -> Result<()
     team.running("held").await?;
     let before = failed_messages(&world).await?;
     world.control.outage(&Outage { seconds: Some(60), ..s3("s3", "", 100, 503, "SlowDown") }).await?;
-    // One run ends and another is to begin meanwhile.
+    // In the meantime one run ends and another is about to start.
     drop(hold);
     team.apply_stack("app", Source::Program("app"), "").await?;
     ready::until("the outage to fail a message", RUN, async || {
@@ -319,7 +320,7 @@ async fn runs_go_on_while_the_api_server_is_restarted() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack_as("held", "held", "{}", Source::Program("held"), "").await?;
     team.running("held").await?;
-    // One run is to begin and another ends meanwhile.
+    // In the meantime one run is about to start and another ends.
     team.apply_stack("app", Source::Program("app"), "").await?;
     let before = pid(&world, "kube-apiserver")?;
     rustix::process::kill_process(before, rustix::process::Signal::TERM)?;
@@ -331,7 +332,7 @@ async fn runs_go_on_while_the_api_server_is_restarted() -> Result<()> {
     .await?;
     ready::until("both Stacks are Ready", RUN, async || all_ready(&team).await).await?;
     ran_once(&team).await?;
-    // A sweep may have failed meanwhile; the next one made up for it.
+    // A sweep may have failed in the meantime; the next one did its work.
     world.control.forgive("Sweeper: ").await?;
     nothing_was_given_up(&world).await?;
     team.clear().await

@@ -1,4 +1,4 @@
-//! `kubectl driftless`, as a user runs it: the binary with a kubeconfig, and nothing of AWS.
+//! `kubectl driftless`, as a user runs it: the binary with a kubeconfig, without AWS.
 
 use std::{path::Path, process::Output};
 
@@ -40,7 +40,7 @@ async fn explained(team: &Namespace<'_>, target: &str) -> Result<Value> {
     Ok(serde_json::from_str(&done(team, &["explain", target, "--output", "json"]).await?)?)
 }
 
-/// The reason and the message of the condition that says why a Stack is not Ready, and when it is reconciled next.
+/// The reason and the message of the condition with the reason why a Stack is not Ready, and when it is reconciled next.
 fn shown(stack: &Stack) -> Option<(String, String, Option<Value>)> {
     let (_, reason, message) = driftless_tests::scenario::condition(stack)?;
     let next = stack.status.as_ref()?.driftless.as_ref()?.next_look.as_ref();
@@ -56,7 +56,7 @@ async fn cli_shows_a_stack_while_it_waits_runs_and_rests() -> Result<()> {
     let waits = |stack: &Stack| shown(stack).is_some_and(|(reason, ..)| reason == "PrerequisiteNotSatisfied");
     team.wait("app", "to wait for its prerequisite", waits).await?;
 
-    // The CLI decides from the objects alone what the reconciler decided.
+    // From the objects alone, the CLI decides the same as the reconciler.
     ready::until("the explanation agrees with the status", RUN, async || {
         let explanation = explained(&team, "app").await?;
         let (reason, message, next) = shown(&team.stack("app").await?).context("a condition")?;

@@ -1,4 +1,4 @@
-//! More than one cluster, and who is let into one.
+//! Several clusters, and the access to one.
 
 use std::{collections::BTreeSet, fs};
 
@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::world::{aws, keys, looked, nothing_was_given_up, second, shared};
 
-/// The part of a key that says which cluster it is about.
+/// The part of a key that names its cluster.
 async fn clusters_in(world: &Handle, prefix: &str, name: &str) -> Result<BTreeSet<String>> {
     let keys = keys(world, prefix).await?;
     let of_name = keys.iter().filter(|key| key.contains(name)).filter_map(|key| key.split('/').nth(1));
@@ -38,14 +38,14 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
     let (world, _turn) = shared().await?;
     let second = second(&world).await?;
     let (one, other) = (world.namespace("same-name").await?, second.namespace("same-name").await?);
-    // No controller makes it there.
+    // No controller creates it there.
     other.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
     let hold = other.hold()?;
     for (team, content, more) in [(&one, "of the first", String::new()), (&other, "of the second", hold.property())] {
         team.apply_program("app", &team.program("app.txt", content, &more)?).await?;
         team.apply_stack("app", Source::Program("app"), "").await?;
     }
-    // Both run at once: a claim is of one cluster.
+    // Both run at once, because a claim belongs to one cluster.
     let claims = async |world: &Handle| -> Result<BTreeSet<String>> {
         let leases: Api<Lease> = Api::namespaced(world.client.clone(), SYSTEM);
         Ok(leases.list(&ListParams::default()).await?.iter().map(kube::ResourceExt::name_any).collect())
@@ -68,13 +68,13 @@ async fn a_stack_of_one_name_in_two_clusters_is_two_stacks() -> Result<()> {
         assert_eq!(clusters_in(&world, "runs/", &uid).await?, [cluster.to_owned()].into());
     }
 
-    // An edit in one cluster is a run there alone, which its own forwarder tells of.
+    // An edit in one cluster, reported by its own forwarder, leads to a run only there.
     other.apply_program("app", &other.program("app.txt", "edited", "")?).await?;
     let stack = other.wait("app", "to be edited", |stack| output(stack, "content") == Some(&json!("edited"))).await?;
     assert_eq!(stack.name_any(), "app");
     assert_eq!(other.updates("app").await?.len(), 2);
     assert_eq!(output(&one.ready_after("app", 1).await?, "content"), Some(&json!("of the first")));
-    // No controller there finishes a namespace's deletion: what is in it goes.
+    // No controller there completes a namespace's deletion, so its objects are deleted one by one.
     other.clear().await?;
     nothing_was_given_up(&world).await
 }
@@ -121,7 +121,7 @@ async fn the_token_of_one_function_has_no_rights_of_another() -> Result<()> {
     let options = KubeConfigOptions { context: Some(cluster::SECOND.into()), ..KubeConfigOptions::default() };
     let text = text.expose_secret().replace(cluster::SECOND_HOST, "127.0.0.1");
     let fetcher = Config::from_custom_kubeconfig(Kubeconfig::from_yaml(&text)?, &options).await?;
-    // As the fetcher, as its bare ServiceAccount, and as the launcher: the first may read Stacks, and no claims.
+    // As the fetcher, as its bare ServiceAccount, and as the launcher: the first may read Stacks, but no claims.
     for (user, stacks, leases) in
         [(Some("driftless:fetcher"), 200, 403), (None, 403, 403), (Some("driftless:launcher"), 403, 403)]
     {
@@ -147,7 +147,7 @@ fn status<T>(answer: kube::Result<T>) -> Result<u16> {
     }
 }
 
-/// What the API server answers to somebody with this token who asks for the Stacks.
+/// The API server's answer to a request for the Stacks with this token.
 async fn answer(world: &Handle, token: SecretString) -> Result<u16> {
     let kubeconfig = Kubeconfig::read_from(world.get("KUBECONFIG")?)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
@@ -171,7 +171,7 @@ async fn a_cluster_lets_in_the_roles_that_have_an_access_entry_and_no_others() -
     let (world, _turn) = shared().await?;
     let keys = async |role: &str| world.control.credentials(role, "somebody").await;
     for (role, status) in [
-        // RBAC says no to what a function may not.
+        // RBAC refuses what a function may not do.
         ("ReconcilerRole", 200),
         ("RecorderRole", 403),
         ("WebhookRole", 401),
@@ -184,7 +184,7 @@ async fn a_cluster_lets_in_the_roles_that_have_an_access_entry_and_no_others() -
     let guessed = Credentials { secret_access_key: "guessed".into(), ..reconciler };
     assert_eq!(answer(&world, token(&world, guessed, cluster::NAME).await?).await?, 401, "another secret key");
 
-    // The audit tells who did what.
+    // The audit log records which identity made each call.
     let calls =
         world.journal(AUDIT_LOG, 0, |call| call["user"]["username"].as_str().is_some_and(|name| name.ends_with("/somebody")))?;
     let user = &calls.first().context("a call")?["user"];
@@ -219,7 +219,7 @@ async fn each_function_reads_its_own_kubeconfig_alone_and_shows_it_nowhere() -> 
     for path in files {
         let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
         reads += text.matches("\"operation\":\"GetSecretValue\"").count();
-        // Every token for EKS begins like this.
+        // The prefix of every token for EKS.
         let shown = text.contains("k8s-aws-v1.") || tokens.iter().any(|token| text.contains(token));
         ensure!(!shown, "{} has a token", path.display());
     }

@@ -23,11 +23,12 @@ use crate::world::{alone, aws, no_dead_letters, second};
 const DEAD: &str = "dead";
 const FUNCTIONS: [&str; 5] = ["Reconciler", "Fetcher", "Launcher", "Recorder", "Sweeper"];
 const SWEEP_FAILED: &str = "Sweeper: ";
-/// Less than a batch about the dead cluster took when its messages were handled one after another: the function's whole minute.
+/// Less than the time of a batch about the dead cluster if its messages were handled one after another: the function's whole
+/// minute.
 const LONGEST: Duration = Duration::from_secs(40);
 
-/// An API server behind a network that drops packets: the kernel answers no SYN of a listener whose queue is full. Ends with the test's
-/// runtime.
+/// An API server behind a network that drops packets: the kernel answers no SYN to a listener whose queue is full. Ends with the
+/// test's runtime.
 struct Blackhole {
     url: String,
     revive: oneshot::Sender<()>,
@@ -137,7 +138,7 @@ async fn backlog(world: &Handle, messages: usize) -> Result<()> {
     Ok(())
 }
 
-/// The times of one push after another, from the edit until it has run; sorted.
+/// The times from an edit to its run, for one push after another; sorted.
 async fn pushes(team: &Namespace<'_>, contents: &[&str]) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for content in contents {
@@ -159,7 +160,7 @@ async fn pause(world: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// The sweeper's invocations, and the messages that failed in all functions.
+/// The sweeper's invocations, and the failed messages of all functions.
 fn counts(status: &Status) -> (u64, u64) {
     let failed = status.mappings.values().filter_map(|counts| counts["failed"].as_u64()).sum();
     (status.functions["Sweeper"]["invocations"].as_u64().unwrap_or_default(), failed)
@@ -210,13 +211,13 @@ async fn dead_cluster(world: &Handle, team: &Namespace<'_>, kubeconfigs: &[(Stri
     println!("pushes took {usual:?}, and {beside:?} beside a cluster that drops packets");
     ensure!(then < usually * 2 + Duration::from_secs(5), "a push took {usual:?}, and {beside:?} beside a dead cluster");
 
-    // The sweep of the dead cluster failed visibly.
+    // The failure of the dead cluster's sweep is visible.
     let status = world.control.status().await?;
     ensure!(counts(&status) == (swept + 1, failed), "{swept} sweeps and {failed} failed messages before: {status:#?}");
     ensure!(status.alarms.len() == 1 && status.alarms[0].starts_with(SWEEP_FAILED), "{:#?}", status.alarms);
     no_dead_letters(world).await?;
 
-    // When packets pass again the sweep succeeds. What it finds in the second cluster by another name is not handled.
+    // When packets pass again, the sweep succeeds. Its hints for the second cluster's other name are not handled.
     pause(world).await?;
     if hole.revive.send(()).is_err() {
         bail!("the listener is gone");

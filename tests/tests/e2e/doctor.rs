@@ -1,4 +1,4 @@
-//! The doctor of a live installation, which this world is to it: its canary, and what it says of a cluster.
+//! The doctor on a live installation, which this world is for it: its canary, and its checks of a cluster.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use tokio::process::Command;
 
 use crate::world::shared;
 
-/// What the doctor prints, and whether it found nothing that fails.
+/// The doctor's output, and whether it had no failures.
 async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Result<(String, bool)> {
     let target = Path::new(env!("CARGO_BIN_EXE_world")).with_file_name("doctor");
     let mut doctor = Command::new(&target);
@@ -41,7 +41,7 @@ async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
     let (text, well) = doctor(&world, "canary", &[("NAMESPACE", "doctor"), ("BACKEND_URL", &backend)]).await?;
     assert!(well, "{text}");
     assert!(text.contains("ok    canary: Ready after ") && text.contains("ok    canary: destroyed and gone after "), "{text}");
-    // Kubernetes collects them behind their Stack.
+    // Kubernetes deletes them after their Stack.
     ready::until("no Update of it is left", RUN, async || {
         let left = team.updates("driftless-doctor").await?.len();
         ensure!(left == 0, "{left} Updates");
@@ -55,7 +55,7 @@ async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Resul
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-closed").await?;
     let backend = format!("file://{}", team.state()?);
-    // Two sweeps: a look that was lost is made up for by then.
+    // Two sweeps: enough to repair a lost hint.
     let variables = [("NAMESPACE", "doctor-closed"), ("BACKEND_URL", &*backend), ("DEADLINE", "120")];
     let (text, well) = doctor(&world, "canary", &variables).await?;
     assert!(!well, "{text}");

@@ -1,4 +1,4 @@
-//! Drift: what is there is changed by hand, is told of, and is put back where that is asked for. And what a pause means.
+//! Drift: the live state is changed by hand, reported, and fixed on request. And the meaning of a pause.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{canary::in_no_file, world::shared};
 
-/// What nobody may see of a secret property: as it was applied, and as somebody changed it.
+/// A secret property that must not be shown: as applied, and as changed by hand.
 const SECRETS: [&str; 2] = ["canary-drift-applied-51c2", "canary-drift-changed-77ab"];
 
 fn drifted(stack: &Stack) -> Option<&Condition> {
@@ -28,7 +28,7 @@ fn says(stack: &Stack, status: &str, reason: &str) -> bool {
     drifted(stack).is_some_and(|condition| condition.status == status && condition.reason == reason)
 }
 
-/// The resources that drifted, by what happened to each, the name of it and its properties.
+/// The drifted resources, by change, with name and properties.
 fn resources(stack: &Stack) -> Vec<(String, String, Vec<String>)> {
     let drift = stack.status.as_ref().and_then(|status| status.driftless.as_ref()?.drift.clone()).unwrap_or_default();
     let name = |urn: &str| urn.rsplit("::").next().unwrap_or_default().to_owned();
@@ -42,14 +42,14 @@ fn resource(change: &str, name: &str, properties: &[&str]) -> (String, String, V
     (change.into(), name.into(), properties.iter().map(|path| (*path).to_owned()).collect())
 }
 
-/// What the sweep and everybody else may write without a run.
+/// Sets annotations that anyone may write without causing a run.
 async fn annotate(team: &Namespace<'_>, annotations: Value) -> Result<()> {
     let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
     Api::<Stack>::namespaced(team.world.client.clone(), &team.name).patch("app", &PatchParams::default(), &patch).await?;
     Ok(())
 }
 
-/// The Updates of the Stack, those that look for drift first.
+/// The Updates of the Stack: drift checks first, then the others.
 async fn checks_and_runs(team: &Namespace<'_>) -> Result<(Vec<Update>, Vec<Update>)> {
     let updates = team.updates("app").await?;
     Ok(updates.into_iter().partition(|update| update.labels().contains_key(names::DRIFT_CHECK)))
@@ -78,7 +78,7 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
     let clean = team.wait("app", "to be without drift", |stack| says(stack, "False", "NoDrift")).await?;
     ensure!(is_ready(&clean), "{:#?}", clean.status);
 
-    // Somebody changes one resource, takes one away, and changes a secret one.
+    // By hand, one resource is changed, one is deleted, and a secret one is changed.
     fs::write(&edited, "changed")?;
     fs::remove_file(&removed)?;
     fs::write(&secret, SECRETS[1])?;
@@ -95,7 +95,7 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
     let status = |stack: &Stack| stack.status.clone().context("a status");
     let (before, after) = (status(&clean)?, status(&found)?);
     assert_eq!((before.last_update, before.outputs, None), (after.last_update, after.outputs, after.current_update));
-    // It is told after the status is written.
+    // The Event follows the write of the status.
     ready::until("the Event", RUN, async || {
         let events = team.events("app", "DriftDetected").await?;
         ensure!(events.iter().any(|note| note.contains("3 resources drifted: ")), "{events:?}");
@@ -106,7 +106,7 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
     ensure!(runs.len() == 1 && checks.len() >= 2, "{checks:#?}\n{runs:#?}");
     ensure!(checks.iter().all(|check| check.spec.operation.as_deref() == Some("refresh")), "{checks:#?}");
 
-    // What that check found is put back, and nothing else is asked for.
+    // Only the drift that this check found is fixed.
     let drift = after.driftless.and_then(|ours| ours.drift).context("status.driftless.drift")?;
     let check = drift.last_check.context("lastCheck")?;
     let message = drifted(&found).context("Drifted")?.message.clone();
@@ -120,7 +120,7 @@ async fn what_somebody_changed_is_named_within_a_schedule_and_put_back_if_that_i
     let messages: Vec<_> = runs.iter().filter_map(|run| run.spec.message.as_deref()).collect();
     assert_eq!(messages, ["Initial stack update", "Drift detected: 3 resource(s)"]);
 
-    // And from now on whatever is found.
+    // From now on, all drift is fixed.
     fs::write(&edited, "changed again")?;
     annotate(&team, json!({ names::DRIFT_SUSPEND: null, names::REMEDIATE: names::ALWAYS })).await?;
     ready::until("the file is put back", RUN, async || {
@@ -142,7 +142,7 @@ async fn an_update_does_not_wait_for_a_look_for_drift() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("drift-interrupted").await?;
     let file = team.file("slow")?;
-    // Looking at it takes longer than the test waits.
+    // The check takes longer than the test waits.
     let program = |content: &str| format!("resources:\n  slow: {}\n", applied(content, &file, ", readSeconds: 600"));
     team.apply_program("app", &program("one")).await?;
     let schedule = format!("{{ {}: 1m }}", names::DRIFT_SCHEDULE);
@@ -170,7 +170,7 @@ async fn an_update_does_not_wait_for_a_look_for_drift() -> Result<()> {
     let ended = checks.iter().find(|update| update.name_any() == check).context("the check")?;
     let failed = ended.status.as_ref().and_then(|status| status.conditions.iter().find(|condition| condition.type_ == "Failed"));
     ensure!(failed.is_some_and(|failed| failed.reason == "Interrupted"), "{ended:#?}");
-    // It found nothing out: nothing is said of drift.
+    // The check had no result, so the status has no drift.
     let stack = team.stack("app").await?;
     ensure!(drifted(&stack).is_none(), "{:#?}", stack.status);
     annotate(&team, json!({ names::DRIFT_SCHEDULE: null })).await

@@ -1,4 +1,4 @@
-//! The samples in `events/`: each is taken by the process of its function, which looks for what the sample names, and finds nothing.
+//! The samples in `events/`: the function of each reads it, tries to read the object that it names, and does not find it.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ const UPDATE: &str = "/namespaces/shop/updates/storefront-0c1d2e3f4a5b";
 const TASK: &str = "0123456789abcdef0123456789abcdef/in/run";
 const STACKS: &str = "/apis/pulumi.com/v1/stacks?";
 
-/// A part of every call of AWS and Kubernetes that a function makes for each sample, at least.
+/// A part of every call of AWS and Kubernetes that a function makes at least, for each sample.
 const CALLS: [(&str, &[&str]); 18] = [
     ("fetcher/collect", &["trees/world/shop/gitrepository.storefront/"]),
     ("fetcher/fetch", &["fetches/world/shop/gitrepository.storefront", "/namespaces/shop/gitrepositories/storefront"]),
@@ -42,10 +42,10 @@ const CALLS: [(&str, &[&str]); 18] = [
     ("webhook/forged", &[]),
     ("webhook/github", &["github.com/acme/storefront"]),
 ];
-/// The revision that `flux` tells of, and `forged` too.
+/// The revision in `flux` and in `forged`.
 const FLUX: &str = "main@sha1:8d5b5c1f0e6a4c7d9b3f2e1a0c9d8e7f6a5b4c3d";
 
-/// The samples by the function that gets them.
+/// The samples by their function.
 fn samples() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     let mut samples = BTreeMap::new();
     for folder in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../events"))? {
@@ -57,13 +57,13 @@ fn samples() -> Result<BTreeMap<String, Vec<PathBuf>>> {
         let files = fs::read_dir(folder.path())?.map(|file| Ok(file?.path())).collect::<Result<Vec<_>>>()?;
         samples.insert(function, files);
     }
-    // What the webhook's samples were made of.
+    // The webhook's samples were made from these.
     samples.remove("bodies").context("events/bodies")?;
     Ok(samples)
 }
 
 async fn answer(world: &Handle, function: &str, event: &Value) -> Result<Value> {
-    // The template's name of it.
+    // Its name in the template.
     let id = function[..1].to_uppercase() + &function[1..];
     match world.control.invoke(&id, event).await? {
         Invoked::Answer(answer) => Ok(answer),
@@ -121,7 +121,7 @@ async fn every_sample_is_taken_by_its_function() -> Result<()> {
         assert_eq!(field, &expected, "{}: {answer}", file.display());
     }
 
-    // A message that cannot be read shows.
+    // An unreadable message leads to a visible failure.
     let mut event: Value = serde_json::from_slice(&fs::read(&samples["launcher"][0])?)?;
     event["Records"][0]["body"] = "{}".into();
     let failed = answer(&world, "launcher", &event).await?;

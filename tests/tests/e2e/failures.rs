@@ -1,4 +1,4 @@
-//! Runs that fail, and how they are tried again.
+//! Failed runs, and their retries.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -52,7 +52,7 @@ async fn a_failing_program_is_tried_again_with_back_off_until_it_succeeds() -> R
     let updates = team.updates("app").await?;
     for (update, after, cooldown) in [(&updates[1], first, 10), (&updates[2], second, 30)] {
         let waited = created(update).context("a time")?.duration_since(after).as_secs();
-        // When it is seen that it is due is another matter.
+        // The retry may start later than it is due.
         ensure!(waited >= cooldown, "waited {waited} s, not {cooldown} s");
     }
     Ok(())
@@ -69,7 +69,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     let is_lock = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     let locked = || fs::read_dir(&locks).map_or(0, |files| files.flatten().filter(is_lock).count());
 
-    // Mid-update. Other commands of pulumi take the lock too, all of them before the runner has written down who takes this one.
+    // Mid-update. Other commands of Pulumi take the lock too, all of them before the runner has recorded the owner of this one.
     let first = task_of(&team, 1).await?;
     has_written_its_lock(&team, &first).await?;
     ready::until("pulumi holds its lock", RUN, async || {
@@ -77,7 +77,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
         Ok(())
     })
     .await?;
-    // The backend of files writes a checkpoint in place: a kill just then leaves half of one, which no later run can read.
+    // The file backend writes a checkpoint in place: a kill at that moment leaves half a checkpoint, which no later run can read.
     let checkpoint = Path::new(&team.state()?).join(".pulumi/stacks/app/dev.json");
     ready::until("the checkpoint has the operation that is held", RUN, async || {
         let checkpoint: Value = serde_json::from_slice(&fs::read(&checkpoint)?)?;
@@ -92,7 +92,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     ensure!(message.starts_with("the task ended without a result: "), "{message}");
     assert_eq!(locked(), 1, "a dead run leaves its lock");
 
-    // Before pulumi checks for locks, which it does some tenths of a second after its start.
+    // Before Pulumi checks for locks, some tenths of a second after its start.
     let second = task_of(&team, 2).await?;
     let pulumi = ready::until_every(Duration::from_millis(10), "pulumi up is called", RUN, async || {
         let children = children(pid(&world, &second)?);
@@ -116,7 +116,7 @@ async fn a_killed_runner_is_recorded_and_its_lock_removed_by_the_retry() -> Resu
     nothing_was_given_up(&world).await
 }
 
-/// The id of the task of the Stack `app`'s newest Update, as soon as there are so many.
+/// The id of the task of the Stack `app`'s newest Update, once there are this many.
 async fn task_of(team: &Namespace<'_>, updates: usize) -> Result<String> {
     ready::until_every(Duration::from_millis(50), &format!("Update {updates} has a task"), RUN, async || {
         let found = team.updates("app").await?;
@@ -136,7 +136,7 @@ async fn has_written_its_lock(team: &Namespace<'_>, task: &str) -> Result<()> {
     .await
 }
 
-/// Waits until the first Update of the Stack `app` says that it waits, in these words.
+/// Waits until the first Update of the Stack `app` reports its wait with this message.
 async fn waits_for(team: &Namespace<'_>, words: &str) -> Result<()> {
     ready::until("the Update says what it waits for", RUN, async || {
         let updates = team.updates("app").await?;

@@ -1,4 +1,4 @@
-//! What one namespace does to the others: nothing.
+//! No namespace can delay the others.
 
 use std::sync::{
     Arc,
@@ -32,39 +32,40 @@ use crate::{
     world::{alone, as_task, nothing_was_given_up, pid, shared},
 };
 
-/// A poll of a branch, a fetch and a run.
+/// The time of a poll of a branch, a fetch and a run.
 const USUAL: Duration = Duration::from_mins(2);
 
-/// How many instances of the recorder read progress, as the template has it.
+/// The number of recorder instances that read progress, by the template.
 const FLOODED: usize = 2;
 
-/// So many write progress at once in the flood.
+/// The number of concurrent writers of progress in the flood.
 const WRITERS: usize = 4;
-/// Less than the time after which the recorder stops to wait for an object that S3 does not give.
+/// Less than the time after which the recorder stops waiting for an object that S3 does not return.
 const HELD: Duration = Duration::from_secs(45);
 /// How long an answer drips: two of them take longer than a push should.
 const DRIPS: Duration = Duration::from_secs(45);
-/// How long an answer drips of a server that is slow within the limits.
+/// How long an answer of a server drips that is slow but within the limits.
 const LAG: Duration = Duration::from_secs(9);
-/// The Stacks of a namespace on such a server. Those of all namespaces take all fetchers for longer than a push should take.
+/// The number of Stacks of a namespace on such a server. Those of all namespaces occupy all fetchers for longer than a push
+/// should take.
 const LAGGING: usize = 18;
 
 /// The beginning of an answer.
 const BEGINNING: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: application/x-git-upload-pack-advertisement\r\ncontent-length: 1000\r\n\r\n";
 
-/// A git server that ends no answer. Ends with the test's runtime.
+/// A git server that completes no answer. Ends with the test's runtime.
 struct Slow {
     url: String,
-    /// The connections that are open now, the most that ever were, and all that were accepted.
+    /// The open connections now, their maximum, and all accepted ones.
     open: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     all: Arc<AtomicUsize>,
 }
 
 impl Slow {
-    /// The server sends the beginning of an answer, then a byte a second for this time, and then closes the connection. Without the time
-    /// it waits for the client to do that.
+    /// The server sends the beginning of an answer, then a byte per second for this time, and then closes the connection. Without
+    /// a time it waits for the client to close.
     async fn new(beginning: &'static str, drips: Option<Duration>) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -76,7 +77,7 @@ impl Slow {
                 all.fetch_add(1, Ordering::SeqCst);
                 let open = Arc::clone(&open);
                 tokio::spawn(async move {
-                    // A client takes no answer to a request that it has not sent.
+                    // A client accepts no answer to a request that it has not sent.
                     let _ = connection.read(&mut [0; 1024]).await;
                     let _ = connection.write_all(beginning.as_bytes()).await;
                     match drips {
@@ -108,7 +109,7 @@ async fn until_closed(mut connection: TcpStream) {
 
 /// Ends early if the client closes the connection.
 async fn drip(mut connection: TcpStream, time: Duration) {
-    // The length of a line that does not come to its end.
+    // The length of a line that never ends.
     let _ = connection.write_all(b"0fff").await;
     let (mut beat, end) = (tokio::time::interval(Duration::from_secs(1)), Instant::now() + time);
     while beat.tick().await < end && connection.write_all(b"0").await.is_ok() {}
@@ -118,7 +119,7 @@ async fn apply(team: &Namespace<'_>, name: &str, url: &str) -> Result<()> {
     team.apply_stack_as(name, name, "{}", Source::Git { url, reference: "branch: main", dir: "", auth: "" }, "").await
 }
 
-/// One namespace more than there are fetchers, each with so many Stacks on a server.
+/// More namespaces than fetchers, each with this many Stacks on a server.
 async fn crowd<'w>(world: &'w Handle, name: &str, server: &Slow, stacks: usize) -> Result<Vec<Namespace<'w>>> {
     let mut crowd = Vec::new();
     for number in 0..=INSTANCES {
@@ -145,7 +146,7 @@ async fn push(team: &Namespace<'_>, repository: &Repository, content: &str) -> R
     repository.commit(content, &[("Pulumi.yaml", &project)]).await
 }
 
-/// Pushes, and returns how long the push took to be run.
+/// Pushes. Returns the time until the push has run.
 async fn push_is_run(team: &Namespace<'_>, repository: &Repository) -> Result<Duration> {
     let pushed = Instant::now();
     let second = push(team, repository, "two").await?;
@@ -264,7 +265,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     let flux = "source.toolkit.fluxcd.io/v1";
     let cases = [
         ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "nobody.example.com/Gadget in SourceKinds"),
-        // A kind that is served, and that no installation lets the fetcher read.
+        // A kind that is served, but that no installation lets the fetcher read.
         ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "in SourceKinds and allow it to be read"),
         ("long-digest", spec(flux, "GitRepository", "app", &long), "spec.driftless.tree.digest is "),
         ("path", spec(flux, "GitRepository", "../app", "sha256:00"), "spec.driftless.tree.source.name is "),
@@ -273,7 +274,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     for (name, spec, _) in &cases {
         apply_update(&team, name, "{}", spec).await?;
     }
-    // What the installation may allow later is waited for; what only another spec mends ends the Update.
+    // A wait ends if the installation may allow it later; the Update ends if only another spec helps.
     for (name, _, words) in &cases[..2] {
         let told = |update: &_| {
             let ours = ours(update);
@@ -294,7 +295,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     Ok(())
 }
 
-/// Creates a Program that is nested so deep. kube reads no answer with one.
+/// Creates a Program with this many levels of nesting. kube cannot read an answer that contains one.
 async fn create_nested_program(team: &Namespace<'_>, name: &str, levels: usize) -> Result<()> {
     let deep = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
     let metadata = format!(r#"{{ "name": "{name}", "namespace": "{}" }}"#, team.name);
@@ -318,7 +319,7 @@ async fn deeply_nested_program_is_told_of_and_hides_no_change_of_others() -> Res
     team.unavailable("deep", "Program cannot be used: it is nested more than 127 levels deep; simplify it").await?;
     team.ready_after("app", 1).await?;
 
-    // A new forwarder lists them all, and only it tells of the change.
+    // A new forwarder lists them all, and is the only sender of hints for the change.
     world.control.pause_schedule(true).await?;
     let before = pid(&world, "forwarder")?;
     rustix::process::kill_process(before, rustix::process::Signal::TERM)?;
@@ -349,7 +350,7 @@ async fn deeply_nested_program_is_told_of_and_hides_no_change_of_others() -> Res
 async fn private_git_host_that_is_not_listed_is_not_connected_to() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("private-host").await?;
-    // Of a network that this machine is not in: a connection would end in a time-out, after much longer.
+    // An address outside this machine's networks: a connection would end in a much longer time-out.
     apply(&team, "app", "https://10.255.255.1/team/app.git").await?;
     let stack = team.unavailable("app", "has a private address that GitPrivateHosts does not list").await?;
     let (_, _, message) = condition(&stack).context("a condition")?;
@@ -376,7 +377,7 @@ async fn hundred_waiting_updates_delay_no_run_of_another_namespace() -> Result<(
         Ok(())
     })
     .await?;
-    // Every one of them is hinted at once.
+    // Each of them is hinted at once.
     world.control.trigger("Sweeper").await?;
     let applied = Instant::now();
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -445,7 +446,7 @@ async fn flood_of_progress_delays_no_run_of_another_namespace() -> Result<()> {
     let arn = ours(&noisy.running("app").await?).task.context("a task")?;
     let (client, folder) = as_task(&world, &arn).await?;
     let (bucket, written) = (world.get("WORLD_BUCKET")?, AtomicUsize::new(0));
-    // Every reading of this progress lasts as long as the function may, so that what shares a queue with it is not recorded.
+    // Every read of this progress lasts until the function's time limit, so that the other messages of the queue wait.
     world.control.hold(&[&format!("GET {}out/progress", folder.rsplit_once(':').context("a task's id")?.1)]).await?;
     let writer = async || -> Result<()> {
         let mut beat = tokio::time::interval(Duration::from_millis(20));
@@ -455,7 +456,7 @@ async fn flood_of_progress_delays_no_run_of_another_namespace() -> Result<()> {
             written.fetch_add(1, Ordering::SeqCst);
         }
     };
-    // One writer alone is no flood where the endpoint is slow.
+    // A single writer is no flood if the endpoint is slow.
     let flood = try_join_all((0..WRITERS).map(|_| writer()));
     let run = async {
         ready::until("the recorder is held up", RUN, async || {

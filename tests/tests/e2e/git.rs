@@ -57,7 +57,7 @@ fn forms() -> Vec<Form> {
     ]
 }
 
-/// A form of credential, what is wrong in its Secret (a key without a value is left out), and words of the condition.
+/// A form of credential, the changes in its Secret (a key without a value is left out), and parts of the condition's message.
 type Case<'a> = (&'a str, &'a [(&'a str, Option<&'a str>)], &'a [&'a str]);
 
 /// The credentials of the world by name.
@@ -100,7 +100,7 @@ async fn a_private_repository_is_read_with_every_form_of_credential() -> Result<
         assert_eq!((output(&stack, "content"), commit(&stack)), (Some(&json!("one")), Some(id.as_str())), "{name}");
     }
 
-    // Who reads the logs of the functions, of the tasks or of AWS learns no credential.
+    // The logs of the functions, the tasks and AWS contain no credential.
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let file = file?.path();
         let log = String::from_utf8_lossy(&fs::read(&file)?).into_owned();
@@ -195,7 +195,7 @@ async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     let team = world.namespace("unsafe-git").await?;
     let ([_, ssh], _) = private(&world, &team).await?;
     team.apply_secret("old-key", &[("sshPrivateKey", &credentials(&world)?["ssh-key"])]).await?;
-    // The same server by a name that nobody vouched for.
+    // The same server under a name without a known key.
     apply(&team, "stranger", &ssh.replace("127.0.0.1", "localhost"), "gitAuthSecret: old-key").await?;
 
     let repository = world.git.create("pointers").await?;
@@ -208,7 +208,7 @@ async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     team.unavailable("pointers", "\"model.bin\" is kept in Git LFS").await?;
     ensure!(team.updates("stranger").await?.is_empty() && team.updates("pointers").await?.is_empty(), "one was run");
 
-    // With the host's key beside its own, the Secret says whom it trusts.
+    // With the host's key in it, the Secret decides which host is trusted.
     let scan = Command::new("ssh-keyscan").args(["-p", port(&ssh)?, "localhost"]).output().await?;
     let known = String::from_utf8(scan.stdout)?;
     ensure!(known.contains("localhost"), "ssh-keyscan: {}", String::from_utf8_lossy(&scan.stderr));
@@ -246,7 +246,7 @@ async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Res
     team.clear().await
 }
 
-/// The commit and the name of it that Pulumi recorded with the only update of a stack, named `project/stack`.
+/// The commit and its name that Pulumi recorded with the only update of a stack, named `project/stack`.
 fn update_head(team: &Namespace<'_>, stack: &str) -> Result<Value> {
     let folder = format!("{}/.pulumi/history/{stack}", team.state()?);
     let files = fs::read_dir(&folder)?.collect::<io::Result<Vec<_>>>()?;
@@ -272,7 +272,7 @@ async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
         let stack = team.ready_after(name, 1).await?;
         assert_eq!(commit(&stack), Some(first.as_str()), "{name}");
     }
-    // What Pulumi keeps with an update, and Pulumi Cloud shows of it.
+    // What Pulumi stores with an update, and Pulumi Cloud shows.
     assert_eq!(update_head(&team, "app/branch")?, json!([first, "main"]));
     assert_eq!(update_head(&team, "app/commit")?, json!([first, null]));
     let second = repository.commit("two", &[("Pulumi.yaml", &project("two")?)]).await?;

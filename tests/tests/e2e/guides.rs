@@ -1,4 +1,4 @@
-//! The guides, command by command as a new user types them. Migration has a file of its own.
+//! The guides, command by command as a new user types them. The guide for a migration has its own file.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -8,7 +8,7 @@ use kube::config::Kubeconfig;
 
 use crate::world::{alone, shared};
 
-/// Those that call clusters.
+/// The functions that call clusters.
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
 #[tokio::test]

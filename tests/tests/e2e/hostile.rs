@@ -1,4 +1,4 @@
-//! Archives that a tenant might offer to do harm.
+//! Archives that a tenant may offer to do harm.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -17,12 +17,12 @@ use crate::world::{alone, nothing_was_given_up, quiet, s3};
 async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_found_outside() -> Result<()> {
     let (world, turn) = alone().await?;
     let team = world.namespace("hostile").await?;
-    // One that is run goes the same way: the others are refused for what they are.
+    // A valid one takes the same path, so the others are refused for their content.
     team.offer(FLUX, "ExternalArtifact", "honest", "one", &honest()).await?;
     let archives = archives();
     ensure!(archives.len() >= 40, "{}", archives.len());
     let before = outside(&world)?;
-    // New processes: what these have had of memory is of these archives.
+    // New processes, whose peak memory is that of these archives.
     world.control.chill("Fetcher").await?;
     let earlier = fetches(&world)?.len();
     for hostile in &archives {
@@ -77,14 +77,14 @@ async fn every_hostile_archive_is_refused_in_its_own_words_and_nothing_of_it_is_
     nothing_was_given_up(&world).await
 }
 
-/// The fetcher's most memory with these archives, as the README tells of the release build.
+/// The fetcher's peak memory with these archives in the README, for the release build.
 fn readme_kib() -> Result<u64> {
     let figure = include_str!("../../../README.md").split("hostile archives, all refused | ").nth(1);
     let mib = figure.and_then(|figure| figure.split(" MiB").next()).context("the README has no such figure")?;
     Ok(mib.parse::<u64>()? << 10)
 }
 
-/// Where the archives would write to, and what is there: around the fetcher's folders, and the absolute names that they have.
+/// The files around the fetcher's folders, and at the archives' absolute paths.
 fn outside(world: &Handle) -> Result<Vec<String>> {
     let root = Path::new(world.get("WORLD_LOGS")?).parent().context("the world's folder")?;
     let mut found: Vec<_> = ["/outside", "/etc/cron.d/outside", "/tmp/outside", "/tmp/x", "/tmp/a"]
@@ -103,7 +103,7 @@ fn outside(world: &Handle) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The most memory that the process had had at the end of each invocation of the fetcher, in KiB.
+/// The peak memory of the process at the end of each invocation of the fetcher, in KiB.
 fn fetches(world: &Handle) -> Result<Vec<u64>> {
     let fetches = world.journal("invocations.jsonl", 0, |invocation| invocation["function"] == "Fetcher")?;
     Ok(fetches.iter().filter_map(|invocation| invocation["peakKib"].as_u64()).collect())

@@ -1,4 +1,4 @@
-//! Who a run is.
+//! The identity of a run.
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_tests::{
@@ -14,7 +14,7 @@ use crate::world::{aside, shared};
 
 pub const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
 
-/// A ServiceAccount that may make ConfigMaps.
+/// A ServiceAccount that may create ConfigMaps.
 pub const MAY_MAKE: &str = "\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -28,7 +28,7 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: Role, name: makes }
 subjects: [{ kind: ServiceAccount, name: deployer, namespace: NAMESPACE }]
 ";
 
-/// A program whose one resource is a ConfigMap that it makes as who it is.
+/// A program whose one resource is a ConfigMap that it creates with its own identity.
 pub async fn apply_program(team: &Namespace<'_>, name: &str) -> Result<()> {
     let resource = format!("made: {{ type: 'world:index:Identity', properties: {{ configMap: {name} }} }}");
     team.apply_program(
@@ -58,7 +58,7 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
     let sts = world.get("AWS_ENDPOINT_URL")?;
     let sts = format!("    AWS_ENDPOINT_URL_STS: {{ type: Literal, literal: {{ value: '{sts}' }} }}\n");
 
-    // The ServiceAccount is not there yet.
+    // The ServiceAccount does not exist yet.
     team.apply_stack_as("made", "made", "{}", Source::Program("made"), &format!("{sts}  serviceAccountName: deployer\n")).await?;
     let waits = |words: &'static str| {
         move |stack: &driftless_api::Stack| condition(stack).is_some_and(|(_, _, message)| message.contains(words))
@@ -78,7 +78,7 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
     });
     assert_eq!(asked, [expected]);
 
-    // Another ServiceAccount of the same namespace may not.
+    // Another ServiceAccount of the same namespace lacks the right.
     team.apply_stack_as("denied", "denied", "{}", Source::Program("denied"), "").await?;
     let failed = |stack: &driftless_api::Stack| {
         let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
@@ -93,7 +93,7 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
         let told = team.events(regarding, "ResourceFailed").await?;
         ensure!(told.iter().any(|note| note.contains("world:index:Identity::made") && note.contains("forbidden")), "{told:?}");
     }
-    // It is mended by who may.
+    // An administrator grants it.
     let everybody =
         MAY_MAKE.replace("name: deployer,", "name: default,").replace("name: makes, namespace", "name: all, namespace");
     team.apply(&everybody.replace("kind: Role, name: makes", "kind: Role, name: all")).await?;
@@ -113,8 +113,8 @@ fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
 
 #[tokio::test]
 async fn a_run_that_outlives_its_tokens_is_given_new_ones() -> Result<()> {
-    // Tokens live for ten minutes here, which is the least that the API server gives, and are replaced after five: by the next sweep, a
-    // minute later at most, and the runner sees it within half a minute. Each step is shorter than the silence after which a run is
+    // Tokens are valid for ten minutes here, the API server's minimum, and are renewed after five: by the next sweep, a minute
+    // later at most, and the runner sees them within half a minute. Each step is shorter than the silence after which a run is
     // interrupted.
     const STEPS: usize = 15;
     let (world, _turn) = aside().await?;

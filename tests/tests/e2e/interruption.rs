@@ -1,4 +1,4 @@
-//! Runs that end in the middle of something, at each of their steps.
+//! Runs that are ended at each of their steps.
 
 use std::{fs, time::Duration};
 
@@ -20,17 +20,17 @@ use crate::world::{Alone, alone, aws, children, nothing_was_given_up, pid, quiet
 enum End {
     /// The machine is gone.
     Killed,
-    /// `StopTask`, as when Fargate wants its Spot capacity back.
+    /// `StopTask`, as when Fargate reclaims its Spot capacity.
     Stopped,
 }
 
-/// What a run asks for first.
+/// The first request of a run.
 const PACK: &str = "GET /in/pack";
 
-/// Where a run is.
+/// The step of a run.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Its pulumi has this word.
+    /// Its `pulumi` has this argument.
     Pulumi(&'static str),
     /// It waits for this call of S3.
     Call(&'static str),
@@ -53,7 +53,7 @@ async fn a_run_that_ends_at_any_step_leaves_nothing_that_the_next_one_does_not_m
     nothing_was_given_up(&world).await
 }
 
-/// A run that is to end at a step of it.
+/// A run that will be ended at a step.
 struct Run {
     stack: String,
     /// The ARN of its task.
@@ -62,12 +62,12 @@ struct Run {
     end: End,
 }
 
-/// Starts a Stack for each step and each end of it, and brings the end about.
+/// Starts a Stack for each step and each way to end it, and ends its run there.
 async fn at(team: &Namespace<'_>, steps: &[Step]) -> Result<()> {
     let ends = steps.iter().flat_map(|step| [(*step, End::Killed), (*step, End::Stopped)]);
     let calls = steps.iter().filter_map(|step| if let Step::Call(call) = step { Some(*call) } else { None });
     let (calls, ecs) = (calls.collect::<Vec<_>>(), aws_sdk_ecs::Client::new(&aws(team.world, None).await?));
-    // No run comes to its step before all are known and watched.
+    // No run reaches its step before all are known and watched.
     team.world.control.hold(&[PACK]).await?;
     let ended = async {
         let runs = try_join_all(ends.map(|(step, end)| start(team, step, end))).await?;
@@ -134,7 +134,7 @@ async fn arrives(world: &Handle, step: Step, task: &str) -> Result<()> {
     }
 }
 
-/// The words of each pulumi that a runner has called and that has not ended.
+/// The arguments of each live `pulumi` of a runner.
 fn calls(runner: Pid) -> Vec<Vec<String>> {
     let is_pulumi = |words: &Vec<String>| words.first().is_some_and(|program| program.ends_with("pulumi"));
     children(runner).into_iter().map(|(_, words)| words).filter(is_pulumi).collect()
@@ -147,7 +147,7 @@ async fn all_ready(team: &Namespace<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What every Stack asked for is there once, no lock is left, and no two of its runs were under way at once.
+/// Checks that every Stack's resources exist once, no lock is left, and no two of its runs were live at once.
 async fn settled(world: &Handle, turn: &Alone, team: &Namespace<'_>) -> Result<()> {
     let stacks = team.stacks().await?;
     ensure!(stacks.len() == 8, "{} Stacks", stacks.len());
@@ -156,7 +156,7 @@ async fn settled(world: &Handle, turn: &Alone, team: &Namespace<'_>) -> Result<(
         let name = stack.metadata.name.as_deref().context("a name")?;
         let updates = team.updates(name).await?;
         let runs = updates.len();
-        // What was done was told, or done once more.
+        // A completed run was reported, or repeated once.
         let most = if name == "result-stopped" { 1 } else { 2 };
         ensure!((1..=most).contains(&runs), "{name}: {runs} runs");
         for pair in updates.windows(2) {
@@ -175,7 +175,7 @@ async fn settled(world: &Handle, turn: &Alone, team: &Namespace<'_>) -> Result<(
     Ok(())
 }
 
-/// What a Pulumi stack asked for, the file of its name, is there once, with no lock and no pending operation.
+/// Checks that the file of a Pulumi stack exists once, without a lock and pending operations.
 pub fn intact(team: &Namespace<'_>, project: &str, name: &str) -> Result<()> {
     ensure!(fs::read_to_string(team.file(&format!("{name}.txt"))?)? == "one", "{name}");
     let folder = format!("{}/.pulumi", team.state()?);

@@ -1,4 +1,4 @@
-//! Programs in general-purpose languages, with providers that are published: dependencies come from their registries in every run, and
+//! Programs in general-purpose languages, with published providers: dependencies come from their registries in every run, and
 //! each run has the same result.
 
 use std::{
@@ -27,11 +27,11 @@ use crate::{
     world::{Turn, second, shared},
 };
 
-/// Compiling the SDK of a language takes minutes on a machine that does other things, too.
+/// The SDK of a language takes minutes to compile on a busy machine.
 const COMPILED_WITHIN: Duration = Duration::from_mins(20);
-/// A first run installs all that the program needs.
+/// A first run installs everything that the program needs.
 const FIRST_RUN: Duration = Duration::from_mins(10);
-/// A registry that does not answer within this time is taken as unreachable.
+/// A registry without an answer within this time counts as unreachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// The value of the programs' secret.
 const WORD: &str = "canary-word-4fd0";
@@ -39,9 +39,9 @@ const WORD: &str = "canary-word-4fd0";
 /// A program of one resource.
 struct Program {
     language: &'static str,
-    /// What has to be on PATH.
+    /// The programs that must be on PATH.
     programs: &'static [&'static str],
-    /// Where the dependencies come from.
+    /// The source of the dependencies.
     registry: &'static str,
     /// Path and content.
     files: &'static [(&'static str, &'static str)],
@@ -112,8 +112,8 @@ async fn a_go_program_is_run_checked_and_destroyed() -> Result<()> {
     Box::pin(lives(&GO, ["pulumi.Int(2)", "pulumi.Int(3)"], go_variables().await?)).await
 }
 
-/// The first run, one without a change, an edit, a drift check, and a destroy after the source is gone; with secrets that a key of KMS
-/// encrypts. The program makes a pet, whose name has as many words as it says.
+/// The first run, one without a change, an edit, a drift check, and a destroy after the source is gone; with secrets that a KMS
+/// key encrypts. The program creates a pet, whose name has as many words as it says.
 async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator<Item = (&'static str, String)>) -> Result<()> {
     if program.is_skipped().await? {
         return Ok(());
@@ -206,7 +206,8 @@ async fn programs_of_every_language_see_the_region_of_their_cluster() -> Result<
     Ok(())
 }
 
-/// Runs a program twice in a cluster of another Region than the installation's. Both runs show the same, and the second changes nothing.
+/// Runs a program twice in a cluster of another Region than the installation's. Both runs show the same, and the second changes
+/// nothing.
 async fn is_the_same_abroad(
     program: &Program,
     world: &Handle,
@@ -214,7 +215,7 @@ async fn is_the_same_abroad(
     spec: &str,
     (shown, expected): (&str, Value),
 ) -> Result<()> {
-    // With a role, as EKS sets the Region of a pod whose ServiceAccount has one.
+    // With a role, because EKS sets the Region of a pod whose ServiceAccount has one.
     let role = "eks.amazonaws.com/role-arn: 'arn:aws:iam::123456789012:role/deployer'";
     team.apply(&format!(
         "{{ apiVersion: v1, kind: ServiceAccount, metadata: {{ name: default, namespace: NAMESPACE, annotations: {{ {role} }} }} }}"
@@ -242,7 +243,7 @@ async fn first_run(team: &Namespace<'_>) -> Result<()> {
     .await
 }
 
-/// Asks for a second run of the program as it is, which changes nothing.
+/// Requests a second run of the unchanged program, which changes nothing.
 async fn runs_without_a_change(team: &Namespace<'_>, source: Source<'_>, spec: &str) -> Result<Stack> {
     team.apply_stack("app", source, &format!("{spec}  updateTemplate: {{ spec: {{ message: again }} }}\n")).await?;
     let stack = team.ready_after("app", 2).await?;
@@ -257,7 +258,7 @@ async fn runs_without_a_change(team: &Namespace<'_>, source: Source<'_>, spec: &
     Ok(stack)
 }
 
-/// What encrypts the secrets of the state: the key of KMS, and nothing is in clear.
+/// Checks that the state's secrets are encrypted with the KMS key, and that none is in clear.
 fn encrypted(team: &Namespace<'_>, provider: &str) -> Result<Value> {
     let secrets = programs::secrets_providers(team)?;
     ensure!(secrets["type"] == "cloud" && secrets["state"]["url"] == provider, "{secrets}");
@@ -267,7 +268,8 @@ fn encrypted(team: &Namespace<'_>, provider: &str) -> Result<Value> {
 }
 
 impl Program {
-    /// Whether it cannot be run here. Then it says what is missing; where LANGUAGES is `required`, a missing host is an error.
+    /// Returns whether the program cannot run here, and prints what is missing; if LANGUAGES is `required`, a missing host is an
+    /// error.
     async fn is_skipped(&self) -> Result<bool> {
         let absent = self.programs.iter().find(|name| !tools().join(name).exists());
         let missing = match absent {
@@ -281,7 +283,7 @@ impl Program {
         Ok(true)
     }
 
-    /// Commits its files, in the directory `app`, with other words in the place of some.
+    /// Commits its files in the directory `app`, with some words replaced.
     async fn commit(&self, repository: &Repository, words: &str, edited: &str) -> Result<String> {
         let files: Vec<_> = self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
         let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
@@ -293,21 +295,21 @@ async fn is_reached(registry: &str) -> bool {
     matches!(timeout(REACHED_WITHIN, TcpStream::connect((registry, 443))).await, Ok(Ok(_)))
 }
 
-/// The folder of the programs that the world runs. It is known without a world.
+/// The folder of the world's programs. It is known without a world.
 fn tools() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools")
 }
 
-/// What an image with Go would have set. Its caches outlive the clone, as those of the tools do.
+/// The variables of an image with Go. Its caches outlive the clone, like those of the tools.
 async fn go_variables() -> Result<[(&'static str, String); 4]> {
     let printed = Command::new(tools().join("go")).args(["env", "GOCACHE", "GOMODCACHE"]).output().await?;
     let printed = String::from_utf8(printed.stdout)?;
     let (cache, modules) = printed.trim().split_once('\n').with_context(|| format!("go env: {printed:?}"))?;
-    // The proxy serves modules, and not what the checksum database says of them.
+    // The proxy serves modules, but not the checksum database.
     Ok([("CGO_ENABLED", "0".into()), ("GOCACHE", cache.into()), ("GOMODCACHE", modules.into()), ("GONOSUMDB", "*".into())])
 }
 
-/// The world, in which a run may be silent for as long as npm and the compiler of Go are on a busy machine.
+/// The world, with a limit of silence that npm and Go's compiler need on a busy machine.
 async fn world() -> Result<(Handle, Turn)> {
     let (world, turn) = shared().await?;
     // Opening the world resets its settings; when this ends, all tests of this file have opened it.
@@ -316,7 +318,7 @@ async fn world() -> Result<(Handle, Turn)> {
     Ok((world, turn))
 }
 
-/// Compiles the SDK for Go once, before any program runs: it takes minutes, and slows the programs beside it.
+/// Compiles the SDK for Go once, before any program runs: it takes minutes, and slows concurrent programs.
 async fn compile_go() -> Result<()> {
     static COMPILED: OnceCell<()> = OnceCell::const_new();
     COMPILED
@@ -344,7 +346,7 @@ async fn go(arguments: &[&str], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The state of the Pulumi stack, or nothing.
+/// The state of the Pulumi stack, or an empty one.
 fn state(team: &Namespace<'_>) -> Result<String> {
     let path = format!("{}/.pulumi/stacks/app/dev.json", team.state()?);
     if fs::exists(&path)? { fs::read_to_string(&path).context(path) } else { Ok(String::new()) }

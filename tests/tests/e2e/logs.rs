@@ -17,7 +17,7 @@ use crate::{
 
 const CANARY: &str = "canary-log-7c1e";
 
-/// A ServiceAccount that has Kubernetes' role `view` in its own namespace.
+/// A ServiceAccount with Kubernetes' role `view` in its own namespace.
 const READER: &str = "\
 apiVersion: v1
 kind: ServiceAccount
@@ -30,7 +30,7 @@ roleRef: { apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view }
 subjects: [{ kind: ServiceAccount, name: reader, namespace: NAMESPACE }]
 ";
 
-/// What docs/runs.md says to type, by the reader of a namespace.
+/// Runs the commands of docs/runs.md as the reader of a namespace.
 async fn read(world: &Handle, reader: &str, namespace: &str, update: &str) -> Result<String> {
     let mut command = tokio::process::Command::new(Path::new(world.get("WORLD_TOOLS")?).join("kubectl"));
     let command = command
@@ -43,7 +43,7 @@ async fn read(world: &Handle, reader: &str, namespace: &str, update: &str) -> Re
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What the task of an Update has printed.
+/// The output of an Update's task.
 pub fn printed(team: &Namespace<'_>, update: &Update) -> Result<String> {
     let arn = ours(update).task.context("a task")?;
     let id = arn.rsplit('/').next().unwrap_or_default();
@@ -59,7 +59,7 @@ async fn log_of_a_run_is_read_with_kubectl_by_its_namespace_alone() -> Result<()
     }
     team.apply_secret("app", &[("password", CANARY)]).await?;
     let hold = team.hold()?;
-    // The failure names the file, and with it the password: the provider does not know that it is one.
+    // The failure names the file, and with it the password, which the provider does not know to be secret.
     let marker = team.file(CANARY)?;
     fs::write(&marker, "")?;
     let fails = format!("{}, failWhenExists: '{}'", hold.property(), team.file("${password}")?);

@@ -1,5 +1,5 @@
-//! What a user sees, through the real processes. All tests share one world; each has a namespace of its own. A test that turns
-//! something off for everybody has the world to itself.
+//! The user's view, through the real processes. All tests share one world; each has its own namespace. A test that turns
+//! something off for all runs in a world without others.
 
 mod alerts;
 mod answers;

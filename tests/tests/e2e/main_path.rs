@@ -91,7 +91,7 @@ fn project(team: &Namespace<'_>, content: &str) -> Result<String> {
     Ok(format!("name: app\nruntime: yaml\n{}", team.program("app.txt", content, "")?))
 }
 
-/// Pushes a commit and waits until it was run, once, at that revision.
+/// Pushes a commit and waits until it has run, once, at that revision.
 async fn push_is_run_once(world: &Handle, turn: &Alone, team: &Namespace<'_>, repository: &Repository) -> Result<()> {
     let before = team.updates("app").await?.len();
     let content = format!("content {before}");
@@ -105,7 +105,7 @@ async fn push_is_run_once(world: &Handle, turn: &Alone, team: &Namespace<'_>, re
     Ok(())
 }
 
-/// What the webhook has accepted so far.
+/// The number of notifications that the webhook has accepted so far.
 async fn webhook_calls(world: &Handle) -> Result<u64> {
     let status = world.control.status().await?;
     Ok(status.functions.get("Webhook").and_then(|function| function["invocations"].as_u64()).unwrap_or(0))
@@ -179,7 +179,7 @@ async fn switch_all(world: &Handle, switches: &Switches) -> Result<()> {
     Ok(())
 }
 
-/// A Program and a Stack, and an edit: two runs, whatever becomes of the messages. The sweep makes up for those that are lost.
+/// A Program and a Stack, and an edit: two runs, whatever happens to the messages. The sweep repairs the loss of some.
 async fn two_changes(world: &Handle, turn: &Alone, namespace: &str) -> Result<()> {
     let team = world.namespace(namespace).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;

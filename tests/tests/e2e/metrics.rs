@@ -1,4 +1,4 @@
-//! What the functions count, as `CloudWatch` would read it from their logs.
+//! The functions' metrics, as `CloudWatch` reads them from their logs.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::world::shared;
 
-/// All metrics that were written so far. A line against the format's specification is an error.
+/// All metrics so far. A line that violates the format is an error.
 pub fn written(world: &Handle) -> Result<Vec<Value>> {
     let mut lines = Vec::new();
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
@@ -32,7 +32,7 @@ pub fn written(world: &Handle) -> Result<Vec<Value>> {
     Ok(lines)
 }
 
-/// An Update as metrics name it.
+/// The name of an Update in metrics.
 pub fn update(team: &Namespace<'_>, name: &str) -> String {
     format!("{}/Update/{}/{name}", cluster::NAME, team.name)
 }

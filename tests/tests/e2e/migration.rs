@@ -27,15 +27,15 @@ use tokio::process::Command;
 use crate::world::{Alone, alone, aws, looked, quiet, swept_until};
 
 const PAGE: &str = include_str!("../../../docs/migration.md");
-/// Where PKO is.
+/// PKO's namespace.
 const PKO: &str = "migration-pko";
 /// The variable that the template's parameter of that name sets.
 const WATCH_NAMESPACES: &str = "WATCH_NAMESPACES";
 const FENCED: &str = "this namespace is handed over to Driftless";
 const FINALIZER: &str = "finalizer.stack.pulumi.com";
-/// The Update that PKO began and did not finish.
+/// The Update that PKO started and did not complete.
 const UNFINISHED: &str = "half-19a1b2c3d4f";
-/// As often everything is looked at before the hand-over.
+/// The number of sweeps before the hand-over.
 const SWEEPS: usize = 3;
 const AUTO: &str = "auto.pulumi.com/v1alpha1";
 
@@ -110,7 +110,7 @@ fn project(team: &Namespace<'_>, content: &str) -> Result<String> {
     Ok(format!("name: app\nruntime: yaml\n{}", team.program("${pulumi.stack}.txt", content, "")?))
 }
 
-/// What PKO's workspace does in its pod.
+/// Runs `pulumi up` like PKO's workspace in its pod.
 async fn pulumi_up(team: &Namespace<'_>, project: &str, stack: &str) -> Result<()> {
     let home = tempfile::tempdir()?;
     fs::write(home.path().join("Pulumi.yaml"), project)?;
@@ -121,7 +121,7 @@ async fn pulumi_up(team: &Namespace<'_>, project: &str, stack: &str) -> Result<(
     Ok(())
 }
 
-/// Five Stacks: two of git and one of a Program that PKO has run, one that it was running, and one that is being deleted.
+/// Five Stacks: two of git and one of a Program that PKO has run, one with a live run of PKO, and one that is being deleted.
 async fn leave_as_pko(team: &Namespace<'_>, repository: &Repository, commit: &str) -> Result<()> {
     team.apply_program("app", &team.program("${pulumi.stack}.txt", "one", "")?).await?;
     let artifact = json!({
@@ -177,7 +177,7 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({ "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at })
 }
 
-/// The conditions of an Update that succeeded.
+/// The conditions of a successful Update.
 fn ended() -> Value {
     json!([
         condition("Progressing", "False", "Complete", ""),
@@ -186,7 +186,7 @@ fn ended() -> Value {
     ])
 }
 
-/// What the Workspace of a Stack is owned by, with its labels.
+/// The owner references and labels of a Stack's Workspace.
 async fn owner(team: &Namespace<'_>, kind: &str, name: &str, controls: bool) -> Result<Value> {
     let api_version = if kind == "Stack" { "pulumi.com/v1" } else { AUTO };
     let uid = team.objects(api_version, kind)?.get(name).await?.uid().context("a uid")?;
@@ -194,7 +194,7 @@ async fn owner(team: &Namespace<'_>, kind: &str, name: &str, controls: bool) -> 
     Ok(driftless_api::merge(owner, &if controls { json!({ "controller": true }) } else { json!({ "blockOwnerDeletion": true }) }))
 }
 
-/// A Stack's Workspace with what PKO makes of it.
+/// A Stack's Workspace in PKO's form.
 async fn workspace(team: &Namespace<'_>, name: &str) -> Result<()> {
     let labels = json!({ "pulumi.com/component": "stack", "pulumi.com/stack-name": name });
     let metadata = json!({ "labels": labels, "ownerReferences": [owner(team, "Stack", name, true).await?] });
@@ -239,7 +239,7 @@ async fn outputs_secret(team: &Namespace<'_>, update: &str, name: &str) -> Resul
     apply_object(team, "v1", "Secret", name, &object, &Value::Null).await
 }
 
-/// An object of PKO's own: metadata and status of one that a user made.
+/// An object of PKO's: metadata and status of one that a user created.
 async fn apply_as_pko(
     team: &Namespace<'_>,
     api_version: &str,
@@ -255,7 +255,7 @@ async fn apply_as_pko(
     apply_status(&api, api_version, kind, name, status).await
 }
 
-/// An object that PKO makes, with its status.
+/// An object that PKO creates, with its status.
 async fn apply_object(
     team: &Namespace<'_>,
     api_version: &str,
@@ -311,7 +311,7 @@ async fn install_pko(world: &Handle) -> Result<()> {
     .await
 }
 
-/// What `kubectl` prints for the administrator of the world.
+/// The output of `kubectl` for the administrator of the world.
 pub async fn kubectl(world: &Handle, arguments: &[&str]) -> Result<String> {
     let output = Command::new(Path::new(world.get("WORLD_TOOLS")?).join("kubectl"))
         .args(arguments)
@@ -322,7 +322,7 @@ pub async fn kubectl(world: &Handle, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A write of PKO's: that it sees a Stack.
+/// A write of PKO's that records a Stack.
 async fn as_pko(world: &Handle, team: &Namespace<'_>) -> Result<String> {
     let account = format!("--as=system:serviceaccount:{PKO}:controller-manager");
     let patch = ["patch", "stack", "hello", "-n", &team.name, "--subresource=status", "--type=merge", "-p"];
@@ -335,8 +335,8 @@ async fn what_is_there(guide: &Guide) -> Result<()> {
     Ok(())
 }
 
-/// Has everything looked at by every function, by each sweep and by messages that name it, and sees that none has written since the audit
-/// log had that size.
+/// Makes every function handle everything, by each sweep and by messages, and checks that none has written since the audit log
+/// had that size.
 async fn nobody_writes(team: &Namespace<'_>, alone: &Alone, from: u64) -> Result<()> {
     let world = team.world;
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
@@ -384,7 +384,7 @@ async fn nobody_writes(team: &Namespace<'_>, alone: &Alone, from: u64) -> Result
     Ok(())
 }
 
-/// A call of one of our functions.
+/// A call of one of Driftless's functions.
 #[derive(Debug)]
 struct Call {
     user: String,
@@ -398,7 +398,7 @@ fn audit_size(world: &Handle) -> Result<u64> {
     Ok(fs::metadata(Path::new(world.get("WORLD_LOGS")?).join(AUDIT_LOG))?.len())
 }
 
-/// The calls that the API server was asked for since its record had that size.
+/// The calls of the API server since its audit log had that size.
 fn audit(world: &Handle, from: u64) -> Result<Vec<Call>> {
     let call = |entry: &Value| {
         let text = |pointer: &str| entry.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -410,7 +410,7 @@ fn audit(world: &Handle, from: u64) -> Result<Vec<Call>> {
     Ok(world.journal(AUDIT_LOG, from, |_| true)?.iter().filter_map(call).collect())
 }
 
-/// Every object of the namespace that is PKO's or a user's, by kind and name: its version.
+/// The version of every object of the namespace that belongs to PKO or a user, by kind and name.
 async fn objects(team: &Namespace<'_>) -> Result<BTreeMap<String, Option<String>>> {
     let mut found = BTreeMap::new();
     for (api_version, kind) in [
@@ -430,10 +430,10 @@ async fn objects(team: &Namespace<'_>) -> Result<BTreeMap<String, Option<String>
     Ok(found)
 }
 
-/// What a Stack says of its last run, and which Updates it has.
+/// A Stack's status of its last run, and its Updates.
 async fn settled(team: &Namespace<'_>, stack: &str) -> Result<(Value, BTreeSet<String>)> {
     let mut status = serde_json::to_value(team.stack(stack).await?.status)?;
-    // PKO leaves a 0 out, and we write it.
+    // PKO leaves a 0 out, and Driftless writes it.
     if let Some(last) = status["lastUpdate"].as_object_mut() {
         last.entry("failures").or_insert_with(|| 0.into());
     }

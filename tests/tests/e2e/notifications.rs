@@ -1,4 +1,4 @@
-//! What tells of a change without the forwarder: pushes that git hosts tell of, and what Flux says that it applied.
+//! Notifications of changes besides the forwarder's: pushes from git hosts, and Flux's events about applied objects.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ const HOSTS: [Host; 3] = [
     ("gitea", ("x-gitea-event", "push"), "x-gitea-signature"),
 ];
 
-/// What a host sends after a push to `main` of the repository at `url`.
+/// The notification of a host after a push to `main` of the repository at `url`.
 pub fn push(host: &str, url: &str, commit: &str) -> Result<String> {
     let sample = match host {
         "github" => include_str!("../../../events/bodies/github-push.json"),
@@ -42,7 +42,7 @@ fn signature(key: &str, body: &str) -> String {
     base16ct::lower::encode_string(hmac::sign(&key, body.as_bytes()).as_ref())
 }
 
-/// The proof that a host gives to whom it shares `key` with.
+/// The proof of a host that has this key.
 pub fn proof(host: &str, key: &str, body: &str) -> String {
     match host {
         "github" => format!("sha256={}", signature(key, body)),
@@ -51,7 +51,7 @@ pub fn proof(host: &str, key: &str, body: &str) -> String {
     }
 }
 
-/// Posts to the webhook, at a path after the cluster's, and returns the status of the answer.
+/// Posts to the webhook, at a path after the cluster's. Returns the status of the answer.
 pub async fn post(world: &Handle, path: &str, headers: &[(&str, &str)], body: String) -> Result<u16> {
     let request = http_client()?.post(format!("{}{path}", world.get("WORLD_WEBHOOK_URL")?));
     let request = request.header("Content-Type", "application/json").body(body);
@@ -59,7 +59,7 @@ pub async fn post(world: &Handle, path: &str, headers: &[(&str, &str)], body: St
     Ok(request.send().await?.status().as_u16())
 }
 
-/// How often the reconciler found that what was pushed is known of a Stack, by its log.
+/// How often the reconciler found that a Stack already has the pushed commit, by its log.
 fn known(team: &Namespace<'_>, stack: &str, commit: &str) -> Result<usize> {
     let words = [
         "\"what was pushed is known\"".to_owned(),
@@ -87,7 +87,7 @@ async fn a_push_that_a_git_host_tells_of_is_run_once_and_a_forged_or_replayed_on
     repository.commit("first", &[("Pulumi.yaml", &project("first")?)]).await?;
     let url = &repository.url;
     let source = Source::Git { url, reference: "branch: main", dir: "", auth: "" };
-    // Nobody asks git again before the test is over.
+    // No poll of git happens before the test ends.
     team.apply_stack("app", source, "  resyncFrequencySeconds: 3600\n").await?;
     let mut last = team.ready_after("app", 1).await?;
 
@@ -125,7 +125,7 @@ async fn a_push_that_a_git_host_tells_of_is_run_once_and_a_forged_or_replayed_on
     team.clear().await
 }
 
-/// An event of Flux about what applied objects, from one of the samples.
+/// A Flux event about what applied objects, from one of the samples.
 fn applied(sample: &str, team: &Namespace<'_>) -> Result<(String, Value)> {
     let mut event: Value = serde_json::from_str(sample)?;
     let object = &mut event["involvedObject"];

@@ -1,5 +1,5 @@
-//! The manifests of the Pulumi Kubernetes Operator's repository and of documents about it. Each is written anew in `pko`, with the fields and
-//! values that matter, and applied; `docs/pko-manifests.md` says what becomes of it.
+//! The manifests of the Pulumi Kubernetes Operator's repository and of documents about it. Each is written anew in `pko`, with
+//! the fields and values that matter, and applied; `docs/pko-manifests.md` has the results.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -24,7 +24,7 @@ use crate::{
     world::{s3, shared},
 };
 
-/// The namespaces of the test and the manifests that are applied in each.
+/// The namespaces of the test and their manifests.
 const GROUPS: [(&str, &str); 4] = [
     ("pko-e2e", include_str!("pko/e2e.yaml")),
     ("pko-examples", include_str!("pko/examples.yaml")),
@@ -34,7 +34,7 @@ const GROUPS: [(&str, &str); 4] = [
 const SIDE_BY_SIDE: usize = 5;
 
 const PAGE: &str = include_str!("../../../docs/pko-manifests.md");
-/// What is around the table of the page.
+/// The markers around the page's table.
 const BEGIN: &str = "<!-- The test pko::manifests_of_pko_are_ready_twice_or_say_why_not writes this table. -->\n";
 const END: &str = "<!-- The end of the table. -->";
 
@@ -46,20 +46,20 @@ const PULL: &str = "CannotPullContainerError: pull image manifest has been retri
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Manifest {
-    /// The first three columns but for the result, and the last.
+    /// The first three columns without the result, and the last.
     file: String,
     uses: String,
     why: String,
     objects: Vec<Value>,
-    /// What the messages of its refusals ask for, one after the other, each as a merge patch of the spec.
+    /// The changes that the messages of its refusals ask for, one after the other, each as a merge patch of the spec.
     #[serde(default)]
     remedies: Vec<Value>,
-    /// What starts the second run, as a merge patch of the spec; else a request for a reconciliation.
+    /// The change that starts the second run, as a merge patch of the spec; without it, a request for a reconciliation.
     again: Option<Value>,
-    /// Outputs of the Stack; null for one that is not there.
+    /// Outputs of the Stack; null for a missing one.
     #[serde(default)]
     outputs: BTreeMap<String, Value>,
-    /// The Pulumi stack, as `project/name`, that the backend has before.
+    /// The Pulumi stack, as `project/name`, that exists in the backend before.
     existing: Option<String>,
     /// The image that no registry has.
     unpullable: Option<String>,
@@ -68,10 +68,10 @@ struct Manifest {
 /// Reason and message of a refusal.
 type Refusal = (String, String);
 
-/// Where manifests are tried.
+/// The environment in which manifests are applied.
 struct Place<'a> {
     team: &'a Namespace<'a>,
-    /// What words such as `$EXAMPLES_URL` stand for.
+    /// The values of words such as `$EXAMPLES_URL`.
     words: BTreeMap<&'static str, String>,
     /// The folder that is the backend.
     state: String,
@@ -99,14 +99,14 @@ async fn manifests_of_pko_are_ready_twice_or_say_why_not() -> Result<()> {
         }
     }
     for (team, _) in &teams {
-        // What a failure has left.
+        // The remains of a failure.
         failed.extend(team.clear().await.err().map(|error| format!("{error:?}")));
     }
     ensure!(failed.is_empty(), "{} failed\n\n{}", failed.len(), failed.join("\n\n"));
     check_page(&rows)
 }
 
-/// The page has these rows and no others.
+/// Checks that the page has exactly these rows.
 fn check_page(rows: &[String]) -> Result<()> {
     let seen =
         format!("\n| manifest | what it uses | result | why that is right |\n| --- | --- | --- | --- |\n{}\n\n", rows.join("\n"));
@@ -142,7 +142,7 @@ async fn tried(team: &Namespace<'_>, words: &BTreeMap<&'static str, String>, cha
 }
 
 impl Manifest {
-    /// Kind and name of the object that it is about.
+    /// Kind and name of its main object.
     fn subject(&self) -> Result<(&str, &str)> {
         let last = self.objects.last().context("a manifest without objects")?;
         Ok((last["kind"].as_str().context("kind")?, last["metadata"]["name"].as_str().context("name")?))
@@ -150,7 +150,7 @@ impl Manifest {
 }
 
 impl Place<'_> {
-    /// Applies a manifest and says what becomes of it.
+    /// Applies a manifest. Returns its row.
     async fn row(&self, manifest: &Manifest) -> Result<String> {
         if let Some(existing) = &manifest.existing {
             self.make_stack(existing)?;
@@ -165,14 +165,14 @@ impl Place<'_> {
             results.push("Ready twice".into());
         }
         let result = results.join("; when that is done, ");
-        // What differs from run to run.
+        // Values that differ from run to run.
         let own = self.words.iter().filter(|(word, _)| word.ends_with("_COMMIT"));
         let result = own.fold(result, |text, (_, commit)| text.replace(commit, "…"));
         let cells = [&manifest.file, &manifest.uses, &result, &manifest.why].map(|cell| cell.trim().replace('|', "\\|"));
         Ok(format!("| {} |", cells.join(" | ")))
     }
 
-    /// Waits until a Stack has run twice, the second time without a change, and returns why it was refused before.
+    /// Waits until a Stack has run twice, the second time without a change. Returns why it was refused before.
     async fn stack(&self, manifest: &Manifest, name: &str) -> Result<Vec<Refusal>> {
         let team = self.team;
         let mut refusals = Vec::new();
@@ -184,7 +184,7 @@ impl Place<'_> {
         let first = last_update(&team.wait(name, "to be Ready", has_run).await?);
         let patch = match &manifest.again {
             Some(spec) => json!({ "spec": spec }),
-            // One that the Stack has not answered yet.
+            // A request that the Stack has not answered yet.
             None => json!({ "metadata": { "annotations": { names::RECONCILIATION_REQUEST: first } } }),
         };
         self.patch("Stack", name, &patch).await?;
@@ -196,7 +196,7 @@ impl Place<'_> {
         }
         // The Stack can show the end of the run before the Update does.
         let update = succeeded(team, &last_update(&stack).context("lastUpdate")?).await?;
-        // A preview finds what the Stack beside it does not want.
+        // A preview shows what the Stack beside it does not have.
         let changes = ours(&update).summary;
         let is_unchanged = changes.as_deref() == Some("no changes") || update.spec.operation.as_deref() == Some("preview");
         ensure!(is_unchanged, "the second run changed {changes:?}");
@@ -282,7 +282,7 @@ impl Place<'_> {
                 return if kind == "GitRepository" || kind == "Bucket" { self.offered(&kind, &name).await } else { Ok(()) };
             }
         }
-        // Not applied by the server, which would refuse a field that it does not know: `kubectl` leaves it to the server to drop it.
+        // Server-side apply would refuse an unknown field; `kubectl` leaves it to the server to drop it.
         if self.subjects(&kind)?.get_opt(&name).await?.is_some() {
             return self.patch(&kind, &name, &json!({ "spec": object["spec"] })).await;
         }
@@ -290,7 +290,7 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Waits until a source has an artifact: a Stack says before that it has none.
+    /// Waits until a source has an artifact, because the Stack reports an error before.
     async fn offered(&self, kind: &str, name: &str) -> Result<()> {
         ready::until(&format!("{kind} {name} has an artifact"), RUN, async || {
             self.team.revision(kind, name).await?.map(drop).with_context(|| format!("no revision of {name}"))
@@ -298,7 +298,7 @@ impl Place<'_> {
         .await
     }
 
-    /// Puts what the words stand for into every text.
+    /// Replaces the words in every text by their values.
     fn filled(&self, value: Value) -> Value {
         match value {
             Value::String(text) if text == IN_A_VOLUME => format!("file://{}", self.state).into(),
@@ -309,7 +309,7 @@ impl Place<'_> {
         }
     }
 
-    /// Pulumi Cloud's place is taken by the folder, its organization by the one that such a backend has. The world's S3 has an endpoint.
+    /// Replaces Pulumi Cloud by the folder, and its organization by that of such a backend. The world's S3 needs an endpoint.
     fn reach_from_stack(&self, stack: &mut Value) -> Result<()> {
         let spec = &mut stack["spec"];
         let literal = |value: &str| json!({ "type": "Literal", "literal": { "value": value } });
@@ -331,7 +331,7 @@ impl Place<'_> {
         }
     }
 
-    /// Makes an empty Pulumi stack.
+    /// Creates an empty Pulumi stack.
     fn make_stack(&self, existing: &str) -> Result<()> {
         let folder = Path::new(&self.state).join(".pulumi");
         let file = folder.join("stacks").join(existing).with_extension("json");
@@ -341,7 +341,7 @@ impl Place<'_> {
     }
 }
 
-/// Why a Stack is refused as it is now.
+/// Why the Stack is refused now.
 fn stalled(stack: &Stack) -> Option<Refusal> {
     let is_observed = stack.status.as_ref()?.observed_generation == stack.metadata.generation;
     let (type_, reason, message) = condition(stack)?;
@@ -360,7 +360,7 @@ fn text(object: &Value, pointer: &str) -> Result<String> {
     object.pointer(pointer).and_then(Value::as_str).map(Into::into).with_context(|| format!("{pointer} of {object}"))
 }
 
-/// What the words of the manifests stand for. The repositories, buckets and keys are made for it.
+/// The values of the manifests' words. The repositories, buckets and keys are created for them.
 async fn words(world: &Handle) -> Result<BTreeMap<&'static str, String>> {
     let project = |name: &str| {
         let resources = "resources: { kept: { type: 'pulumi:index:Stash', properties: { input: kept } } }";

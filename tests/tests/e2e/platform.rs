@@ -1,4 +1,4 @@
-//! Failures of the platform under a run, which are none of its program.
+//! Failures of the platform under a run, which are not failures of its program.
 
 use std::collections::BTreeSet;
 
@@ -20,24 +20,24 @@ use crate::{
     world::{alone, aside, aws, pid, shared},
 };
 
-/// An image of this file's tests alone.
+/// An image that only this file's tests use.
 const IMAGE: &str = "registry.example/refused:1";
 const PULL: &str = "CannotPullContainerError: pull image manifest has been retried 5 time(s): failed to resolve ref \
                     registry.example/refused:1: unexpected status 429: toomanyrequests: You have reached your pull rate limit";
 const REFUSED: &str = "  workspaceTemplate: { spec: { image: 'registry.example/refused:1' } }\n";
 
-/// An image that takes long to pull, and how long: as long as Fargate's slower starts, and longer than a sweep's period.
+/// An image with a slow pull, and its duration: as long as Fargate's slower starts, and longer than a sweep's period.
 const SLOW: &str = "registry.example/large:1";
 const PENDING: Duration = Duration::from_secs(100);
 
-/// Failures that count, and platform failures in a row.
+/// Counted failures, and platform failures in a row.
 fn failures(stack: &Stack) -> (Option<i64>, Option<i64>) {
     let status = stack.status.as_ref();
     let counted = status.and_then(|status| status.last_update.as_ref()?.failures);
     (counted, status.and_then(|status| Some(status.driftless.as_ref()?.platform_failures.as_ref()?.count)))
 }
 
-/// The task of the newest run of a Stack, whose operation a hold keeps on its way.
+/// The task of the newest run of a Stack, whose operation a hold keeps in progress.
 async fn task(team: &Namespace<'_>, stack: &str) -> Result<String> {
     ours(&team.running(stack).await?).task.context("a task")
 }
@@ -52,7 +52,7 @@ async fn refused_image_pull_stalls_no_stack_and_all_recover_by_themselves() -> R
     for name in &names {
         team.apply_stack_as(name, name, "{}", Source::Program("app"), REFUSED).await?;
     }
-    // The first of them may have failed more often by then, and each back-off is three times as long as the one before.
+    // The first of them may have failed more often by then, and each back-off is three times as long as the last.
     try_join_all(names.iter().map(|name| team.wait(name, "to fail to start", |stack| failures(stack).1 >= Some(1)))).await?;
     team.wait(&names[0], "to fail to start twice", |stack| failures(stack).1 >= Some(2)).await?;
     let refused = |stack: &Stack| {
@@ -92,7 +92,7 @@ async fn image_that_is_built_for_the_other_processor_gets_it() -> Result<()> {
     team.wait("app", "to say that the next run has another processor", told).await?;
     let ready = team.ready_after("app", 2).await?;
     assert_eq!(failures(&ready), (Some(0), None), "{:#?}", ready.status);
-    // The image is known by now.
+    // By now the image is known.
     team.apply_stack_as("other", "other", "{}", Source::Program("app"), template).await?;
     team.ready_after("other", 1).await?;
     team.clear().await
@@ -163,12 +163,12 @@ async fn ten_minutes_of_refused_pulls_start_few_tasks() -> Result<()> {
     let is_ours = |call: &Value| call["operation"] == "RunTask" && call["input"]["tags"].to_string().contains(&team.name);
     let calls = world.journal(CALLS_LOG, 0, is_ours)?;
     let starts: BTreeSet<_> = calls.iter().filter_map(|call| call["input"]["clientToken"].as_str()).collect();
-    // A launch that is delivered twice asks for its task twice.
+    // A launch that is delivered twice requests its task twice.
     let is_little = starts.len() <= STARTS * names.len() && calls.len() <= starts.len() + names.len();
     ensure!(is_little && starts.len() >= 4 * names.len(), "{} starts, {} calls of RunTask", starts.len(), calls.len());
 
     world.control.fail_starts(IMAGE, None).await?;
-    // Not at the next try, which is ten minutes away.
+    // Before the next try, which is ten minutes away.
     for name in &names {
         stack(name, "{ pulumi.com/reconciliation-request: now }").await?;
     }
@@ -211,7 +211,7 @@ async fn failed_init_container_is_named_and_its_correction_runs() -> Result<()> 
 async fn task_that_is_denied_its_folder_names_the_policies() -> Result<()> {
     let (world, _turn) = aside().await?;
     let (team, image) = (world.namespace("denied-folder").await?, "registry.example/denied:1");
-    // Its task is known before it asks for its folder.
+    // Its task is known before it reads its folder.
     world.control.slow_starts(image, 20).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let template = format!("  workspaceTemplate: {{ spec: {{ image: {image:?} }} }}\n");
@@ -235,7 +235,7 @@ async fn task_that_is_denied_its_folder_names_the_policies() -> Result<()> {
     };
     let stack = team.wait("app", "to name the policies", told).await?;
     assert_eq!(failures(&stack), (Some(0), Some(1)));
-    // The outage is of that task alone: the next one reads its folder.
+    // The outage only concerns that task: the next one reads its folder.
     world.control.outage(&Outage { percent: 0, ..denied }).await?;
     assert_eq!(failures(&team.ready_after("app", 2).await?), (Some(0), None));
     team.clear().await
@@ -263,7 +263,7 @@ async fn maintenance_of_a_host_is_no_failed_update() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", &hold.property())?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     world.control.retire(&task(&team, "app").await?).await?;
-    // The runner interrupts pulumi, which waits for the resource that has begun.
+    // The runner interrupts Pulumi, which waits for the resource in progress.
     drop(hold);
     let told = team
         .wait("app", "to name the maintenance", |stack| {
@@ -342,7 +342,8 @@ async fn provider_that_needs_more_memory_than_the_task_names_the_field() -> Resu
         println!("skipped: this machine lets the world make no memory cgroups");
         return Ok(());
     }
-    // The kernel's count of killed processes is the machine's here, and a task's on Fargate: no other run fails meanwhile.
+    // The kernel's count of killed processes is that of the whole machine here, and of a task on Fargate: no other run may fail
+    // in the meantime.
     let (world, _alone) = alone().await?;
     let team = world.namespace("hungry").await?;
     team.apply_program("app", &team.program("app.txt", "one", ", useMiB: 2500")?).await?;

@@ -1,4 +1,4 @@
-//! What a team's program relies on from one run to the next.
+//! What a team's program relies on between runs.
 
 use std::{fs, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{
     world::shared,
 };
 
-/// What the AWS CLI, and pulumi in a task, need to call the world's AWS as its administrator.
+/// The variables with which the AWS CLI, and Pulumi in a task, call the world's AWS as its administrator.
 pub const ADMINISTRATOR: [&str; 4] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
 
 /// An entry of `envRefs`.
@@ -26,7 +26,7 @@ pub fn literal(name: &str, value: &str) -> String {
     format!("    {name}: {{ type: Literal, literal: {{ value: '{value}' }} }}\n")
 }
 
-/// The ARN of a new key of KMS.
+/// The ARN of a new KMS key.
 pub async fn key(world: &Handle) -> Result<String> {
     let mut command = Command::new(Path::new(world.get("WORLD_TOOLS")?).join("aws"));
     for name in ADMINISTRATOR {
@@ -38,12 +38,12 @@ pub async fn key(world: &Handle) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
-/// A secrets provider that is a new key of KMS.
+/// A secrets provider with a new KMS key.
 pub async fn new_key_provider(world: &Handle) -> Result<String> {
     Ok(format!("awskms:///{}?region={}", key(world).await?, world.get("AWS_REGION")?))
 }
 
-/// What encrypts the secrets of the state of the Pulumi stack `dev` of the project `app`: a type, and the state of that.
+/// The secrets provider in the state of the Pulumi stack `dev` of the project `app`: its type, and its own state.
 pub fn secrets_providers(team: &Namespace<'_>) -> Result<Value> {
     let state = format!("{}/.pulumi/stacks/app/dev.json", team.state()?);
     let mut state: Value = serde_json::from_str(&fs::read_to_string(&state).with_context(|| state)?)?;
@@ -61,7 +61,7 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
     for (run, content) in [(1, "one"), (2, "two")] {
         team.apply_program("app", &team.program("app.txt", content, secret)?).await?;
         if run == 1 {
-            // The passphrase of every Stack of the world is in the environment as well.
+            // The environment also has the passphrase of every Stack of the world.
             team.apply_stack("app", Source::Program("app"), &more).await?;
         }
         let is_done = |stack: &Stack| is_ready(stack) && output(stack, "content") == Some(&json!(content));

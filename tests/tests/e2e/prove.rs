@@ -1,4 +1,4 @@
-//! `make prove` against this world: the same scenarios and the same code as on AWS.
+//! `make prove` with this world: the same scenarios and the same code as on AWS.
 
 use std::{fs, path::Path};
 

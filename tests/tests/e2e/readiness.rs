@@ -1,4 +1,4 @@
-//! When a source gives nothing: what the Stack says, and that it heals when the source does.
+//! An unavailable source: the Stack's condition, and its recovery with the source.
 
 use anyhow::{Result, ensure};
 use driftless_tests::{
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::world::{looked, shared};
 
-/// A namespace and a repository with a project, that no source follows yet.
+/// A namespace and a repository with a project that no source follows yet.
 async fn prepared<'a>(world: &'a Handle, name: &str) -> Result<(Namespace<'a>, Repository, String)> {
     let team = world.namespace(name).await?;
     let repository = world.git.create(name).await?;
@@ -87,7 +87,7 @@ async fn what_a_source_was_edited_to_follow_is_run_in_the_end() -> Result<()> {
     team.apply_stack("app", Source::GitRepository("app"), "").await?;
     let stack = team.ready_after("app", 1).await?;
     assert_eq!(commit(&stack), Some(revision.as_str()));
-    // Its controller does not look at it: the artifact is of the generation before.
+    // The source is suspended: the artifact belongs to the previous generation.
     patch(&team, json!({ "spec": { "suspend": true, "ref": { "branch": "next" } } })).await?;
     team.apply_stack_as("late", "late", "{}", Source::GitRepository("app"), "").await?;
     team.wait("late", "to be Ready", is_ready).await?;
@@ -122,7 +122,7 @@ async fn a_source_that_goes_is_not_used_and_one_that_comes_back_unchanged_is_not
 async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, repository, revision) = prepared(&world, "verified").await?;
-    // A commit that nobody signed.
+    // An unsigned commit.
     team.apply_git_repository("app", &repository.url).await?;
     ready::until("the artifact", RUN, async || {
         ensure!(team.revision("GitRepository", "app").await?.as_ref() == Some(&revision), "no artifact");
@@ -135,14 +135,14 @@ async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()
     team.unavailable("app", "spec.verify asks for a verified source, and it is not: ").await?;
     assert_eq!(team.updates("app").await?.len(), 0);
 
-    // As its controller would say of a commit that somebody signed.
+    // As its controller would report a signed commit.
     patch(&team, json!({ "spec": { "suspend": true } })).await?;
     let source = team.objects(FLUX, "GitRepository")?.get("app").await?;
     let verified = json!({
         "type": "SourceVerified", "status": "True", "reason": "Succeeded", "message": "verified signature of commit",
         "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": source.metadata.generation,
     });
-    // Once more if its controller, which was at work when it was suspended, writes after us.
+    // Repeated if its controller, which was busy when it was suspended, writes after the test.
     ready::until("the source counts as verified", RUN, async || {
         let source = team.objects(FLUX, "GitRepository")?.get("app").await?;
         if source.data["status"]["conditions"] != json!([verified]) {
@@ -177,7 +177,7 @@ async fn a_kind_that_the_cluster_does_not_know_is_used_once_it_does() -> Result<
     Ok(())
 }
 
-/// What an administrator adds for a kind that is in the installation's `SourceKinds`.
+/// The rights that an administrator adds for a kind in the installation's `SourceKinds`.
 const RIGHTS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::world::{Frozen, alone, looked, nothing_was_given_up, quiet, s3, shared};
 
-/// Where the content of each kind comes from.
+/// The origin of each kind's content.
 struct Origins<'a> {
     team: Namespace<'a>,
     git: Repository,
@@ -58,7 +58,7 @@ impl<'a> Origins<'a> {
         team.apply_source("HelmChart", "app", chart).await
     }
 
-    /// Asks source-controller to look at all of them. The chart is made anew when its repository's artifact is.
+    /// Requests a reconciliation of all of them from source-controller. The chart is rebuilt after its repository's artifact.
     async fn reconcile(&self, request: &str) -> Result<()> {
         for (kind, name) in [("GitRepository", "app"), ("OCIRepository", "app"), ("Bucket", "app"), ("GitRepository", "charts")] {
             self.team.reconcile(kind, name, request).await?;
@@ -75,7 +75,7 @@ impl<'a> Origins<'a> {
         Ok(())
     }
 
-    /// There were so many runs, the last with `content`, of the revision that the source names.
+    /// Checks that there were this many runs, the last with `content`, of the revision that the source names.
     async fn ran(&self, runs: usize, content: &str) -> Result<()> {
         for (kind, _) in KINDS {
             let stack = self.team.ready_after(&kind.to_lowercase(), runs).await?;
@@ -118,7 +118,7 @@ async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_b
     nothing_was_given_up(&world).await
 }
 
-/// The calls of S3 that wrote a key which holds `part`.
+/// The calls of S3 that wrote a key with `part` in it.
 fn writes(world: &Handle, part: &str) -> Result<Vec<String>> {
     let writes = world.journal(CALLS_LOG, 0, |call| call["service"] == "s3" && call["method"] == "PUT")?;
     Ok(writes.iter().filter_map(|call| call["path"].as_str()).filter(|path| path.contains(part)).map(Into::into).collect())

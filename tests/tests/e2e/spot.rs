@@ -1,4 +1,4 @@
-//! Fargate Spot: what is started on it, and what becomes of a run whose capacity it takes back.
+//! Fargate Spot: which runs start on it, and the effect of a reclaimed capacity.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
 const SPOT: &str = "FARGATE_SPOT";
 const ON_DEMAND: &str = "FARGATE";
 
-/// What ECS says that the task of an Update is on.
+/// The capacity provider of an Update's task, from ECS.
 async fn capacity(world: &Handle, update: &Update) -> Result<String> {
     let arn = ours(update).task.with_context(|| format!("no task: {:#?}", update.status))?;
     let tasks = world.control.status().await?.tasks;
@@ -137,7 +137,7 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let next = team.updates("app").await?.remove(1).name_any();
     let next = wait(&team, &next, "to be complete", Update::is_complete).await?;
     assert_eq!(capacity(&world, &next).await?, ON_DEMAND, "it gets through");
-    // All of it would be four, with the stack itself. What had begun when it was interrupted was done before it ended.
+    // All of it would be four, with the stack itself. Steps in progress at the interruption were completed.
     let summary = ours(&next).summary.unwrap_or_default();
     ensure!(["+1", "+2"].contains(&summary.as_str()), "{summary}: what was made is made again");
     ensure!(fs::exists(&third)?, "the third resource");

@@ -1,4 +1,4 @@
-//! Every task is ended from outside: what runs in it is not trusted to end it.
+//! Every task is ended from outside: no process in it is trusted to end it.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use aws_sdk_s3::primitives::ByteStream;
@@ -26,7 +26,7 @@ async fn task(world: &Handle, arn: &str) -> Result<Value> {
     tasks.into_iter().find(|task| task["taskArn"] == arn).with_context(|| format!("no task {arn}"))
 }
 
-/// Waits until a task is asked to stop; ECS's reason.
+/// Waits until a task's stop is requested. Returns ECS's reason.
 async fn stop_reason(world: &Handle, arn: &str) -> Result<String> {
     ready::until("the task is asked to stop", RUN, async || {
         let task = task(world, arn).await?;
@@ -48,7 +48,7 @@ async fn forged_result_stops_its_task_before_the_next_run_starts() -> Result<()>
     apply_update(&team, "behind", "{}", "{ workspaceName: app, stackName: dev, type: refresh }").await?;
     wait(&team, "behind", "to wait", |update| ours(update).waiting_reason.as_deref() == Some("StackClaimed")).await?;
 
-    // The program has the task's credentials, and says that the run is over while it goes on.
+    // The program has the task's credentials, and reports the end of the run while it continues.
     let (client, folder) = world::as_task(&world, &arn).await?;
     let now = updates(&team).get(&update.name_any()).await?.creation_timestamp().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
     let forged = to_json(&RunResult::new(Verdict::Succeeded {}, now, now)).into_bytes();
@@ -108,7 +108,7 @@ async fn annotation_cannot_lengthen_the_limit_of_a_run() -> Result<()> {
     team.clear().await
 }
 
-/// A tenant writes that the Update is complete, takes its finalizer away and deletes it: neither function sees it again.
+/// A tenant marks the Update complete, removes its finalizer and deletes it: neither function sees it again.
 #[tokio::test]
 async fn task_of_an_update_that_is_gone_is_stopped() -> Result<()> {
     let (world, _turn) = shared().await?;

@@ -1,4 +1,4 @@
-//! What keeps a run to one task, and a task to its own run.
+//! A run has one task, and a task has only its own run.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -75,7 +75,7 @@ async fn a_task_that_reads_another_tasks_folder_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The task role's unique id, as the folders of tasks have it.
+/// The task role's unique id, from the folders of tasks.
 async fn role_id(s3: &aws_sdk_s3::Client, bucket: &str, world: &Handle) -> Result<String> {
     let team = world.namespace("role-id").await?;
     let hold = team.hold()?;
@@ -130,7 +130,7 @@ async fn a_second_task_for_an_update_never_gets_a_spec() -> Result<()> {
     .await
 }
 
-/// Somebody starts the definition of a task once more for the same Update.
+/// A person starts the definition of a task once more for the same Update.
 async fn start_again(ecs: &aws_sdk_ecs::Client, first: &str, uid: &str) -> Result<String> {
     let described = ecs.describe_tasks().cluster("driftless").tasks(first).send().await?;
     let described = described.tasks().first().context("the first task")?;
@@ -144,7 +144,7 @@ async fn start_again(ecs: &aws_sdk_ecs::Client, first: &str, uid: &str) -> Resul
     Ok(second.to_owned())
 }
 
-/// Has the launcher and the recorder look at an Update once more, and waits for both.
+/// Makes the launcher and the recorder handle an Update once more, and waits for both.
 async fn look(world: &Handle, update: &Update) -> Result<()> {
     let [cluster, api_version, kind] = [cluster::NAME, "auto.pulumi.com/v1alpha1", "Update"].map(ToOwned::to_owned);
     let key =

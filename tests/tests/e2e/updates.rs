@@ -1,4 +1,4 @@
-//! Updates and Workspaces that a user makes, and what becomes of a run on its way.
+//! Updates and Workspaces that a user creates, and changes during a run.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -30,7 +30,7 @@ pub async fn apply_update(team: &Namespace<'_>, name: &str, annotations: &str, s
     team.apply(&format!("{head}: {{ name: {name}, namespace: NAMESPACE, annotations: {annotations} }}\nspec: {spec}")).await
 }
 
-/// Waits until an Update is as `wanted` says.
+/// Waits until an Update matches `wanted`.
 pub async fn wait(team: &Namespace<'_>, name: &str, what: &str, wanted: impl Fn(&Update) -> bool) -> Result<Update> {
     ready::until(&format!("Update {name} {what}"), RUN, async || {
         let update = updates(team).get(name).await?;
@@ -46,12 +46,12 @@ pub fn is(update: &Update, type_: &str) -> Option<(String, String, String)> {
     Some((condition.status.clone(), condition.reason.clone(), condition.message.clone()))
 }
 
-/// What PKO's status does not have.
+/// The status fields that PKO does not have.
 pub fn ours(update: &Update) -> DriftlessUpdateStatus {
     update.status.as_ref().and_then(|status| status.driftless.clone()).unwrap_or_default()
 }
 
-/// Waits for the end of an Update that has to succeed.
+/// Waits for the end of an Update, which must be successful.
 pub async fn succeeded(team: &Namespace<'_>, name: &str) -> Result<Update> {
     let update = wait(team, name, "to be complete", Update::is_complete).await?;
     let failed = is(&update, "Failed").context("Failed")?;
@@ -59,7 +59,7 @@ pub async fn succeeded(team: &Namespace<'_>, name: &str) -> Result<Update> {
     Ok(update)
 }
 
-/// Waits until an Update is gone.
+/// Waits until an Update no longer exists.
 pub async fn gone(team: &Namespace<'_>, name: &str) -> Result<()> {
     ready::until(&format!("Update {name} is gone"), RUN, async || {
         let left = updates(team).get_opt(name).await?;
@@ -87,7 +87,7 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
     let table = kubectl(&world, &["get", "updates.auto.pulumi.com", "preview", "--namespace", &team.name]).await?;
     ensure!(["CHANGES", "DURATION", "no changes"].iter().all(|text| table.contains(text)), "{table}");
 
-    // Somebody else changes what was made: a refresh sees it, and an up mends it.
+    // The resources are changed by hand: a refresh sees it, and an up corrects it.
     std::fs::write(&file, "drifted")?;
     apply_update(&team, "strict", "{}", &spec("type: refresh, expectNoChanges: true")).await?;
     let strict = wait(&team, "strict", "to be complete", Update::is_complete).await?;
@@ -110,7 +110,7 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
     assert_eq!(ours(&succeeded(&team, "destroy").await?).summary.as_deref(), Some("-2"));
     ensure!(!Path::new(&file).exists(), "{file} is still there");
 
-    // What cannot be run yet says why.
+    // An Update that cannot run yet says why.
     apply_update(&team, "no-workspace", "{}", "{ workspaceName: nobody, stackName: dev, type: up }").await?;
     wait(&team, "no-workspace", "to say what is wrong", |update| {
         ours(update).waiting_for.is_some_and(|told| told.contains("nobody"))
@@ -118,7 +118,7 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
     .await?;
     updates(&team).delete("no-workspace", &DeleteParams::default()).await?;
     gone(&team, "no-workspace").await?;
-    // The Stack had nothing to do with any of it.
+    // The Stack is not affected by any of it.
     looked(&team, "app").await?;
     team.ready_after("app", 1).await?;
     team.clear().await
@@ -128,7 +128,7 @@ async fn a_user_runs_whatever_pulumi_can_in_the_workspace_of_a_stack() -> Result
 async fn an_update_with_an_invalid_field_fails_at_once() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("invalid-updates").await?;
-    // There is no Workspace: nothing is waited for.
+    // Without a Workspace there is no wait.
     for (name, annotations, spec, words) in [
         (
             "no-type",
@@ -211,7 +211,7 @@ async fn a_forged_status_leads_to_nothing() -> Result<()> {
     victim.apply_program("app", &victim.program("app.txt", "one", &hold.property())?).await?;
     victim.apply_stack("app", Source::Program("app"), "").await?;
     let task = ours(&victim.running("app").await?).task.context("a task")?;
-    // It waits for a Secret; somebody says that it is done, by the neighbour's task.
+    // It waits for a Secret; a user forges a complete status, with the neighbour's task.
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "  envSecrets: [missing]\n").await?;
     let name = ready::until("the Update waits", RUN, async || {
@@ -220,7 +220,7 @@ async fn a_forged_status_leads_to_nothing() -> Result<()> {
         Ok(update.name_any())
     })
     .await?;
-    // And somebody makes what is to have its outputs.
+    // A user also creates the object that is to have its outputs.
     team.apply_secret(&format!("{name}-stack-outputs"), &[("content", "forged")]).await?;
     let done = |type_: &str, status: &str| json!({ "type": type_, "status": status, "reason": "Updated", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" });
     let conditions = [done("Progressing", "False"), done("Failed", "False"), done("Complete", "True")];
@@ -234,7 +234,7 @@ async fn a_forged_status_leads_to_nothing() -> Result<()> {
     let outputs = updates(&team).get(&name).await?.status.and_then(|status| status.outputs);
     assert_eq!((outputs, stack.status.and_then(|status| status.last_update?.name)), (None, Some(name)));
     ensure!(Path::new(&team.file("app.txt")?).exists(), "it was not run");
-    // The neighbour's run was not touched.
+    // The neighbour's run was not affected.
     drop(hold);
     victim.ready_after("app", 1).await?;
     team.clear().await?;
@@ -287,7 +287,7 @@ async fn a_workspace_says_whether_runs_can_take_place_in_it() -> Result<()> {
     let definition = own.status.and_then(|status| status.driftless?.task_definition).context("a task definition")?;
     ensure!(definition.contains(":task-definition/driftless-"), "{definition}");
 
-    // What a Stack made is destroyed in a Workspace of one's own, from its state.
+    // A Stack's resources are destroyed in a user's own Workspace, from its state.
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;
@@ -317,11 +317,11 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
         };
         let stack = team.wait(name, "to have been interrupted", told).await?;
         let interrupted = stack.status.and_then(|status| status.last_update?.name).context("an Update")?;
-        // The Stack may learn of the outcome before the Update shows it.
+        // The Stack may show the outcome before the Update does.
         let update = wait(&team, &interrupted, "to be complete", Update::is_complete).await?;
         let (failed, reason, _) = is(&update, "Failed").context("Failed")?;
         assert_eq!((failed.as_str(), reason.as_str()), ("True", if name == "silent" { "Silent" } else { "TimedOut" }));
-        // It goes on as if nothing had happened. 8 s are little on a busy machine also for a program that does not hang.
+        // It continues as if nothing had happened. 8 s are short on a busy machine even for a program that does not hang.
         team.apply_program(name, &team.program(&format!("{name}.txt"), "one", "")?).await?;
         team.apply_stack_as(name, name, "{}", Source::Program(name), &template.replace("8s", "8h")).await?;
         team.wait(name, "to be Ready", is_ready).await?;
@@ -333,7 +333,7 @@ async fn a_run_that_is_silent_or_takes_too_long_is_interrupted() -> Result<()> {
         condition(stack).is_some_and(|(.., message)| message.contains("driftless.dev/max-duration") && message.contains("soon"))
     })
     .await?;
-    // The Update that cannot begin gives way to one of the mended spec.
+    // The Update that cannot start is replaced by one of the corrected spec.
     team.apply_stack_as("wrong", "wrong", "{}", Source::Program("wrong"), &template.replace("soon", "8h")).await?;
     team.wait("wrong", "to be Ready", is_ready).await?;
     team.clear().await
@@ -372,7 +372,8 @@ async fn no_more_run_at_once_than_may_and_all_do_in_the_end() -> Result<()> {
     team.clear().await
 }
 
-/// The most tasks of these Updates at the same time, by ECS's times: a task counts until it is told to stop or has ended.
+/// The maximum number of concurrent tasks of these Updates, by ECS's times: a task counts until its stop is requested or it has
+/// ended.
 fn most_tasks_at_once(tasks: &[Value], updates: &[Update]) -> Result<usize> {
     let uids: BTreeSet<_> = updates.iter().filter_map(|update| update.metadata.uid.as_deref()).collect();
     let mut changes = Vec::new();
@@ -381,7 +382,7 @@ fn most_tasks_at_once(tasks: &[Value], updates: &[Update]) -> Result<usize> {
         let ended = task["stoppingAt"].as_f64().or(task["stoppedAt"].as_f64()).unwrap_or(f64::INFINITY);
         changes.extend([(created, true), (ended, false)]);
     }
-    // At the same time, `false` comes first: the one makes room for the other.
+    // At the same time, `false` comes first: the one frees the slot for the other.
     changes.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
     let (mut live, mut most) = (0, 0);
     for (_, begins) in changes {
@@ -463,11 +464,11 @@ async fn a_run_of_three_hundred_resources_shows_how_far_it_is() -> Result<()> {
     team.apply_program("app", &program.replacen("content: x", "content: z", RESOURCES / 4)).await?;
     let update = team.running("app").await?;
     let progress = ours(&update).progress.context("a progress")?;
-    // A provider is a step, too, but no resource: it is known when it has begun.
+    // A provider is a step too, but no resource: it is only known once its step has started.
     ensure!((301..=302).contains(&progress.planned) && progress.done < progress.planned, "{progress:?}");
     assert_eq!(ours(&update).summary, Some(format!("{}/{}", progress.done, progress.planned)));
     drop(hold);
-    // The Stack is Ready still, of its first run.
+    // The Stack is still Ready, from its first run.
     ready::until("the second run ends", RUN, async || {
         let summary = ours(&team.updates("app").await?[1]).summary;
         ensure!(summary.as_deref() == Some("~75"), "{summary:?}");

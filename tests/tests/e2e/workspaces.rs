@@ -1,4 +1,4 @@
-//! Workspaces that a user makes with a source of their own, without a Stack.
+//! A user's Workspaces with their own source, without a Stack.
 
 use std::fs;
 
@@ -23,7 +23,7 @@ fn workspaces(team: &Namespace<'_>) -> Api<Workspace> {
     Api::namespaced(team.world.client.clone(), &team.name)
 }
 
-/// Applies a Workspace whose stacks are in the namespace's backend. `source` is fields of a YAML flow mapping.
+/// Applies a Workspace whose stacks are in the namespace's backend. `source` has fields of a YAML flow mapping.
 async fn apply_workspace(team: &Namespace<'_>, name: &str, source: &str) -> Result<()> {
     let head =
         format!("apiVersion: auto.pulumi.com/v1alpha1\nkind: Workspace\nmetadata: {{ name: {name}, namespace: NAMESPACE }}");
@@ -32,7 +32,7 @@ async fn apply_workspace(team: &Namespace<'_>, name: &str, source: &str) -> Resu
     team.apply(&format!("{head}\nspec: {{ env: [{passphrase}, {backend}], {source} }}")).await
 }
 
-/// Waits until the condition of that type has this status and reason, and these words, for the Workspace as it is now.
+/// Waits until the present Workspace has a condition of that type with this status, reason and message.
 async fn says(team: &Namespace<'_>, name: &str, type_: &str, wanted: (&str, &str, &str)) -> Result<()> {
     ready::until(&format!("Workspace {name} says {type_} {wanted:?}"), RUN, async || {
         let workspace = workspaces(team).get(name).await?;
@@ -56,7 +56,7 @@ fn commit(update: &Update) -> Option<&str> {
     update.spec.driftless.as_ref()?.commit.as_deref()
 }
 
-/// Deletes the Workspaces of a namespace: one that is not ready is looked at every minute.
+/// Deletes the Workspaces of a namespace, because one that is not ready is reconciled every minute.
 async fn clear(team: &Namespace<'_>) -> Result<()> {
     workspaces(team).delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     team.clear().await
@@ -64,7 +64,8 @@ async fn clear(team: &Namespace<'_>) -> Result<()> {
 
 const UP: &str = "{ workspaceName: app, stackName: dev, type: up }";
 
-/// All that a Workspace of PKO can extend its pod by: init containers, volumes, tokens of another audience, variables from a file.
+/// Everything with which a PKO Workspace can extend its pod: init containers, volumes, tokens of another audience, variables from
+/// a file.
 #[tokio::test]
 async fn a_workspace_extends_its_pod_as_under_pko() -> Result<()> {
     let (world, _turn) = shared().await?;
@@ -117,7 +118,7 @@ async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -
     let shown = serde_json::to_string(&(&waiting.status, workspaces(&team).get("app").await?.status))?;
     ensure!(!shown.contains(canary), "{shown}");
 
-    // An Update that comes later asks at once, and those that wait are told.
+    // A later Update requests the fetch at once, and the waiting ones are hinted.
     team.apply_secret("token", &[("token", &credentials(&world)?["token"])]).await?;
     apply_update(&team, "second", "{}", "{ workspaceName: app, stackName: other, type: preview }").await?;
     assert_eq!(commit(&succeeded(&team, "first").await?), Some(first.as_str()));
@@ -130,7 +131,7 @@ async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -
     assert_eq!(commit(&succeeded(&team, "third").await?), Some(second.as_str()));
     assert_eq!(fs::read_to_string(team.file("app.txt")?)?, "two");
 
-    // A commit that is named by its id stays what it is.
+    // A commit that is named by its id never changes.
     apply_workspace(&team, "app", &format!("git: {{ url: '{}', ref: '{first}', dir: deep, {auth} }}", repository.url)).await?;
     apply_update(&team, "back", "{}", UP).await?;
     assert_eq!(commit(&succeeded(&team, "back").await?), Some(first.as_str()));

@@ -1,4 +1,4 @@
-//! The worlds of this program: one that tests share, and others for tests that turn something off for everybody.
+//! The worlds of this program: a shared one, and others for tests that turn something off for all.
 
 use std::{
     cell::RefCell,
@@ -36,11 +36,11 @@ use kube::{
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 
-/// Longer than the forwarder keeps what it saw to itself.
+/// Longer than the forwarder delays a hint.
 const BETWEEN_PASSES: Duration = Duration::from_secs(2);
 
-/// The number of tests that share a world at one time. All are started at once (`--test-threads`), so that those that want a world to
-/// themselves wait without a place.
+/// The number of tests that use the shared world at one time. All are started at once (`--test-threads`), so that tests that need
+/// their own world wait without occupying a place.
 static PLACES: Semaphore = Semaphore::const_new(4);
 /// The worlds after the first one, each for one test at a time.
 static ALONE: Semaphore = Semaphore::const_new(WORLDS.len() - 1);
@@ -49,16 +49,16 @@ static TAKEN: [Mutex<()>; WORLDS.len() - 1] = [const { Mutex::const_new(()) }; W
 /// The queue of the reconciler.
 const HINTS: &str = "driftless-hints";
 
-/// How long a world may take to start. Each of its parts has a deadline of its own, which says more.
+/// The time limit of a world's start. Each of its parts has its own deadline, with a better error.
 const READY: Duration = Duration::from_mins(10);
 
 /// Which worlds are ready, or why one is not.
 static STARTED: [OnceLock<Result<(), String>>; WORLDS.len()] = [const { OnceLock::new() }; WORLDS.len()];
 
-/// Starts a world. Whenever it ends, all tests do: none can go on, and it has said why.
+/// Starts a world. If it ends, all tests end too: none can continue, and it has printed the reason.
 fn start(name: &'static str) -> Result<(), RecvTimeoutError> {
     let (ready, started) = mpsc::channel();
-    // The world ends with the thread that started it, so that this one has to outlive every test.
+    // The world ends with the thread that started it, so this one has to outlive every test.
     thread::spawn(move || {
         let run = || -> io::Result<_> {
             let mut world = Command::new("setpriv");
@@ -71,14 +71,14 @@ fn start(name: &'static str) -> Result<(), RecvTimeoutError> {
             world.wait()
         };
         let ended = run().map_or_else(|error| error.to_string(), |status| status.to_string());
-        // What is printed would be kept for the end of the test that came first.
+        // Other output would be held back until the end of the first test.
         let _ = writeln!(io::stderr(), "{name} ended, and all tests with it: {ended}");
         process::exit(1);
     });
     started.recv_timeout(READY)
 }
 
-/// Empties a world that another process runs, as `make world` does: namespaces of earlier tests go.
+/// Empties a world that another process runs, as `make world` does: namespaces of earlier tests are deleted.
 fn join(name: &str) -> Result<(), String> {
     let mut kubectl = Command::new("sh");
     let script = ". \"$1\" && kubectl delete namespace --selector \"$2\"";
@@ -87,7 +87,7 @@ fn join(name: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// Whether a process runs that world.
+/// Returns whether a process runs that world.
 fn is_running(name: &str) -> bool {
     let lock = File::open(in_target(&format!("{name}.lock")));
     lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
@@ -118,7 +118,7 @@ pub async fn second(world: &Handle) -> Result<Handle> {
     Handle::open_second(&Path::new(world.get("WORLD_LOGS")?).with_file_name("env")).await
 }
 
-/// Begins when a test has its place. It writes down how long the test took, under the name that its thread has.
+/// Starts when a test has its place. It records the test's duration, under the name of its thread.
 struct Watch(Instant);
 
 impl Drop for Watch {
@@ -137,14 +137,14 @@ pub struct Turn {
     _place: Option<SemaphorePermit<'static>>,
 }
 
-/// The world that tests share. They turn nothing off in it.
+/// The shared world. Tests turn nothing off in it.
 pub async fn shared() -> Result<(Handle, Turn)> {
     let place = Some(PLACES.acquire().await?);
     let turn = Turn { _watch: Watch(Instant::now()), _place: place };
     Ok((open(0).await?, turn))
 }
 
-/// The same for a test that lasts long and does little: it begins at once, and takes nobody's place.
+/// The same for a long test with little load: it starts at once, and occupies no place.
 pub async fn aside() -> Result<(Handle, Turn)> {
     Ok((open(0).await?, Turn { _watch: Watch(Instant::now()), _place: None }))
 }
@@ -153,7 +153,7 @@ pub async fn aside() -> Result<(Handle, Turn)> {
 pub struct Alone {
     _watch: Watch,
     _taken: MutexGuard<'static, ()>,
-    // Last: who gets it finds a world that is not taken.
+    // Last, so that the next holder finds a world that is free.
     _permit: SemaphorePermit<'static>,
 }
 
@@ -164,14 +164,14 @@ pub async fn alone() -> Result<(Handle, Alone)> {
     let (number, taken) = free.context("a world that is not taken")?;
     let alone = Alone { _watch: Watch(Instant::now()), _taken: taken, _permit: permit };
     let world = open(number).await?;
-    // What another test has turned off, and failed.
+    // Settings of a test that failed before it reset them.
     world.control.reset().await?;
     delete_leftovers(&world).await?;
     Ok((world, alone))
 }
 
-/// Deletes the Stacks and sources of tests that have ended, and the hints that are booked for them: with them functions run again and
-/// again, for up to 15 minutes, and the world is never quiet.
+/// Deletes the Stacks and sources of completed tests, and their delayed hints: with them functions would run repeatedly, for up
+/// to 15 minutes, and the world would never be quiet.
 async fn delete_leftovers(world: &Handle) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     for name in [HINTS, "driftless-launches"] {
@@ -220,7 +220,7 @@ pub async fn s3(world: &Handle, keys: Option<control::Credentials>) -> Result<aw
     Ok(aws_sdk_s3::Client::from_conf(config))
 }
 
-/// The keys in the world's bucket that begin like that.
+/// The keys in the world's bucket with this prefix.
 pub async fn keys(world: &Handle, prefix: &str) -> Result<Vec<String>> {
     let list = s3(world, None).await?.list_objects_v2().bucket(world.get("WORLD_BUCKET")?).prefix(prefix).into_paginator();
     let pages = list.send().collect::<Result<Vec<_>, _>>().await?;
@@ -228,8 +228,8 @@ pub async fn keys(world: &Handle, prefix: &str) -> Result<Vec<String>> {
     Ok(keys.map(ToOwned::to_owned).collect())
 }
 
-/// Lets a sweep hint whatever is due, and waits until every message is handled: what was to happen has happened. For a test that is
-/// [`alone`]: beside others there are always messages.
+/// Triggers a sweep, and waits until every message is handled, so that everything that was due has happened. For a test in an
+/// [`alone`] world, because beside others there are always messages.
 pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let queues = sqs.list_queues().send().await?.queue_urls.unwrap_or_default();
@@ -238,7 +238,7 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     let swept = world.control.invoke("Sweeper", &tick).await?;
     ensure!(matches!(swept, Invoked::Answer(_)), "{swept:?}");
     handled(world, &sqs, &queues).await?;
-    // A Stack that is Ready has a hint in ten minutes. Whatever hint is delayed finds the same facts as one that comes now.
+    // A Stack that is Ready has a hint in ten minutes. Any delayed hint finds the same facts as one now.
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("pulumi.com", "v1", "Stack"));
     let stacks: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
     let stacks = stacks.list_metadata(&ListParams::default()).await?.items;
@@ -248,10 +248,10 @@ pub async fn quiet(world: &Handle, _alone: &Alone) -> Result<()> {
     if stacks.is_empty() { Ok(()) } else { handled(world, &sqs, &queues).await }
 }
 
-/// Waits until no message is to come, but for delayed hints, and no function has run from one look to the next.
+/// Waits until only delayed hints are left in the queues, and no function has run between two checks.
 async fn handled(world: &Handle, sqs: &aws_sdk_sqs::Client, queues: &[String]) -> Result<()> {
     let passes = RefCell::default();
-    // A delivery that got lost on a busy machine comes again after the visibility timeout, which is longer than a run takes.
+    // A delivery that is lost on a busy machine is repeated after the visibility timeout, which is longer than a run.
     ready::until_every(BETWEEN_PASSES, "no message is waiting and no function has run", RUN * 2, async || {
         let Status { mappings, functions, .. } = world.control.status().await?;
         for (function, _) in mappings.iter().filter(|(_, counts)| counts["hidden"] != 0) {
@@ -282,13 +282,13 @@ async fn handled(world: &Handle, sqs: &aws_sdk_sqs::Client, queues: &[String]) -
     .await
 }
 
-/// Has a Stack looked at, and once more: a look that was under way has ended by then, and whatever hint is still to come finds the same
-/// facts as this one. What has not been run after it is not going to be.
+/// Reconciles a Stack twice: a reconciliation in progress has ended by then, and any later hint finds the same facts as the
+/// second one. A run that has not started by then will not start.
 pub async fn looked(team: &Namespace<'_>, name: &str) -> Result<()> {
     let world = team.world;
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     let stack = stack_key(&team.name, name);
-    // At most as many looks are under way as the world has instances.
+    // The number of concurrent reconciliations is at most the world's number of instances.
     for _ in 0..=INSTANCES {
         let before = looks(world, &stack)?;
         send_hint(&sqs, &stack).await?;
@@ -313,7 +313,7 @@ async fn send_hint(sqs: &aws_sdk_sqs::Client, object: &ObjectKey) -> Result<()> 
     Ok(())
 }
 
-/// How often the reconciler has looked at a Stack, by its log.
+/// The number of the reconciler's reconciliations of a Stack, by its log.
 fn looks(world: &Handle, stack: &ObjectKey) -> Result<usize> {
     let (mut looks, stack) = (0, format!("\"stack\":\"{stack}\""));
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
@@ -326,7 +326,7 @@ fn looks(world: &Handle, stack: &ObjectKey) -> Result<usize> {
     Ok(looks)
 }
 
-/// Waits with one sweep after another: what no event told of is found by them.
+/// Waits while sweeps run one after another, which find whatever had no event.
 pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what: &str, look: impl FnMut() -> F) -> Result<T> {
     let sweeps = async {
         let mut tick = tokio::time::interval(Duration::from_secs(10));
@@ -341,15 +341,15 @@ pub async fn swept_until<T, F: Future<Output = Result<T>>>(world: &Handle, what:
     }
 }
 
-/// No message failed, every dead-letter queue is empty, and no part of the world crashed, but for what a test has caused and forgiven.
-/// `privileges` asks once more after the last test.
+/// Checks that no message failed, every dead-letter queue is empty, and no part of the world crashed, except for what a test has
+/// caused and forgiven. `privileges` checks the same after the last test.
 pub async fn nothing_was_given_up(world: &Handle) -> Result<()> {
     let status = world.control.status().await?;
     ensure!(status.alarms.is_empty(), "{:#?}", status.alarms);
     no_dead_letters(world).await
 }
 
-/// Every dead-letter queue is empty.
+/// Checks that every dead-letter queue is empty.
 pub async fn no_dead_letters(world: &Handle) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
     for queue in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
@@ -361,7 +361,7 @@ pub async fn no_dead_letters(world: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// Stops a process of the world for as long as the value lives, as if it hung.
+/// Stops a process of the world while the value lives, as if it hung.
 pub struct Frozen(rustix::process::Pid);
 
 impl Frozen {
@@ -386,7 +386,7 @@ pub fn pid(world: &Handle, name: &str) -> Result<rustix::process::Pid> {
     rustix::process::Pid::from_raw(text.trim().parse()?).context("a process id")
 }
 
-/// The processes that a process has started and that have not ended, each with its program and arguments.
+/// The live child processes of a process, each with its program and arguments.
 pub fn children(parent: rustix::process::Pid) -> Vec<(rustix::process::Pid, Vec<String>)> {
     let parent = parent.as_raw_nonzero();
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();

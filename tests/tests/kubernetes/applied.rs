@@ -1,4 +1,4 @@
-//! What kubectl, helm and Flux apply to a real API server.
+//! The manifests that kubectl, helm and Flux apply to a real API server.
 
 use std::{
     collections::BTreeSet,
@@ -38,11 +38,11 @@ use super::{
     FORWARDER, INSTALLATION, Objects, SYSTEM, VALUES, block, by_id, charted, includes, kustomized, objects, overlay, project, run,
 };
 
-/// The section that has the page's commands.
+/// The section with the page's commands.
 const APPLIED: &str = "Apply Driftless to a cluster";
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// There is one folder for all worlds.
+/// All worlds share one folder.
 static TURN: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn kubectl_and_helm_each_apply_it_and_the_forwarder_sees_all_it_watches() 
     Ok(())
 }
 
-/// By itself, as `make flux`: kustomize-controller takes long to build.
+/// Run alone, by `make flux`, because kustomize-controller takes long to build.
 #[tokio::test]
 async fn flux_applies_it_by_its_one_file() -> Result<()> {
     let _turn = TURN.lock().await;
@@ -105,7 +105,7 @@ async fn flux_applies_it_by_its_one_file() -> Result<()> {
     Ok(())
 }
 
-/// By Kubernetes' own roles, whose rules its controller aggregates.
+/// Through Kubernetes' own roles, whose rules its controller aggregates.
 #[tokio::test]
 async fn view_reads_our_objects_and_edit_writes_them() -> Result<()> {
     let _turn = TURN.lock().await;
@@ -155,7 +155,7 @@ async fn cluster(dirs: &Dirs, supervisor: &Supervisor) -> Result<(Cluster, Clien
     Ok((cluster, admin))
 }
 
-/// The one file is all that the cluster is given: source, build, apply and health check are Flux's.
+/// The cluster only gets the one file: source, build, apply and health check are Flux's.
 async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServer, kustomized: &str) -> Result<()> {
     let repository = git.create("driftless").await?;
     let mut files = Vec::new();
@@ -180,7 +180,7 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     kubectl_applies(cluster, "flux", &text)?;
 
     let deployments: Api<Deployment> = Api::namespaced(admin.clone(), SYSTEM);
-    // There is no node here, so that nobody else says that the Pod is there.
+    // There is no node here, so the test itself writes the Deployment's status.
     let generation = ready::until("the Deployment", LIMIT, async || {
         deployments.get(FORWARDER).await.with_context(|| cluster.admin_kubeconfig.display().to_string())
     });
@@ -220,7 +220,7 @@ async fn flux_applies_one_file(cluster: &Cluster, admin: &Client, git: &GitServe
     Ok(())
 }
 
-/// The guide for Argo CD adds to its ConfigMap and keeps what is there.
+/// The guide for Argo CD adds to its ConfigMap and keeps the existing entries.
 async fn settings_of_argo_cd_are_merged(cluster: &Cluster, admin: &Client) -> Result<()> {
     apply_yaml(admin, "{ apiVersion: v1, kind: Namespace, metadata: { name: argocd } }").await?;
     let own =
@@ -235,7 +235,7 @@ async fn settings_of_argo_cd_are_merged(cluster: &Cluster, admin: &Client) -> Re
     Ok(())
 }
 
-/// What the guides have somebody ask for by hand.
+/// The annotations that the guides set by hand.
 async fn annotations_of_the_guides_arrive(cluster: &Cluster, admin: &Client) -> Result<()> {
     let shop = "{ apiVersion: pulumi.com/v1, kind: Stack, metadata: { name: shop, namespace: team-a }, spec: { stack: dev } }";
     let platform = "{ apiVersion: source.toolkit.fluxcd.io/v1, kind: GitRepository, metadata: { name: platform, namespace: team-a }, \
@@ -267,7 +267,7 @@ fn guide(cluster: &Cluster, page: &str, more: &[(&str, &str)]) -> Result<Guide> 
     Guide::read(page, &project().join("target/tools"), &[&[("KUBECONFIG", kubeconfig.as_str())], more].concat())
 }
 
-/// How Flux names an object in its inventory.
+/// The name of an object in Flux's inventory.
 fn inventory_id(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().replace(':', "__");
     let version = text(&object["apiVersion"]);
@@ -275,7 +275,7 @@ fn inventory_id(object: &Value) -> String {
     format!("{}_{}_{group}_{}", text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]), text(&object["kind"]))
 }
 
-/// Applies all of it as a user does, first without effect, and finds everything in the answer as it was written.
+/// Applies everything as a user does, first as a dry run, and finds each field in the answer as written.
 fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
     let file = written(cluster, name, text)?;
     let written = objects(text)?;
@@ -290,7 +290,7 @@ fn kubectl_applies(cluster: &Cluster, name: &str, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The objects of a text as the API server has them, all that was written in them.
+/// The objects of a text as the API server has them, with every written field.
 fn is_there(cluster: &Cluster, name: &str, text: &str) -> Result<Objects> {
     let there = there(&run_in(cluster, &["get", "--output", "json", "--filename", &written(cluster, name, text)?])?)?;
     for (id, object) in &objects(text)? {
@@ -299,8 +299,8 @@ fn is_there(cluster: &Cluster, name: &str, text: &str) -> Result<Objects> {
     Ok(there)
 }
 
-/// The program as the Deployment has it, but for the network, and but for where a Pod has its token and the API server's address: it
-/// lists and watches every kind, and is refused nothing.
+/// The program of the Deployment, except for the network and the places of a Pod's token and the API server's address: it lists
+/// and watches every kind, and no call is refused.
 async fn the_forwarder_sees_all_it_watches(dirs: &Dirs, cluster: &Cluster, admin: &Client) -> Result<()> {
     let deployment = Api::<Deployment>::namespaced(admin.clone(), SYSTEM).get(FORWARDER).await?;
     let pod = serde_json::to_value(deployment)?["spec"]["template"]["spec"].take();
@@ -362,14 +362,14 @@ fn run_in(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     run("kubectl", [kubeconfig.as_str()].into_iter().chain(arguments.iter().copied()))
 }
 
-/// Writes a file beside the cluster's kubeconfig, and tells where.
+/// Writes a file beside the cluster's kubeconfig. Returns its path.
 fn written(cluster: &Cluster, name: &str, text: &str) -> Result<String> {
     let file: PathBuf = cluster.admin_kubeconfig.with_file_name(format!("{name}.yaml"));
     fs::write(&file, text)?;
     Ok(file.display().to_string())
 }
 
-/// The objects of what kubectl prints as JSON.
+/// The objects in kubectl's JSON output.
 fn there(text: &str) -> Result<Objects> {
     let mut objects = Vec::new();
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
@@ -385,7 +385,7 @@ fn there(text: &str) -> Result<Objects> {
     by_id(objects.into_iter())
 }
 
-/// The files below a folder, as the paths that they have below `at`.
+/// The files below a folder, with their paths below `at`.
 fn read_below(folder: &Path, at: &Path, files: &mut Vec<(String, String)>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;

@@ -19,7 +19,7 @@ use crate::{
     fits,
 };
 
-/// Rights without a use, by role, action and resource, with the reason to keep them.
+/// Unused rights, by role, action and resource, with the reason to keep them.
 const UNUSED: [(&str, &str, &str, Used, &str); 15] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
@@ -55,7 +55,7 @@ const COLLECTION: &str = "Trees are collected after TreeRetentionDays; tests/src
 const TAKEN_BACK: &str =
     "The run was recorded while its task's folder was filled, which is a race; the launcher's own tests do it.";
 
-/// Calls that were refused, by role, action and resource, with who provokes them.
+/// Refused calls, by role, action and resource, with the test that provokes them.
 const REFUSED: [(&str, &str, &str, &str); 5] = [
     ("TaskRole", "s3:ListBucket", "*", "A task asks for what is not there yet; who may not list is told 403."),
     (
@@ -74,7 +74,7 @@ const REFUSED: [(&str, &str, &str, &str); 5] = [
     ("*", "secretsmanager:GetSecretValue", "*", "clusters.rs: each function reads its own kubeconfig alone."),
 ];
 
-/// Sessions of tests that try what a role may do. What they may is no use of it.
+/// Sessions of tests that try out a role's rights, which do not count as a use.
 const TRIALS: [&str; 4] = ["other", "somebody", "compromised", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"];
 
 /// One action on one resource that a statement allows a role.
@@ -82,13 +82,13 @@ struct Right {
     role: String,
     sid: String,
     action: String,
-    /// As in the lists: what follows the bucket in an ARN of S3, else its last part.
+    /// As in the lists: the part after the bucket in an ARN of S3, else its last part.
     resource: String,
     /// The statement with this action and this resource only.
     statement: Statement,
 }
 
-/// What is wrong, one text each.
+/// The violations, as texts.
 pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     let template = template()?;
     let rights = rights(&template);
@@ -138,7 +138,7 @@ pub fn messages_without_group(calls: &[Value]) -> Result<BTreeSet<String>> {
     Ok(findings)
 }
 
-/// The template as the world reads it. Of what the world gives the parameters only [`GIT_FILES`] changes rights.
+/// The template as the world reads it. Of the world's parameters only [`GIT_FILES`] change rights.
 fn template() -> Result<Template> {
     let path = Path::new(PROJECT).join("infra/template.yaml");
     let raw: Value = serde_saphyr::from_str(&std::fs::read_to_string(&path)?)?;
@@ -161,7 +161,7 @@ fn caller<'a>(template: &'a Template, arn: &'a str) -> Option<(&'a str, &'a str)
 fn rights(template: &Template) -> Vec<Right> {
     let own =
         template.roles.iter().flat_map(|(role, rules)| rules.policies.iter().map(move |statement| (role, statement.clone())));
-    // Rights that a resource's own policy gives a role: its resource is meant, whatever the statement says.
+    // Rights that a resource's own policy grants a role: they apply to its resource, whatever the statement names.
     let given = template.resource_policies.iter().flat_map(|(arn, statements)| {
         let statements = statements.iter().flat_map(|statement| match &statement.principal {
             Some(Principal::Aws { aws }) => aws.as_slice().iter().map(|role| (role, statement)).collect(),
@@ -193,7 +193,7 @@ fn rights(template: &Template) -> Vec<Right> {
     rights.collect()
 }
 
-/// What of an ARN tells resources of one service apart.
+/// The part of an ARN that distinguishes resources of one service.
 fn short(arn: &str) -> String {
     let Some(rest) = arn.splitn(6, ':').nth(5) else { return arn.into() };
     match rest.split_once('/') {

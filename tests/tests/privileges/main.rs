@@ -1,8 +1,8 @@
-//! Least privilege, by what the system did: reads the logs that the world of a whole run of the e2e tests has left, and compares every
-//! call with what the template's roles and the cluster's roles grant. `make e2e` runs it last.
+//! Least privilege, by the actual calls: reads the logs of the worlds of a whole run of the e2e tests, and compares every call
+//! with the rights of the template's roles and of the cluster's roles. `make e2e` runs it last.
 //!
-//! A call that no rule covers, a refusal that no test provokes, and a right that nothing used and that has no written reason are
-//! failures. What has a reason is in the lists on top of [`iam`] and [`rbac`]; an entry that is not true any more is a failure too.
+//! A call that no rule covers, a refusal that no test provokes, and an unused right without a written reason are failures. The
+//! reasons are in the lists at the top of [`iam`] and [`rbac`]; an entry that is no longer true is a failure too.
 
 mod iam;
 mod rbac;
@@ -62,16 +62,16 @@ fn entries(names: &[&str]) -> Result<Vec<Value>> {
     Ok(entries)
 }
 
-/// Whether a right that has a reason to be unused is used all the same.
+/// Whether a right with a reason to be unused is used in some runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Used {
     /// In no run of the tests.
     Never,
-    /// In those runs in which something rare comes up.
+    /// In runs in which something rare happens.
     Sometimes,
 }
 
-/// A pattern of a list: `*` is any text.
+/// Matches a pattern of a list, in which `*` is any text.
 fn fits(pattern: &str, text: &str) -> bool {
     policy::like(pattern, text, &Context::default())
 }

@@ -16,7 +16,7 @@ use crate::{
     fits,
 };
 
-/// Rights without a use, by role, API group with resource, and verb, with the reason to keep them.
+/// Unused rights, by role, API group with resource, and verb, with the reason to keep them.
 const UNUSED: [(&str, &str, &str, Used, &str); 6] = [
     ("driftless:reconciler", "pulumi.com/stacks/finalizers", "update", Never, OPENSHIFT),
     ("driftless:reconciler", "auto.pulumi.com/workspaces/finalizers", "update", Never, OPENSHIFT),
@@ -34,7 +34,7 @@ const UNUSED: [(&str, &str, &str, Used, &str); 6] = [
 const OPENSHIFT: &str = "Clusters that guard blockOwnerDeletion ask for it, such as OpenShift; the world's does not.";
 const COLLECTION: &str = "Trees are collected after TreeRetentionDays; the fetcher's own tests and the simulation do it.";
 
-/// Calls that were refused, by part, API group with resource, and verb, with who provokes them.
+/// Refused calls, by part, API group with resource, and verb, with the test that provokes them.
 const REFUSED: [(&str, &str, &str, &str); 11] = [
     ("launcher", "/secrets", "get", "failures.rs: a namespace that runs may not come from."),
     ("launcher", "/serviceaccounts", "get", "failures.rs: a namespace that runs may not come from."),
@@ -49,7 +49,7 @@ const REFUSED: [(&str, &str, &str, &str); 11] = [
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds, before an administrator allows it."),
 ];
 
-/// Calls that rules of a test allow, by part, API group with resource, and verb.
+/// Calls that a test's own rules allow, by part, API group with resource, and verb.
 const ADDED: [(&str, &str, &str, &str); 3] = [
     ("reconciler", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
     ("fetcher", "world.example/widgets", "get", "readiness.rs: a kind of SourceKinds."),
@@ -61,26 +61,26 @@ const ADDED: [(&str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// A rule as it is bound.
+/// A rule with its binding.
 struct Grant {
     role: String,
-    /// Where it counts; everywhere if absent.
+    /// The namespace in which it applies; everywhere if absent.
     namespace: Option<String>,
     subjects: Vec<Subject>,
     rules: Vec<PolicyRule>,
 }
 
-/// Who calls.
+/// The caller.
 struct Identity {
     user: String,
     groups: Vec<String>,
 }
 
-/// What is called for.
+/// The request.
 struct Request {
     verb: String,
     group: String,
-    /// With the subresource.
+    /// The resource, with its subresource.
     resource: String,
     name: String,
     namespace: String,
@@ -89,7 +89,7 @@ struct Request {
 /// One verb on one resource of a role.
 type Right = (String, String, String);
 
-/// What is wrong, one text each.
+/// The violations, as texts.
 pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
     let grants = grants()?;
     let rights: BTreeSet<Right> = grants
@@ -99,13 +99,13 @@ pub fn findings(calls: &[Value]) -> Result<BTreeSet<String>> {
         })
         .collect();
     let (mut findings, mut used, mut added) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    // Whether a rule covers what was refused: an API server that starts refuses all until it has read its rules (capacity.rs).
+    // Whether a rule covers the refused call: a starting API server refuses all until it has read its rules (capacity.rs).
     let mut refused = BTreeMap::new();
     for call in calls {
         for (identity, request) in requests(call) {
             let Some(part) = identity.part(&grants) else { continue };
             let decision = &call["annotations"]["authorization.k8s.io/decision"];
-            // Whoever may not be somebody else is refused before there is a decision about the call.
+            // A caller without the right to impersonate is refused before there is a decision about the call.
             let is_undecided = decision.is_null() && call["responseStatus"]["code"] == 403;
             let was_refused = decision == "forbid" || is_undecided;
             // A starting API server also refuses a ServiceAccount that has the right to impersonate.
@@ -191,7 +191,7 @@ fn reasons(rights: &BTreeSet<Right>, used: &BTreeSet<Right>) -> Vec<String> {
     findings
 }
 
-/// What an entry of the audit log asks for: the call, a creation if it was one, and the right to be somebody else.
+/// The requests in an entry of the audit log: the call, a creation if it was one, and the impersonation.
 fn requests(call: &Value) -> Vec<(Identity, Request)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &call["objectRef"];
@@ -220,7 +220,7 @@ fn requests(call: &Value) -> Vec<(Identity, Request)> {
     let identity = || Identity::of(if acting.is_object() { acting } else { real });
     let verb = call["verb"].as_str().unwrap_or_default();
     requests.push((identity(), request(verb)));
-    // An apply or an update of what is not there is asked about as a creation, too.
+    // An apply or an update of a missing object is authorized as a creation, too.
     if call["responseStatus"]["code"] == 201 && verb != "create" {
         requests.push((identity(), request("create")));
     }
@@ -233,7 +233,7 @@ impl Identity {
         Self { user: user["username"].as_str().unwrap_or_default().into(), groups: groups.collect() }
     }
 
-    /// The part of the system that this is; `None` for a stranger.
+    /// The part of the system with this identity; `None` for a stranger.
     fn part(&self, grants: &[Grant]) -> Option<&str> {
         let is_ours = || grants.iter().any(|grant| grant.is_of(self));
         let part = self.groups.iter().find_map(|group| group.strip_prefix("driftless:"));
@@ -280,7 +280,7 @@ fn rights(rule: &PolicyRule) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// What the roles of `infra/kubernetes` grant whom.
+/// The grants of the roles of `infra/kubernetes`.
 fn grants() -> Result<Vec<Grant>> {
     let mut objects = Vec::new();
     for file in manifests(&Path::new(PROJECT).join("infra/kubernetes"))? {
@@ -302,7 +302,7 @@ fn grants() -> Result<Vec<Grant>> {
         let role = role.with_context(|| format!("infra/kubernetes binds {kind} {name}, which is not there"))?;
         Ok(Grant {
             role: name.as_str().unwrap_or_default().into(),
-            // What is bound in `default` is bound in every namespace that runs come from.
+            // A binding in `default` stands for one in every namespace that runs come from.
             namespace: namespace.as_str().filter(|namespace| *namespace != "default").map(Into::into),
             subjects: serde_json::from_value(binding["subjects"].clone())?,
             rules: serde_json::from_value(role["rules"].clone())?,
@@ -311,7 +311,7 @@ fn grants() -> Result<Vec<Grant>> {
     grants.collect()
 }
 
-/// The YAML files of a folder and of those in it.
+/// The YAML files below a folder.
 fn manifests(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -12,11 +12,11 @@ use tokio::{runtime::Handle, time::Instant};
 
 use super::GitError;
 
-/// How long a server may take for its first answer, which no repository makes slow: a greeting of SSH, or the capabilities over HTTP.
+/// The time limit of a server's first answer, an SSH greeting or the HTTP capabilities, which does not depend on the repository.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
 
-/// What a fetch may cost, and what stopped it first: gitoxide's errors say where it stopped, and often not why. A clone is
-/// another handle on the same bounds.
+/// The limits of a fetch, and which of them stopped it first: gitoxide's errors say where it stopped, but often not why. A clone
+/// shares the same limits.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct Bounds(Arc<State>);
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Bounds {
-    /// At most `limit` bytes and `time` from now. Needs a runtime.
+    /// At most `limit` bytes, and `time` from now. Requires a runtime.
     #[must_use]
     pub fn new(limit: u64, time: Duration) -> Self {
         Self(Arc::new(State {
@@ -48,7 +48,7 @@ impl Bounds {
         }))
     }
 
-    /// Waits for something within the time.
+    /// Waits within the time limit.
     pub(super) async fn within<T>(&self, future: impl Future<Output = T>) -> Result<T, GitError> {
         let in_time = tokio::time::timeout_at(self.0.deadline, future).await;
         in_time.map_err(|_| {
@@ -57,7 +57,7 @@ impl Bounds {
         })
     }
 
-    /// Waits for a server's first answer. Such an error says that the server, and not one of its repositories, is slow.
+    /// Waits for a server's first answer. Its error says that the server, and not one of its repositories, is slow.
     pub(super) async fn first_answer<T>(&self, future: impl Future<Output = T>) -> Result<T, GitError> {
         self.within(tokio::time::timeout(ANSWER_TIME, future)).await?.map_err(|_| GitError::Silent)
     }
@@ -72,24 +72,24 @@ impl Bounds {
         self.0.runtime.block_on(self.within(future)).map_err(|error| self.stop(error))
     }
 
-    /// Returns an error when the time is over, for work that waits for nothing.
+    /// Returns an error after the time limit, for work that does not wait.
     pub(super) fn check(&self) -> Result<(), GitError> {
         if Instant::now() < self.0.deadline { Ok(()) } else { Err(GitError::TooSlow { seconds: self.0.seconds }) }
     }
 
-    /// Counts what was received.
+    /// Counts received bytes.
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.0.received.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         if received > self.0.limit { Err(self.stop(GitError::TooLarge { limit: self.0.limit })) } else { Ok(()) }
     }
 
-    /// Keeps why the fetch stops, and gives what stops it.
+    /// Records why the fetch stops, and returns the error that stops it.
     pub(super) fn stop(&self, error: GitError) -> io::Error {
         self.0.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         io::Error::other("stopped")
     }
 
-    /// Why the fetch stopped, if it was us who stopped it, else `otherwise`.
+    /// Why the fetch stopped, if a limit stopped it, else `otherwise`.
     pub(super) fn reason(&self, otherwise: GitError) -> GitError {
         self.0.stopped_by.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or(otherwise)
     }
@@ -99,12 +99,12 @@ impl Bounds {
         self.0.hidden.store(true, Ordering::Relaxed);
     }
 
-    /// Whether connection errors are hidden from the tenant.
+    /// Returns whether connection errors are hidden from the tenant.
     pub(super) fn is_hidden(&self) -> bool {
         self.0.hidden.load(Ordering::Relaxed)
     }
 
-    /// Set when the time is over, for work that waits for nothing.
+    /// Set after the time limit, for work that does not wait.
     pub(super) fn interrupt(&self) -> &AtomicBool {
         &self.0.interrupt
     }

@@ -1,4 +1,4 @@
-//! The credentials that a Stack or a Workspace names: which, and what they are.
+//! The git credentials that a Stack or a Workspace names.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use super::{Fields, GitError, Stop, github::App, http::Login, ssh::Key};
 use crate::Error;
 
-/// What is shown to a git server.
+/// Credentials for a git server.
 pub(super) enum Credentials {
     None,
     Login(Login),
@@ -18,14 +18,14 @@ pub(super) enum Credentials {
     App(App),
 }
 
-/// What names them.
+/// The object that names the credentials.
 pub(super) enum Named<'a> {
     Stack(&'a Stack),
     Workspace(Option<&'a WorkspaceGitAuth>),
 }
 
 impl Named<'_> {
-    /// How the fields are called.
+    /// The names of its fields.
     pub(super) fn fields(&self) -> &'static Fields {
         match self {
             Self::Stack(_) => &Fields::STACK,
@@ -35,7 +35,7 @@ impl Named<'_> {
 }
 
 impl Credentials {
-    /// What is named in a namespace.
+    /// Reads the credentials in a namespace.
     pub(super) async fn read<C: Cluster>(cluster: &C, namespace: &str, named: &Named<'_>) -> Result<Self, Stop> {
         let secrets = Secrets { cluster, namespace, read: BTreeMap::new() };
         match named {
@@ -45,7 +45,7 @@ impl Credentials {
         }
     }
 
-    /// One form at most is there.
+    /// At most one form is given.
     async fn of_workspace<C: Cluster>(mut secrets: Secrets<'_, C>, auth: &WorkspaceGitAuth) -> Result<Self, Stop> {
         const APP: &str = "spec.git.auth.githubApp";
         let WorkspaceGitAuth { github_app, password, ssh_private_key, token, username } = auth;
@@ -76,7 +76,7 @@ impl Credentials {
         Ok(Self::Login(Login { user: user.trim_end().into(), password: password.trim_end().into(), source_name }))
     }
 
-    /// The deprecated `gitAuthSecret` wins; of `gitAuth` the first in PKO's order.
+    /// The deprecated `gitAuthSecret` takes precedence; of the forms of `gitAuth`, the first in PKO's order.
     async fn of_stack<C: Cluster>(mut secrets: Secrets<'_, C>, stack: &Stack) -> Result<Self, Stop> {
         if let Some(name) = &stack.spec.git_auth_secret {
             return secrets.deprecated(name).await;
@@ -116,12 +116,12 @@ impl Credentials {
         }
     }
 
-    /// Servers look at the token only; PKO calls its user this.
+    /// Servers only check the token; the user name is PKO's.
     fn token(token: &str, source_name: String) -> Self {
         Self::Login(Login { user: "git".into(), password: token.into(), source_name })
     }
 
-    /// Where they come from.
+    /// The source of the credentials, for messages.
     pub(super) fn source_name(&self) -> &str {
         match self {
             Self::None => "",
@@ -136,16 +136,16 @@ impl Credentials {
 struct Secrets<'a, C> {
     cluster: &'a C,
     namespace: &'a str,
-    /// `None` for one that is not there.
+    /// `None` for a Secret that does not exist.
     read: BTreeMap<String, Option<BTreeMap<String, ByteString>>>,
 }
 
 impl<C: Cluster> Secrets<'_, C> {
-    /// What a reference leads to, and how to call where that is.
+    /// The value of a reference, and the name of its source for messages.
     async fn value(&mut self, field: &'static str, reference: &ResourceRef) -> Result<(String, String), Stop> {
         match (reference.selector.as_str(), &reference.secret, &reference.literal) {
             ("Literal", _, Some(literal)) => Ok((literal.value.clone(), format!("the literal in {field}"))),
-            // Another namespace's is not this Stack's to use.
+            // A Stack cannot use a Secret of another namespace.
             ("Secret", Some(secret), _)
                 if secret.namespace.as_deref().is_none_or(|other| other.is_empty() || other == self.namespace) =>
             {
@@ -155,7 +155,7 @@ impl<C: Cluster> Secrets<'_, C> {
         }
     }
 
-    /// The same of a Workspace. Nothing can be done without it, whether it is `optional` or not.
+    /// The same for a Workspace. The value is required even if it is `optional`.
     async fn selected(&mut self, field: &'static str, selector: &KeySelector) -> Result<(String, String), Stop> {
         self.there(field, &selector.name, &selector.key).await
     }

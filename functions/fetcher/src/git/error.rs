@@ -3,20 +3,20 @@ use driftless_source::Refusal;
 use super::{TIME, bounds::ANSWER_TIME, servers};
 use crate::limit_remedy;
 
-/// How the fields are called by which somebody names a repository.
+/// The names of the fields that define a repository, for messages.
 #[derive(Debug)]
 pub struct Fields {
-    /// Where it is.
+    /// The repository.
     url: &'static str,
-    /// Which commit.
+    /// The commit.
     commit: &'static str,
     /// The credentials.
     pub(super) auth: &'static str,
-    /// Those that are for http.
+    /// The credentials for http.
     pub(super) login: &'static str,
-    /// The one that is for ssh.
+    /// The credential for ssh.
     pub(super) key: &'static str,
-    /// What names a source of Flux instead.
+    /// The field that names a Flux source instead.
     flux: &'static str,
 }
 
@@ -39,8 +39,8 @@ impl Fields {
     };
 }
 
-/// Why git gave no tree. The words go into the condition: they name the field, or the Secret and its key, and never hold what a
-/// credential is or what a server said. What a Stack's fields are called is in the error's own words; see [`GitError::words`].
+/// Why git returned no tree. The message becomes part of the condition: it names the field, or the Secret and its key, and never
+/// contains a credential or the server's text. The display form uses a Stack's field names; see [`GitError::words`].
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the fields are what the message says they are")]
 pub enum GitError {
@@ -58,7 +58,8 @@ pub enum GitError {
     Local { host: String, what: &'static str, is_address: bool },
     #[error("{}", self.words(&Fields::STACK))]
     Private { host: String },
-    /// A name without a public address. A name of an unlisted private network has the same message: a tenant learns no internal names.
+    /// A name without a public address. A name of an unlisted private network has the same message, so that a tenant learns no
+    /// internal names.
     #[error("{}", self.words(&Fields::STACK))]
     Unresolved { host: String },
     #[error(
@@ -139,7 +140,7 @@ pub enum GitError {
     Pack,
     #[error("{0}{remedy}", remedy = limit_remedy(.0))]
     Content(#[from] Refusal),
-    /// Of what a branch or tag names for now: a push may mend it.
+    /// What a branch or tag names now: a push may fix it.
     #[error(transparent)]
     OfName(Box<GitError>),
     #[error("the installation's setting {setting} cannot be used: {why}")]
@@ -149,7 +150,7 @@ pub enum GitError {
 }
 
 impl GitError {
-    /// The words for somebody who calls the fields so.
+    /// The message with these field names.
     #[must_use]
     pub fn words(&self, at: &Fields) -> String {
         let Fields { url, commit, auth, key, flux, .. } = at;
@@ -206,7 +207,7 @@ impl GitError {
         }
     }
 
-    /// The error without what a network scan would learn from it: whether a host listens, and on which port.
+    /// The error without what a network scan could use: whether a host listens, and on which port.
     #[must_use]
     pub fn hidden(self) -> Self {
         match self {
@@ -218,7 +219,7 @@ impl GitError {
         }
     }
 
-    /// Whether the time was shorter than a fetch usually has, which is no fault of the source.
+    /// Returns whether the time limit was shorter than usual, which is not the fault of the source.
     #[must_use]
     pub fn had_less_time(&self) -> bool {
         match self {
@@ -229,7 +230,7 @@ impl GitError {
         }
     }
 
-    /// The same spec will be refused again, whatever happens elsewhere.
+    /// Returns whether the same spec always fails.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         match self {
@@ -246,7 +247,7 @@ impl GitError {
             | Self::Sha256
             | Self::TooLarge { .. }
             | Self::Content(_) => true,
-            // A name may come to lead elsewhere; an address does not.
+            // A name may later resolve to another address; an address does not change.
             Self::Local { is_address, .. } => *is_address,
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! The token of a GitHub App's installation: what the App's key is good for.
+//! Exchanges the key of a GitHub App for a token of its installation.
 
 use aws_lc_rs::{
     rand::SystemRandom,
@@ -18,10 +18,10 @@ use serde_json::json;
 use super::{GitError, Settings, http::Login, net};
 
 const WHO: &str = "the GitHub API";
-/// A token is some tens of bytes; what surrounds it, a few thousand.
+/// A token is some tens of bytes; the rest of the answer a few thousand.
 const MAX_ANSWER: usize = 1 << 20;
 
-/// What the API answers.
+/// The answer of the API.
 #[derive(Deserialize)]
 struct Token {
     token: SecretString,
@@ -33,11 +33,11 @@ pub(super) struct App {
     pub installation: String,
     pub key: SecretString,
     pub source_name: String,
-    /// What of the spec names it.
+    /// The field of the spec that names it.
     pub field: &'static str,
 }
 
-/// Gets a token of the installation, which is a password for git.
+/// Requests a token of the installation, which serves as a password for git.
 pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Result<Login, GitError> {
     if app.installation.is_empty() || !app.installation.bytes().all(|c| c.is_ascii_digit()) {
         return Err(wrong(app, &format!("is of no installation: {}.installationID is not a number", app.field)));
@@ -52,7 +52,7 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
     let addresses = net::addresses(host, port, settings.allow_local).await?;
     let client = net::client(addresses, &settings.ca_certificates)?;
     let request = client.post(url).bearer_auth(jwt(app, now)?);
-    // Some servers want the length of a POST, which one without a body does not have.
+    // Some servers require the length of a POST, which a request without a body does not have.
     let request = request.header(ACCEPT, "application/vnd.github+json").header(USER_AGENT, "driftless").body("{}");
     let unreachable = |error| GitError::Unreachable { who: WHO, why: net::words(error) };
     let mut response = request.send().await.map_err(unreachable)?;
@@ -78,7 +78,7 @@ pub(super) async fn token(app: &App, settings: &Settings, now: Timestamp) -> Res
     Ok(Login { user: "x-access-token".into(), password: token, source_name: app.source_name.clone() })
 }
 
-/// What the App says of itself, signed. GitHub takes ten minutes at most; the past minute is for clocks that differ.
+/// The App's signed claims. GitHub accepts ten minutes at most; the past minute allows for clock differences.
 fn jwt(app: &App, now: Timestamp) -> Result<String, GitError> {
     let unusable = || wrong(app, "cannot be used: it is not an RSA private key in PEM form");
     let key = match PrivateKeyDer::from_pem_slice(app.key.expose_secret().as_bytes()) {

@@ -1,4 +1,4 @@
-//! The smart protocol over HTTP: what gitoxide asks for, through the guarded client.
+//! Git's smart protocol over HTTP: gitoxide's requests through the guarded client.
 
 use std::{
     any::Any,
@@ -20,7 +20,7 @@ use super::{GitError, bounds::Bounds, net};
 
 const MAX_REDIRECTS: usize = 5;
 
-/// A user, a password and where it comes from.
+/// A user, a password and their source.
 pub(super) struct Login {
     pub user: SecretString,
     pub password: SecretString,
@@ -32,7 +32,7 @@ pub(super) struct Web {
     client: Client,
     bounds: Bounds,
     login: Option<Login>,
-    /// Where the server moved us to: what it says there counts from then on.
+    /// Where the server redirected to: later requests use it.
     moved: Option<String>,
 }
 
@@ -41,8 +41,8 @@ impl Web {
         Self { client, bounds, login, moved: None }
     }
 
-    /// gitoxide's headers and the credentials. Those go with the first request: servers answer without asking for them where they
-    /// are not needed, and asking costs a round trip where they are.
+    /// gitoxide's headers and the credentials. The first request has the credentials already: a server that needs none ignores
+    /// them, and with one that needs them this saves a round trip.
     fn headers(&self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> HeaderMap {
         let mut headers: HeaderMap = lines
             .into_iter()
@@ -61,7 +61,7 @@ impl Web {
         headers
     }
 
-    /// A server may move us about itself, and from http to https. It never gets us to another host, with credentials or without.
+    /// The next URL of a redirect. It may change the path, or http to https, but never the host, with or without credentials.
     fn next(&self, here: &Url, response: &Response) -> io::Result<Url> {
         let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok());
         let next = location.and_then(|location| here.join(location).ok());
@@ -73,7 +73,7 @@ impl Web {
         next.filter(same).ok_or_else(|| self.bounds.stop(GitError::Redirect))
     }
 
-    /// Gets what is there, following redirects.
+    /// Sends a request and follows redirects.
     fn follow(&mut self, url: &str, base: &str, headers: &HeaderMap) -> io::Result<Response> {
         let wrong = |_| self.bounds.stop(GitError::Url("it is not a URL"));
         let mut here: Url = url.parse().map_err(wrong)?;
@@ -152,8 +152,8 @@ impl Http for Web {
     }
 }
 
-/// A request and its answer. gitoxide writes the request's body after it got the answer's reader: the request goes out when the
-/// answer is first read. What is asked for is short.
+/// A request and its response. gitoxide writes the request's body after it has the response's reader, so the request is sent at
+/// the first read of the response. Requests are short.
 struct Exchange {
     bounds: Bounds,
     request: Option<RequestBuilder>,
@@ -197,7 +197,7 @@ impl Write for Upload {
     }
 }
 
-/// An answer's headers as lines.
+/// A response's headers as lines.
 pub(super) struct Headers {
     exchange: Shared,
     text: Option<Cursor<Vec<u8>>>,
@@ -239,7 +239,7 @@ impl BufRead for Headers {
     }
 }
 
-/// An answer's body, as it comes.
+/// A response's body, as it arrives.
 pub(super) struct Body {
     exchange: Shared,
     piece: Bytes,

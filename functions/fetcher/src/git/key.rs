@@ -1,25 +1,26 @@
-//! The private key of a tenant. What opens it can be made to cost any amount of time and memory, so only what ssh-keygen makes is opened.
+//! A tenant's private key. A crafted key can need any amount of time and memory to decrypt, so only keys of ssh-keygen's form are
+//! opened.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use russh::keys::{PrivateKey, decode_secret_key, ssh_key::Kdf};
 
 /// The maximum size of a key's text: an RSA key of 8192 bits has 6.5 KB.
 const MAX_BYTES: usize = 8 << 10;
-/// The longest modulus of an RSA key.
+/// The maximum length of an RSA modulus.
 const MAX_MODULUS_BYTES: usize = 8192 / 8;
-/// The most rounds of bcrypt. ssh-keygen makes 24 of them; 256 take two seconds or three.
+/// The maximum number of bcrypt rounds. ssh-keygen uses 24; 256 take two or three seconds.
 const MAX_ROUNDS: u32 = 256;
 
 const OPENSSH: [&str; 2] = ["-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----"];
 
-/// Opens a private key in the form of OpenSSH or in PEM. May take seconds. The error says what is wrong and what to do, and continues a
+/// Opens a private key in the OpenSSH form or in PEM. May take seconds. The error has the fact and the remedy, and continues a
 /// sentence that begins with the key's name.
 pub(super) fn open(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("has more than {MAX_BYTES} bytes; use an Ed25519 key"));
     }
     let key = decoded(text, passphrase)?;
-    // Signing takes the time of the thread that watches it.
+    // A longer modulus would block the thread that enforces the time limit.
     match key.public_key().key_data().rsa().and_then(|key| key.n().as_positive_bytes()) {
         Some(modulus) if modulus.len() > MAX_MODULUS_BYTES => {
             Err("is an RSA key of more than 8192 bits; use an Ed25519 key".into())
@@ -33,7 +34,7 @@ fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
         Some(_) => "the passphrase beside it is not its own",
         None => "it needs its passphrase (password)",
     };
-    // The library reads no P-256 key whose private number has fewer than 32 bytes: one of 256.
+    // The library cannot read a P-256 key whose private number has fewer than 32 bytes: one of 256.
     let unreadable = || {
         format!(
             "cannot be opened: it is no private key in PEM form, or {passphrase_error}; if it is an ECDSA key that ssh opens, use an \
@@ -60,7 +61,8 @@ fn decoded(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") {
         return Err("is an encrypted PKCS#8 key, which is not opened; write it in the form of OpenSSH with ssh-keygen -p".into());
     }
-    // Of the others only the old form of RSA keys has a passphrase, whose key is one MD5. The library takes the last block's form.
+    // Of the other forms only that of old RSA keys has a passphrase, with a key derived by one MD5. The library uses the last
+    // block's form.
     let is_rsa = text.contains("-----BEGIN RSA PRIVATE KEY-----") && text.matches("-----BEGIN ").count() == 1;
     let passphrase = passphrase.filter(|_| is_rsa);
     decode_secret_key(text, passphrase).map_err(|_| unreadable())
@@ -106,7 +108,7 @@ mod tests {
         assert!(open(&costly, Some("canary")).unwrap_err().contains("has 257 rounds of bcrypt, the maximum is 256"));
         let pkcs8 = made(&["-t", "rsa", "-b", "2048", "-m", "PKCS8"], "canary");
         assert!(open(&pkcs8, Some("canary")).unwrap_err().contains("encrypted PKCS#8"));
-        // The same under another name, with whose passphrase the library would derive a key.
+        // The same under another name, for which the library would derive a key from the passphrase.
         let renamed = pkcs8.replace("ENCRYPTED PRIVATE KEY", "PRIVATE KEY");
         assert!(open(&renamed, Some("canary")).unwrap_err().contains("cannot be opened"));
         for behind in ["-----BEGIN RSA PRIVATE KEY-----\n", "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-256-CBC,00\n"] {

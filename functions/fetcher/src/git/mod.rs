@@ -1,8 +1,9 @@
-//! A git repository that a Stack (`spec.projectRepo`) or a Workspace (`spec.git`) names itself. gitoxide speaks git's protocol and reads the pack; here are
-//! the ways to the server, what may be reached, and whose credentials are shown.
+//! A git repository that a Stack (`spec.projectRepo`) or a Workspace (`spec.git`) names itself. gitoxide implements git's
+//! protocol and reads the pack; this module has the connections to the server, the addresses that may be reached, and the
+//! credentials.
 //!
-//! What a look costs: one ls-refs when nothing changed; nothing at all for a commit that is named by its id and was fetched
-//! before. A commit is always fetched alone, whatever `spec.shallow` says: a run gets files, and never a `.git`.
+//! A fetch without changes costs one ls-refs, and no request at all for a commit id that was fetched before. A commit is always
+//! fetched alone, whatever `spec.shallow` says, because a run gets files and never a `.git`.
 
 mod bounds;
 mod credentials;
@@ -49,41 +50,43 @@ use crate::{
     Answer, Error, Ports, Refusal, collect::is_stored, guard::PrivateHosts, outcome_before, store, transport::Artifacts,
 };
 
-/// The function's own time limit is two minutes, and the tree has to be stored yet.
+/// Leaves time to store the tree: the function's time limit is two minutes.
 const TIME: Duration = Duration::from_secs(90);
 
-/// How long the last step of a fetch may take whose time is over: one object of a pack, at the maximum of size and deltas.
+/// The time of the last step of a fetch after its time limit: one object of a pack, at the maximum of size and deltas.
 const LAST_STEP: Duration = Duration::from_secs(20);
 
-/// What an installation sets for git.
+/// The git settings of an installation.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Repositories may be on this machine: loopback addresses, `file://` and paths; credentials may go over plain http. Metadata
-    /// and link-local addresses are out of reach nonetheless. For machines of one's own: every Stack can name every path then.
+    /// Allows repositories on this machine, at loopback addresses, `file://` URLs and paths, and credentials over plain http.
+    /// Metadata and link-local addresses are refused in any case. Only for your own machine, because every Stack can then name
+    /// every path.
     pub allow_local: bool,
     /// The hosts of private networks that a Stack or a Workspace may name.
     pub private_hosts: PrivateHosts,
-    /// Where the GitHub API is, such as `https://api.github.com`, or `https://HOST/api/v3` for a GitHub Enterprise Server.
+    /// The URL of the GitHub API, such as `https://api.github.com`, or `https://HOST/api/v3` for a GitHub Enterprise Server.
     pub github_api_url: String,
     /// Lines as in OpenSSH's `known_hosts`, for SSH servers that a Secret's own `known_hosts` does not name.
     pub known_hosts: String,
-    /// Certificates of authorities to trust besides the usual ones, as PEM.
+    /// CA certificates to trust besides the usual ones, as PEM.
     pub ca_certificates: String,
-    /// The most bytes that a server may send in one fetch.
+    /// The maximum number of bytes that a server may send in one fetch.
     pub max_pack_bytes: u64,
-    /// What this instance of the function remembers of servers.
+    /// What this instance of the function knows about servers.
     pub servers: Servers,
 }
 
-/// Why there is no answer of git's.
+/// Why git returned no answer.
 enum Stop {
-    /// Who names the repository, what it names, or the server.
+    /// The object that names the repository, the repository, or the server.
     Git(GitError),
     /// The tree.
     Refused(Refusal),
-    /// The API server or the bucket.
+    /// A call of the API server or the bucket failed.
     Failed(Error),
-    /// The server had its share of this instance. No fault of the source: who wants it asks again, and may meet another instance.
+    /// The server has used its share of this instance's time. That is not the fault of the source: a later request may reach
+    /// another instance.
     Later,
 }
 
@@ -99,7 +102,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// What a repository has.
+/// The content of a commit.
 #[doc(hidden)]
 pub struct Found {
     pub commit: ObjectId,
@@ -144,7 +147,7 @@ pub(crate) async fn fetch_of_workspace<C: Cluster, O: Objects, Q: Queues, A: Art
     look.look(Wanted::of_reference("spec.git.ref", reference)).await
 }
 
-/// One look at a repository.
+/// One fetch from a repository.
 struct Look<'a, C, O, Q, A> {
     ports: &'a Ports<'a, C, O, Q, A>,
     settings: &'a crate::Settings,
@@ -152,9 +155,9 @@ struct Look<'a, C, O, Q, A> {
     key: &'a ObjectKey,
     url: &'a str,
     subject: &'a str,
-    /// What names the credentials.
+    /// The credentials to use.
     named: Named<'a>,
-    /// The directories that are run; see [`tree::read`].
+    /// The directories that a run uses; see [`tree::read`].
     needed: BTreeSet<String>,
     now: Timestamp,
 }
@@ -196,7 +199,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         fetched
     }
 
-    /// Talks to the server, and stores what is new.
+    /// Asks the server, and stores a new tree.
     async fn fetched(
         &self,
         place: Place,
@@ -226,7 +229,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         }
     }
 
-    /// What the server has; `None` if that is known.
+    /// The commit on the server; `None` if it is the known one.
     async fn found(
         &self,
         place: Place,
@@ -242,14 +245,15 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         // gitoxide blocks.
         let mut talk = tokio::task::spawn_blocking(move || talk(transport, &of_talk, &wanted, known, &limits, &needed));
         let talked = bounds.within(&mut talk).await;
-        // When the time is over it ends with its next step. A thread that went on would take the processor and memory of later requests.
+        // After the time limit the thread ends with its next step. A thread that continued would use the processor and memory of
+        // later requests.
         if talked.is_err() && tokio::time::timeout(LAST_STEP, talk).await.is_err() {
             tracing::error!(source = %self.key, "the thread of a fetch goes on after its time");
         }
         talked?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
 
-    /// What the last look came to, if it was for the same spec and its tree is there yet.
+    /// The result of the last fetch, if it was for the same spec and its tree is still stored.
     async fn stored(&self) -> Result<Option<FetchedArtifact>, Error> {
         let before = outcome_before(self.ports, self.key).await?.filter(|before| before.subject == self.subject);
         let Some(artifact) = before.and_then(|before| before.artifact) else { return Ok(None) };
@@ -271,7 +275,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
     }
 }
 
-/// The way to a repository, with the credentials that it takes.
+/// The connection to a repository, with its credentials.
 async fn transport(
     place: Place,
     credentials: Credentials,
@@ -338,7 +342,7 @@ async fn addresses(
     Ok(addresses)
 }
 
-/// What is said to a git server. `None` if the commit is the one that is known.
+/// The requests to a git server. `None` if the commit is the known one.
 #[doc(hidden)]
 pub fn talk(
     transport: Box<dyn Transport + Send>,

@@ -1,5 +1,5 @@
-//! The addresses that are dialled and the client that dials them. The host is a tenant's to name, and a name is its owner's to
-//! point anywhere: the addresses that were checked are the very ones that are dialled.
+//! The addresses of git servers and the client that connects to them. A tenant chooses the host, and the owner of a name can
+//! point it anywhere, so the client connects to exactly the addresses that were checked.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -70,7 +70,7 @@ pub(super) async fn addresses(host: &str, port: u16, allow_local: bool) -> Resul
     }
 }
 
-/// A client that dials these addresses whatever the name, uses no proxy and follows no redirect. It trusts the usual authorities
+/// A client that connects to these addresses whatever the name, uses no proxy and follows no redirect. It trusts the usual CAs
 /// and the given ones.
 pub(super) fn client(addresses: Vec<SocketAddr>, certificates: &str) -> Result<reqwest::Client, GitError> {
     let wrong = |error: &dyn std::fmt::Display| GitError::Setting { setting: "CA certificates for git", why: error.to_string() };
@@ -103,7 +103,7 @@ impl Resolve for Checked {
     }
 }
 
-/// What a client says of a failure, with its causes and without the URL.
+/// A client's error with its causes and without the URL.
 pub(super) fn words(error: reqwest::Error) -> String {
     transport::words(&error.without_url())
 }

@@ -1,11 +1,11 @@
-//! What a Stack or a Workspace names: where the repository is, and which commit of it.
+//! The repository and the commit that a Stack or a Workspace names.
 
 use driftless_core::login_in;
 use url::Url;
 
 use super::GitError;
 
-/// Where a repository is.
+/// The location of a repository.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -15,7 +15,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What the spec says: a URL, or git's short form `user@host:path`.
+    /// Parses a URL, or git's short form `user@host:path`.
     pub fn parse(text: &str, allow_local: bool) -> Result<Self, GitError> {
         if text.is_empty() {
             return Err(GitError::Url("missing \"projectRepo\""));
@@ -33,7 +33,7 @@ impl Place {
             Self::Local(_) if !allow_local => {
                 Err(GitError::Url("it is a path on this machine, where no repository is; use https, http or ssh"))
             }
-            // git-upload-pack would take it for an option.
+            // git-upload-pack would read it as an option.
             Self::Local(path) | Self::Ssh { path, .. } if path.is_empty() || path.starts_with('-') => {
                 Err(GitError::Url("its path is empty or begins with a dash"))
             }
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// The host and the port of the server, the same however the host is written.
+    /// The host and the port of the server, the same for every spelling of the host.
     #[must_use]
     pub fn server(&self) -> Option<(String, u16)> {
         let (host, port) = match self {
@@ -68,7 +68,7 @@ impl Place {
                     user: user(url.username()),
                     host: host.trim_matches(['[', ']']).to_owned(),
                     port: url.port().unwrap_or(22),
-                    // As git has it: a path from somebody's home begins with the tilde.
+                    // As in git: a path from a user's home directory starts with the tilde.
                     path: path.strip_prefix("/~").map_or_else(|| path.to_owned(), |rest| format!("~{rest}")),
                 })
             }
@@ -85,12 +85,12 @@ impl Place {
     }
 }
 
-/// git's servers know people by their keys, and all of them as one user.
+/// Git servers identify people by their keys, and use one user name for all of them.
 fn user(name: &str) -> String {
     if name.is_empty() { "git".into() } else { name.into() }
 }
 
-/// Which commit is meant.
+/// The commit that a spec names.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -99,7 +99,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// What `spec.branch` and `spec.commit` say. As in PKO, either may be the name of a branch or of a tag, or a full ref.
+    /// Parses `spec.branch` and `spec.commit`. As in PKO, either may be the name of a branch or of a tag, or a full ref.
     pub fn parse(branch: &str, commit: &str) -> Result<Self, GitError> {
         let (field, name) = match (branch, commit) {
             ("", "") => return Err(GitError::NoReference),
@@ -109,7 +109,7 @@ impl Wanted {
         if field == "spec.commit" { Self::of_reference(field, name) } else { Self::of_name(field, name) }
     }
 
-    /// What a field says that has a commit's id, or a name.
+    /// Parses a field with a commit's id or a name.
     pub(super) fn of_reference(field: &'static str, text: &str) -> Result<Self, GitError> {
         match gix_hash::ObjectId::from_hex(text.as_bytes()) {
             Ok(id) if text.len() == 40 => Ok(Self::Commit(id)),
@@ -126,7 +126,7 @@ impl Wanted {
     }
 }
 
-/// Whether a name that no ref has is the beginning of a commit's id: git servers cannot be asked for those.
+/// Returns whether a name without a ref is the beginning of a commit's id, which a git server cannot look up.
 pub(super) fn is_short_id(name: &str) -> bool {
     (7..40).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_hexdigit())
 }

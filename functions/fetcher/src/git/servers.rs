@@ -9,25 +9,25 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{GitError, TIME};
 
-/// How long no fetch asks a server that was silent: an instance spends an eighth of its time on such a server at most.
+/// How long a silent server is not asked: an instance spends at most an eighth of its time on one.
 pub(super) const REST: SignedDuration = SignedDuration::from_mins(2);
 /// How long a server counts as slow after a slow fetch, as a multiple of the fetch's duration.
 const SLOW_FACTOR: i32 = 2;
 
-/// A server may have half of an instance's time: its share is paid for in twice the time that it had.
+/// A server may use half of an instance's time: its share is restored in twice the time that it used.
 const SHARE: i32 = 2;
-/// A namespace has an eighth of it on one server before it yields to the other namespaces.
+/// A namespace may use an eighth of it on one server before it yields to other namespaces.
 const NAMESPACE_SHARE: i32 = 8;
-/// How far ahead of its share a server or a namespace may be: a burst of fast fetches is no reason to wait.
+/// How far a server or a namespace may exceed its share, so that a burst of fast fetches does not wait.
 const BURST: SignedDuration = SLOW_FETCH;
-/// How far ahead a server may be for a namespace within its own share.
+/// How far a server may exceed its share before a namespace within its own share has to wait.
 const NAMESPACE_BURST: SignedDuration = SignedDuration::from_secs(30);
 
 /// A host and a port.
 type Server = (String, u16);
 
-/// The git servers that were silent or slow, and how much of the instance's time each had, so that one server takes no fetcher from the
-/// others. Each instance has its own memory; a clone shares it.
+/// The git servers that were silent or slow, and how much of the instance's time each used, so that one server cannot keep a
+/// fetcher from the others. Each instance has its own memory; a clone shares it.
 #[derive(Clone, Debug, Default)]
 pub struct Servers(Arc<Memory>);
 
@@ -35,32 +35,33 @@ pub struct Servers(Arc<Memory>);
 struct Memory {
     silent: Rests,
     slow: Rests,
-    /// When the time that a server had is paid for, and that of a namespace on it. This is the generic cell rate algorithm of ATM, with
-    /// durations as cells.
+    /// When the time that a server used is restored, and that of a namespace on it. This is the generic cell rate algorithm of
+    /// ATM, with durations as cells.
     shares: Mutex<HashMap<(Server, Option<String>), Timestamp>>,
 }
 
 impl Servers {
-    /// Remembers how long a fetch took, and whether its server gave no first answer. `began` is when the fetch began.
+    /// Records how long a fetch took, and whether its server sent no first answer. `began` is when the fetch began.
     pub(super) fn remember(&self, server: Server, is_silent: bool, took: Duration, began: Timestamp) {
         let Memory { silent, slow, .. } = &*self.0;
         let took = SignedDuration::try_from(took).unwrap_or_default();
         if is_silent {
             silent.begin(server, REST, began);
-        // A fetch that had less time prolongs no rest, so that large repositories of the server are fetched after it.
+        // A fetch with a shortened time limit does not prolong the rest, so that large repositories of the server are fetched
+        // after it.
         } else if took > SLOW_FETCH && !slow.has(&server, began) {
             slow.begin(server, took.saturating_mul(SLOW_FACTOR), began.checked_add(took).unwrap_or(began));
         }
     }
 
-    /// Returns an error while a server rests that was silent.
+    /// Returns an error while a silent server rests.
     pub(super) fn check(&self, server: &Server, now: Timestamp) -> Result<(), GitError> {
         if self.0.silent.has(server, now) { Err(GitError::Silent) } else { Ok(()) }
     }
 
-    /// Charges a server with the time that a request of a namespace took, until its tree was stored.
+    /// Charges a server for the time of a namespace's request, up to the end of the storing.
     pub(super) fn charge(&self, server: &Server, namespace: &str, took: Duration, began: Timestamp) {
-        // A fetch that takes longer makes its server slow, and the next ones end after this time.
+        // A longer fetch makes its server slow, which shortens the time limit of the next ones to this.
         let took = SignedDuration::try_from(took).unwrap_or_default().min(SLOW_FETCH);
         let mut shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
         shares.retain(|_, until| began < *until);
@@ -70,7 +71,8 @@ impl Servers {
         }
     }
 
-    /// Whether a server had more of this instance's time than its share, so that a namespace which used much of it has to wait.
+    /// Returns whether a server used more than its share of this instance's time, so that a namespace which used much of it has
+    /// to wait.
     pub(super) fn is_beyond_share(&self, server: &Server, namespace: &str, now: Timestamp) -> bool {
         let shares = self.0.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = |of: Option<String>| {
@@ -81,7 +83,7 @@ impl Servers {
         server_ahead > NAMESPACE_BURST || server_ahead > BURST && ahead(Some(namespace.to_owned())) > BURST
     }
 
-    /// How long a fetch from a server may take. A slow server is asked nonetheless, for less time: others may have small repositories there.
+    /// The time limit of a fetch from a server. A slow server gets a shorter one, because it may have small repositories too.
     pub(super) fn time(&self, server: &Server, now: Timestamp) -> Duration {
         if self.0.slow.has(server, now) { SLOW_FETCH.unsigned_abs() } else { TIME }
     }
@@ -92,7 +94,7 @@ impl Servers {
 struct Rests(Mutex<HashMap<Server, Timestamp>>);
 
 impl Rests {
-    /// Lets a server rest from `now` on. A server that rests already does not rest longer.
+    /// Starts the rest of a server at `now`. The rest of a server that rests already is not prolonged.
     fn begin(&self, server: Server, rest: SignedDuration, now: Timestamp) {
         let mut resting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         resting.retain(|_, until| now < *until);
@@ -120,7 +122,7 @@ mod tests {
     fn silent_server_rests_two_minutes_and_no_longer() {
         let servers = Servers::default();
         servers.remember(server(443), true, Duration::ZERO, at(0));
-        // A fetch that met the rest, and says so.
+        // A fetch that was refused during the rest, and reports that.
         servers.remember(server(443), true, Duration::ZERO, at(100));
         for (port, seconds, rests) in [(443, 0, true), (443, 119, true), (443, 120, false), (22, 0, false)] {
             assert_eq!(servers.clone().check(&server(port), at(seconds)).is_err(), rests, "{port} after {seconds} s");
@@ -129,7 +131,8 @@ mod tests {
         assert!(servers.check(&server(443), at(239)).is_err());
     }
 
-    /// How many seconds of an hour a server has of an instance that namespaces ask all the time, each for fetches of that many seconds.
+    /// How many seconds of an hour a server uses of an instance to which namespaces send requests all the time, each for fetches
+    /// of this many seconds.
     fn spent(namespaces: u32, took: u64) -> u64 {
         let servers = Servers::default();
         let (mut now, mut spent) = (0, 0);
@@ -153,7 +156,7 @@ mod tests {
             let spent = spent(namespaces, took);
             assert!((1700..=1850).contains(&spent), "{spent} s with fetches of {took} s of {namespaces} namespaces");
         }
-        // A fetch of a minute is charged as ten seconds, and followed by two minutes in which fetches have ten seconds.
+        // A fetch of a minute is charged as ten seconds, followed by two minutes in which fetches have ten seconds.
         let spent = spent(20, 60);
         assert!((1800..=3600 * 3 / 4).contains(&spent), "{spent}");
     }

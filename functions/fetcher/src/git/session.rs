@@ -1,4 +1,4 @@
-//! A talk with a git server: which commit a name means, and the pack of one commit.
+//! A session with a git server: resolves a name to a commit, and fetches the pack of one commit.
 
 use std::{ops::ControlFlow, path::Path};
 
@@ -22,7 +22,7 @@ use super::{GitError, bounds::Bounds, remote::is_short_id};
 
 /// The largest object: GitHub's limit for a file is 100 MB. A few may be in memory at once.
 const MAX_OBJECT_BYTES: usize = 128 << 20;
-/// The most memory for reading an object: two objects of a chain of deltas, and the deltas.
+/// The maximum memory for reading an object: two objects of a chain of deltas, and the deltas.
 const MAX_READ_BYTES: usize = 3 * MAX_OBJECT_BYTES;
 
 pub(super) struct Session {
@@ -33,12 +33,12 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn open(mut transport: Box<dyn Transport + Send>, bounds: Bounds) -> Result<Self, GitError> {
-        // Credentials go with the first request: nothing is asked for later.
+        // The first request has the credentials, so no prompt is answered later.
         let broken = |bounds: &Bounds| bounds.reason(GitError::Protocol { to: "the first request" });
         let SetServiceResponse { actual_protocol, capabilities, refs } =
             transport.handshake(Service::UploadPack, &[]).map_err(|_| broken(&bounds))?;
-        // gitoxide panics at a symbolic ref that is announced and not listed. What one points to does not matter: each is listed with
-        // its commit.
+        // gitoxide panics at a symbolic ref that is announced but not listed. Its target is not needed, because each ref is
+        // listed with its commit.
         let announced = || capabilities.iter().filter(|capability| capability.name() != "symref");
         let refs = refs.map(|mut refs| from_v1_refs_received_as_part_of_handshake_and_capabilities(&mut refs, announced()));
         let (refs, v1_shallow_updates) = refs.transpose().map_err(|_| broken(&bounds))?.unzip();
@@ -50,10 +50,10 @@ impl Session {
         Ok(Self { transport, handshake, bounds })
     }
 
-    /// The commit that a name means: one ls-refs, with what the name may mean as prefixes.
+    /// Resolves a name to a commit with one ls-refs that has the possible refs as prefixes.
     pub(super) fn resolve(&mut self, field: &'static str, name: &str) -> Result<ObjectId, GitError> {
         let candidates = git_refs(name);
-        // Older servers list all refs at once, and did by now.
+        // Older servers list all refs at the start and have done so by now.
         let refs = if let Some(refs) = self.handshake.refs.take() {
             refs
         } else {
@@ -74,8 +74,8 @@ impl Session {
         })
     }
 
-    /// Gets one commit with its tree, and nothing of its history, into a directory: a run gets the files only. Servers that
-    /// cannot leave the history out send it too, within the bounds.
+    /// Fetches one commit with its tree, without history, into a directory, because a run only gets the files. Servers that
+    /// cannot leave the history out send it too, within the limits.
     pub(super) fn fetch(&mut self, commit: ObjectId, directory: &Path) -> Result<Bundle, GitError> {
         let version = self.handshake.server_protocol_version;
         let mut features = Command::Fetch.default_features(version, &self.handshake.capabilities);
@@ -93,7 +93,7 @@ impl Session {
         if !response.has_pack() {
             return Err(self.bounds.reason(broken()));
         }
-        // With a handler the reader gives the pack, without one what it is wrapped in. What the server tells people is
+        // With a handler the reader yields the pack, without one the packet lines around it. The server's messages for people are
         // not repeated.
         let progress = |is_error, _: &[u8]| if is_error { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         reader.set_progress_handler(Some(Box::new(progress)));
@@ -107,7 +107,7 @@ impl Session {
     }
 }
 
-/// A bundle that takes so many bytes of memory at most for an object and the deltas that lead to it.
+/// A bundle whose objects may take this much memory each, including the deltas that lead to them.
 pub(super) fn bounded(Bundle { pack, index }: Bundle, bytes: usize) -> Bundle {
     Bundle { pack: pack.with_alloc_limit_bytes(Some(bytes)), index }
 }
@@ -116,7 +116,7 @@ fn agent() -> (&'static str, Option<String>) {
     ("agent", Some(gix_protocol::agent("driftless")))
 }
 
-/// What a ref comes to, if it has that name. An annotated tag comes to what it is a tag of.
+/// The commit of a ref with that name. An annotated tag resolves to its target.
 fn target(found: &Ref, wanted: &str) -> Option<ObjectId> {
     match found {
         Ref::Peeled { full_ref_name, object, .. }
@@ -126,8 +126,7 @@ fn target(found: &Ref, wanted: &str) -> Option<ObjectId> {
     }
 }
 
-/// What git servers say when asked for an object that they do not have, or do not show. gitoxide has it as a line that it did not
-/// expect.
+/// The error of a git server for an object that it does not have or does not show. gitoxide reports it as an unexpected line.
 fn not_given_out(error: &Error, commit: ObjectId) -> Option<GitError> {
     error.to_string().contains("not our ref").then(|| GitError::NoCommit { commit: commit.to_string() })
 }
@@ -146,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of `main` by what a server of version 0 or 1 says first.
+    /// The commit of `main`, by the first answer of a server of protocol version 0 or 1.
     fn resolved(capabilities: &str, refs: &[&str]) -> Result<ObjectId, GitError> {
         let line = |content: String| format!("{:04x}{content}", content.len() + 4);
         let id = "0123456789abcdef0123456789abcdef01234567";

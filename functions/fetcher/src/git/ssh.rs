@@ -1,4 +1,4 @@
-//! The smart protocol over SSH, with no ssh program.
+//! Git's smart protocol over SSH, without an ssh program.
 
 use std::{
     borrow::Cow,
@@ -29,7 +29,7 @@ use tokio::{
 
 use super::{GitError, bounds::Bounds, key};
 
-/// A private key, what opens it, and the lines of the host keys that are right.
+/// A private key, its passphrase, and the lines of the accepted host keys.
 pub(super) struct Key {
     pub pem: SecretString,
     pub passphrase: Option<SecretString>,
@@ -37,7 +37,7 @@ pub(super) struct Key {
     pub source_name: String,
 }
 
-/// Where a repository is on an SSH server.
+/// The location of a repository on an SSH server.
 pub(super) struct Server {
     pub user: String,
     pub host: String,
@@ -46,13 +46,13 @@ pub(super) struct Server {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Connects, shows the key, and starts git on the other side.
+/// Connects, authenticates, and starts git on the server.
 pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Result<Box<dyn Transport + Send>, GitError> {
     let private = private_key(key, bounds).await?;
     let known = known_keys(server, &key.known_hosts)?;
     let mut config = client::Config::default();
     if !known.is_empty() {
-        // A server has keys of several kinds and shows one: it is to be one of those that can be compared.
+        // A server has keys of several kinds and presents one: only kinds with a known key are requested.
         let is_known = |kind: &&Algorithm| {
             known.iter().any(|key| key.algorithm() == **kind || (key.algorithm().is_rsa() && (*kind).clone().is_rsa()))
         };
@@ -67,7 +67,7 @@ pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Resu
     };
     let mut session = bounds.first_answer(connected).await??;
     let hash = if private.algorithm().is_rsa() {
-        // Servers that do not say know SHA-2; those that do not are too old to be let in with SHA-1.
+        // A server that does not state it supports SHA-2; the exceptions are too old to be accepted with SHA-1.
         session.best_supported_rsa_hash().await.map_err(failed)?.flatten().or(Some(HashAlg::Sha256))
     } else {
         None
@@ -77,7 +77,7 @@ pub(super) async fn connect(server: &Server, key: &Key, bounds: &Bounds) -> Resu
         return Err(GitError::Denied { source_name: key.source_name.clone() });
     }
     let channel = session.channel_open_session().await.map_err(failed)?;
-    // Servers may ignore it, and speak an older version of the protocol then.
+    // A server may ignore it, and then uses an older version of the protocol.
     channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(failed)?;
     channel.exec(true, format!("git-upload-pack {}", quoted(&server.path))).await.map_err(failed)?;
     Ok(transport(session, channel, &server.path, bounds))
@@ -104,10 +104,10 @@ async fn private_key(key: &Key, bounds: &Bounds) -> Result<PrivateKey, GitError>
     opened.map_err(|why| GitError::Credential { source_name: key.source_name.clone(), why })
 }
 
-/// The keys that a server may show. The library reads them from a file.
+/// The accepted host keys of a server. The library reads them from a file.
 fn known_keys(server: &Server, lines: &str) -> Result<Vec<PublicKey>, GitError> {
     let mut file = tempfile::NamedTempFile::new().map_err(GitError::Scratch)?;
-    // It knows one space between two words.
+    // The library accepts only single spaces between words.
     let lines: Vec<_> = lines.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     file.write_all(lines.join("\n").as_bytes()).map_err(GitError::Scratch)?;
     let wrong = |_| GitError::KnownHosts { host: server.host.clone() };
@@ -115,7 +115,7 @@ fn known_keys(server: &Server, lines: &str) -> Result<Vec<PublicKey>, GitError> 
     Ok(known.into_iter().map(|(_, key)| key).collect())
 }
 
-/// A word for the shell that the other side may have.
+/// Quotes a word for a shell on the server.
 fn quoted(path: &str) -> String {
     format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
 }
@@ -149,7 +149,7 @@ type Stream = russh::ChannelStream<client::Msg>;
 struct Incoming {
     read: ReadHalf<Stream>,
     bounds: Bounds,
-    /// The connection ends with it.
+    /// Kept because the connection ends when it is dropped.
     _session: client::Handle<Host>,
 }
 

@@ -1,4 +1,4 @@
-//! A commit's files, straight from the pack: no work tree, no filter, nothing of the repository's that runs.
+//! A commit's files, straight from the pack: no work tree, no filter, and no code of the repository runs.
 
 use std::{collections::BTreeSet, fs::File, io::BufWriter};
 
@@ -10,15 +10,16 @@ use gix_zlib::Inflate;
 
 use super::{GitError, bounds::Bounds};
 
-/// How a file begins whose content Git LFS keeps elsewhere. Such a file is short.
+/// The start of a Git LFS pointer file. Such a file is short.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 const MAX_LFS_POINTER: usize = 1024;
-/// The most deltas that lead to an object. git makes 50, and each may give an object of the maximum size on the way to a small one.
+/// The maximum number of deltas to an object. Git uses 50, and each may be an object of the maximum size on the way to a small
+/// one.
 const MAX_DELTAS: u32 = 100;
 
-/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left out, and a
-/// pointer of Git LFS is a file with its text; within them both are errors. The time is looked at before each object, which takes seconds
-/// at most.
+/// The id of a commit's tree, and the tree with its content in the spool. Outside the `needed` directories a submodule is left
+/// out, and a pointer of Git LFS is a file with its text; within them both are errors. The time limit is checked before each
+/// object, which takes seconds at most.
 pub(super) fn read(
     bundle: &Bundle,
     bounds: &Bounds,
@@ -50,7 +51,7 @@ pub(super) fn read(
             let shown = || text.chars().take(200).collect();
             match entry.mode.kind() {
                 EntryKind::Tree => {
-                    // Also bounds how often a tree is walked that is in many others.
+                    // Also limits how often a tree that occurs in many others is walked.
                     builder.directory(&path)?;
                     directories.push((path, entry.oid.to_owned()));
                 }
@@ -74,7 +75,7 @@ pub(super) fn read(
     Ok((root, builder.finish().map_err(failed)?))
 }
 
-/// Whether a path lies in one of the directories, or one of them in it.
+/// Returns whether a path lies in one of the directories, or contains one.
 fn is_needed(path: &str, directories: &BTreeSet<String>) -> bool {
     let within = |path: &str, dir: &str| {
         dir.is_empty() || path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -125,14 +126,14 @@ mod tests {
 
     use super::{super::session::bounded, *};
 
-    /// An object of a pack: its type, what it is based on, and its content, or the delta.
+    /// An object of a pack: its type, its base, and its content or delta.
     struct Packed {
         kind: u8,
         base: Option<usize>,
         content: Vec<u8>,
     }
 
-    /// What reading an object of these tests may take.
+    /// The memory for reading an object in these tests.
     const READ_BYTES: usize = 20 << 20;
 
     const COMMIT: u8 = 1;
@@ -143,14 +144,14 @@ mod tests {
         Packed { kind, base: None, content }
     }
 
-    /// A delta of an object at that position and of that size: its first bytes, as many as one byte tells.
+    /// A delta of the object at that position and of that size: its first bytes, as many as one byte can state.
     fn first_bytes(base: usize, base_size: usize, bytes: u8) -> Packed {
         let mut content = size(base_size);
         content.extend([bytes, 0b1001_0000, bytes]);
         Packed { kind: 6, base: Some(base), content }
     }
 
-    /// A number with seven bits a byte, the lowest first.
+    /// A number in groups of seven bits, the lowest first.
     fn size(mut rest: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         loop {
@@ -199,7 +200,7 @@ mod tests {
         ObjectId::from_bytes_or_panic(digest(&SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
     }
 
-    /// What comes of a commit whose tree has these names, each for the blob `z`, from a pack with these blobs before its tree and commit.
+    /// Reads a commit whose tree has these names, each for the blob `z`, from a pack with these blobs before its tree and commit.
     fn read_names(names: usize, mut objects: Vec<Packed>, time: Duration) -> Result<(ObjectId, Tree), GitError> {
         let blob = id("blob", b"z");
         let tree: Vec<u8> =
@@ -225,7 +226,7 @@ mod tests {
         found
     }
 
-    /// A blob of so many bytes, and `z` as a delta of it.
+    /// A blob of this many bytes, and `z` as a delta of it.
     fn large_base(bytes: usize) -> Vec<Packed> {
         vec![whole(BLOB, vec![b'z'; bytes]), first_bytes(0, bytes, 1)]
     }
@@ -233,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn commit_whose_files_are_costly_to_read_is_read_until_its_time_is_over() {
         read_names(3, large_base(1000), Duration::from_mins(1)).unwrap();
-        // Each name has the whole blob inflated again: without the limit this takes many minutes.
+        // Each name inflates the whole blob again: without the limit this takes many minutes.
         let error = read_names(20_000, large_base(8 << 20), Duration::from_secs(1)).unwrap_err();
         assert!(matches!(error, GitError::TooSlow { .. }), "{error}");
     }
@@ -258,13 +259,13 @@ mod tests {
 
     const CHILD_MEMORY: &str = "CHILD_MEMORY_MIB";
 
-    /// Does what the next test asks for, as a function with that memory, and nothing otherwise.
+    /// Does what the next test requests, as a function with that memory. Without a request it does nothing.
     #[tokio::test]
     async fn child_of_the_next_test() {
         let Some(mib) = std::env::var_os(CHILD_MEMORY) else { return };
         crate::limit_memory(mib.to_str().unwrap().parse().unwrap()).unwrap();
         let bytes: usize = 1 << 20;
-        // A byte of its own, and then the base but for its last byte.
+        // One new byte, then the base without its last byte.
         let like = |base: usize, byte: u8| {
             let content = [&size(bytes)[..], &size(bytes), &[1, byte, 0xf0, 0xff, 0xff, 0x0f]].concat();
             Packed { kind: 6, base: Some(base), content }

@@ -1,4 +1,4 @@
-//! What becomes a tree, what is refused, and what a look costs.
+//! Which content becomes a tree, which is refused, and what a fetch costs.
 
 use super::*;
 
@@ -50,7 +50,7 @@ async fn a_branch_a_tag_a_full_ref_and_a_commit_are_understood() {
         ("commit", "annotated", &first),
         ("commit", "main", &second),
         ("commit", &first, &first),
-        // Of a branch and a tag with one name, the branch.
+        // A branch takes precedence over a tag of the same name.
         ("branch", "same", &first),
     ] {
         let (revision, manifest) = site.fetched(json!({ "projectRepo": url, field: value })).await;
@@ -69,7 +69,7 @@ async fn what_is_not_there_is_named_and_looked_for_again() {
     let (_, url) = site.web(&[]).await;
     for (field, value, words, terminal) in [
         ("branch", "gone", "no branch or tag \"gone\" in the repository (spec.branch)", false),
-        // A prefix of a ref is not the ref.
+        // A prefix of a ref does not match the ref.
         ("branch", "mai", "no branch or tag \"mai\"", false),
         ("commit", &first[..12], "all 40 digits", true),
         ("commit", "0123456789abcdef0123456789abcdef01234567", "does not have commit 0123456789abcdef", false),
@@ -94,14 +94,14 @@ async fn when_nothing_changed_there_is_one_ls_refs_and_no_pack() {
     assert_eq!(web.requests(), ["info/refs", "ls-refs", "fetch"]);
     assert_eq!(site.fetched(spec.clone()).await.0, before);
     assert_eq!(web.requests(), ["info/refs", "ls-refs"]);
-    // Another spec is another question.
+    // Another spec is not answered from the last fetch.
     assert_eq!(site.fetched(json!({ "projectRepo": url, "branch": "refs/heads/main" })).await.0, before);
     assert_eq!(web.requests(), ["info/refs", "ls-refs", "fetch"]);
     site.write("new", "");
     let after = site.commit("new");
     assert_eq!(site.fetched(spec).await.0, after);
     assert_eq!(web.requests(), ["info/refs", "ls-refs", "fetch"]);
-    // A commit is what it was.
+    // A commit never changes.
     let spec = json!({ "projectRepo": url, "commit": after });
     site.fetched(spec.clone()).await;
     assert_eq!(web.requests(), ["info/refs", "fetch"]);
@@ -173,7 +173,7 @@ async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
     site.commit("link");
     assert_eq!(site.refused(spec.clone()).await.0, "the link \"link\" leads out of the tree");
     std::fs::remove_file(site.work().join("link")).unwrap();
-    // Incompressible, as far as zlib is concerned.
+    // Incompressible for zlib.
     let noise: Vec<u8> = (0..40_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).rotate_left(7).to_le_bytes()).collect();
     site.write("noise", noise);
     site.commit("noise");

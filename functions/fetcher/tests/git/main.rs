@@ -1,4 +1,4 @@
-//! Git sources, from the Stack's spec to the stored tree, against real git.
+//! Git sources, from the Stack's spec to the stored tree, with real git.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests are tests")]
 
@@ -86,7 +86,7 @@ impl Site {
         std::fs::write(path, content).unwrap();
     }
 
-    /// Commits all that is there, pushes it, and says what its id is.
+    /// Commits and pushes all changes. Returns the commit's id.
     fn commit(&self, message: &str) -> String {
         let work = self.work();
         run(&work, &["add", "--all"]);
@@ -116,7 +116,7 @@ impl Site {
         self.world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));
     }
 
-    /// What a look at a Stack with this spec comes to.
+    /// The result of a fetch for a Stack with this spec.
     async fn look(&self, spec: Value) -> FetchOutcome {
         let key = Self::key();
         let mut spec = spec;
@@ -127,7 +127,7 @@ impl Site {
         Box::pin(self.answer(&key)).await
     }
 
-    /// The same of a Workspace with this `spec.git`: the commit, or why there is none.
+    /// The same for a Workspace with this `spec.git`: the commit, or the error.
     async fn look_of_workspace(&self, git: Value) -> Result<String, String> {
         let (api_version, kind) = ("auto.pulumi.com/v1alpha1", "Workspace");
         let metadata = json!({ "namespace": "team", "name": "shop" });
@@ -151,7 +151,7 @@ impl Site {
         self.world.document(&keys::fetch(key)).unwrap()
     }
 
-    /// The commit that a look came to, and its files.
+    /// The commit of a successful fetch, and its files.
     async fn fetched(&self, spec: Value) -> (String, Manifest) {
         let outcome = self.look(spec).await;
         let artifact = outcome.artifact.unwrap_or_else(|| panic!("{:?}", outcome.failure));
@@ -160,7 +160,7 @@ impl Site {
         (artifact.revision, manifest)
     }
 
-    /// Why a look came to nothing, and whether it is for good.
+    /// The message of a failed fetch, and whether it is permanent.
     async fn refused(&self, spec: Value) -> (String, bool) {
         let outcome = self.look(spec).await;
         let failure = outcome.failure.unwrap_or_else(|| panic!("{:?}", outcome.artifact));
@@ -176,7 +176,7 @@ impl Site {
     }
 }
 
-/// Runs git and gives what it says.
+/// Runs git and returns its output.
 fn run(directory: &Path, arguments: &[&str]) -> String {
     let output = Command::new("git")
         .current_dir(directory)

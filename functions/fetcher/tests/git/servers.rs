@@ -1,4 +1,4 @@
-//! Git servers with the git program behind them, and a GitHub API.
+//! Git servers that run the git program, and a GitHub API.
 
 use std::{
     collections::BTreeMap,
@@ -35,23 +35,23 @@ use tokio_rustls::{
     server::TlsStream,
 };
 
-/// What a web server has and was asked for.
+/// The behaviour of a web server, and its requests.
 #[derive(Default)]
 pub struct Web {
     pub root: PathBuf,
-    /// Who is let in, as `user:password`; everyone, if it is empty.
+    /// Accepted logins, as `user:password`; any login if empty.
     pub accepts: Vec<String>,
-    /// The beginnings of paths that are elsewhere now.
+    /// Redirected prefixes of paths.
     pub moved: Vec<(String, String)>,
-    /// A repository whose packs come late, and how late.
+    /// A repository whose packs are delayed, and the delay.
     pub slow: Option<(String, Duration)>,
-    /// It speaks only the first version of the protocol.
+    /// It supports only the first version of the protocol.
     pub old: bool,
     pub asked: Mutex<Vec<String>>,
 }
 
 impl Web {
-    /// What was asked for since this was last asked: `info/refs`, `ls-refs`, `fetch`.
+    /// The requests since the last call: `info/refs`, `ls-refs`, `fetch`.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -138,7 +138,7 @@ async fn answer(State(web): State<Arc<Web>>, request: Request) -> Response {
         }
     }
     if !web.accepts.is_empty() && !web.accepts.contains(&basic(&parts.headers)) {
-        // As a server might that shows people what they sent.
+        // As a server might that shows users what they sent.
         let sent = parts.headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
         return (StatusCode::UNAUTHORIZED, format!("wrong: {sent:?} {}", basic(&parts.headers))).into_response();
     }
@@ -185,7 +185,7 @@ fn basic(headers: &HeaderMap) -> String {
     String::from_utf8(STANDARD.decode(pair).unwrap()).unwrap()
 }
 
-/// The part of the GitHub API that gives out tokens of installation 42. What it is asked with is kept.
+/// The part of the GitHub API that issues tokens of installation 42. It records the requests.
 #[derive(Default)]
 pub struct GitHub {
     pub jwts: Mutex<Vec<String>>,
@@ -238,7 +238,7 @@ pub fn ssh_keygen(path: &Path, kind: &str, passphrase: &str, more: &[&str]) {
     }
 }
 
-/// An SSH server that runs what it is told to in a shell, as OpenSSH does, for whoever has one of the keys.
+/// An SSH server that runs commands in a shell, as OpenSSH does, for clients with one of the keys.
 pub async fn ssh(host_keys: &[PathBuf], accepts: Vec<PublicKey>, root: &Path) -> SocketAddr {
     let keys: Vec<PrivateKey> = host_keys.iter().map(|path| load_secret_key(path, None).unwrap()).collect();
     let config = Arc::new(server::Config { keys, auth_rejection_time: std::time::Duration::ZERO, ..server::Config::default() });

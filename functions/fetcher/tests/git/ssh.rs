@@ -1,8 +1,8 @@
-//! Over ssh: keys of users and of hosts.
+//! Git over SSH: keys of users and of hosts.
 
 use super::*;
 
-/// An SSH server with two host keys, and keys that it lets in.
+/// An SSH server with two host keys, and the keys that it accepts.
 pub(crate) struct Ssh {
     pub(crate) address: SocketAddr,
     /// One `known_hosts` line each.
@@ -60,7 +60,7 @@ async fn ssh_keys_of_the_usual_kinds_open_a_repository() {
         let (revision, manifest) = site.fetched(ssh.spec(&site, &auth)).await;
         assert_eq!(revision, run(&site.work(), &["rev-parse", "HEAD"]), "{name}");
         assert_eq!(manifest.files.len(), 1);
-        // Another fetch would be none otherwise.
+        // Otherwise the next fetch would be answered from this one.
         driftless_aws::Objects::delete(&site.world, &keys::fetch(&Site::key())).await.unwrap();
     }
     site.secret(
@@ -114,13 +114,13 @@ async fn a_host_key_has_to_be_a_known_one() {
     let (message, terminal) = site.refused(ssh.spec(&site, &auth)).await;
     assert!(message.contains(&ssh.fingerprint) && message.contains(&ssh.address.to_string()), "{message}");
     assert!(!terminal);
-    // Another host's, and another key of this host.
+    // The key of another host, and another key of this host.
     ssh_keygen(&site.root().join("wrong"), "ed25519", "", &[]);
     let wrong = format!("[127.0.0.1]:{} {}", ssh.address.port(), file(&site, "wrong.pub"));
     let other = ssh.known_hosts[0].replace("127.0.0.1", "example.com");
     site.secret("ssh", &[("key", &key), ("known_hosts", &format!("{wrong}{other}"))]);
     assert!(site.refused(ssh.spec(&site, &auth)).await.0.contains("not a known one"));
-    // Whatever the kind of the key that is known; the installation's are as good, hashed too.
+    // Every kind of known key is accepted, and those of the installation too, also hashed.
     site.settings.git.known_hosts = ssh.known_hosts[1].clone();
     site.secret("ssh", &[("key", &key)]);
     site.fetched(ssh.spec(&site, &auth)).await;

@@ -1,4 +1,4 @@
-//! Over http and https: credentials, certificates and redirects.
+//! Git over http and https: credentials, certificates and redirects.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -126,10 +126,10 @@ async fn a_workspace_names_a_repository_with_its_own_fields() {
         let message = site.look_of_workspace(git).await.unwrap_err();
         assert!(message.contains(words), "{message}");
     }
-    // Without a name it is the default branch.
+    // Without a name the default branch is used.
     let default = site.look_of_workspace(json!({ "url": url, "auth": { "token": of("git", "token") } })).await;
     assert_eq!(default.as_ref(), Ok(&first));
-    // A commit by its id is fetched once.
+    // A commit id is fetched once.
     let pinned = json!({ "url": url, "ref": first, "auth": { "token": of("git", "token") } });
     site.look_of_workspace(pinned.clone()).await.unwrap();
     web.requests();
@@ -168,7 +168,7 @@ async fn a_github_app_gets_a_token_of_its_installation() {
     let now = site.world.now().as_second();
     assert_eq!(claims, json!({ "iat": now - 60, "exp": now + 540, "iss": "7" }));
     assert_eq!(serde_json::from_slice::<Value>(&part(0)).unwrap()["alg"], "RS256");
-    // openssl, which did not make the signature, takes it.
+    // openssl, an independent implementation, accepts the signature.
     let files = ["signed", "signature"].map(|name| site.root().join(name));
     std::fs::write(&files[0], format!("{}.{}", parts[0], parts[1])).unwrap();
     std::fs::write(&files[1], part(2)).unwrap();
@@ -303,7 +303,7 @@ async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() 
                      git server of spec.projectRepo, or use a smaller repository";
         let failure = outcome.failure.unwrap();
         assert_eq!((&*failure.message, failure.terminal), (words, false));
-        // It had less time than others, so it rests no longer after the second.
+        // It had less time than others, so the rest does not start again.
         assert_eq!(outcome.failures, 1);
         site.world.advance(SignedDuration::from_secs(11));
     }

@@ -4,7 +4,7 @@ use reqwest::{StatusCode, Url, header, redirect::Policy};
 
 use super::{delivery::Failed, event::FluxEvent};
 
-/// Flux answers before it tells anybody: within milliseconds.
+/// Flux answers before it sends the event to its Providers: within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The event endpoint of Flux's notification-controller.
@@ -14,7 +14,7 @@ pub struct Flux {
 }
 
 impl Flux {
-    /// The endpoint at this URL. With `https` it has to show a certificate of one of the usual authorities.
+    /// The endpoint at this URL. With `https` its certificate must be signed by a public CA.
     pub fn new(url: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let example = "http://notification-controller.flux-system.svc.cluster.local./";
         let url = Url::parse(url).map_err(|error| format!("{url:?}: {error}; give one such as {example}"))?;
@@ -41,7 +41,7 @@ impl Flux {
     }
 }
 
-/// What an answer means. 429 is for what Flux has already, as after an answer that got lost.
+/// The meaning of a status. Flux answers 429 for an event that it has already, as after a lost answer.
 fn verdict(status: StatusCode) -> Result<(), Failed> {
     match status {
         StatusCode::TOO_MANY_REQUESTS => Ok(()),

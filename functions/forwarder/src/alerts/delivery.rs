@@ -12,24 +12,24 @@ use tokio::{
 
 use super::event::{FluxEvent, InvolvedObject};
 
-/// Events that wait, at most. Beyond that the oldest of the namespace with the most goes.
+/// The maximum number of waiting Events. Beyond that the oldest of the namespace with the most is dropped.
 const MOST: usize = 1000;
-/// How long an Event is of interest, from when we saw it.
+/// How long delivery of an Event is tried, from when the forwarder saw it.
 const WITHIN: Duration = Duration::from_mins(10);
-/// Between two tries: the first, and the longest.
+/// The first and the longest pause between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why Flux did not take an Event.
+/// Why Flux did not accept an Event.
 #[derive(Clone, Debug)]
 pub(crate) enum Failed {
-    /// It may later.
+    /// Transient.
     Passing(String),
-    /// It will not.
+    /// Permanent.
     Refused(String),
 }
 
-/// The Events that Flux does not have yet.
+/// The Events that are not delivered yet.
 #[derive(Default)]
 pub(crate) struct Delivery {
     waiting: RefCell<Waiting>,
@@ -38,7 +38,7 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Has Flux told of this.
+    /// Queues an Event for Flux.
     pub(crate) fn put(&self, event: FluxEvent) {
         if let Some(dropped) = self.waiting.borrow_mut().push(event) {
             self.lost(&dropped, "too many wait");
@@ -46,7 +46,7 @@ impl Delivery {
         self.filled.notify_one();
     }
 
-    /// Posts what waits, one after another, over and over.
+    /// Posts the waiting Events one after another, without end.
     pub(crate) async fn drain(&self, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Infallible {
         loop {
             let next = self.waiting.borrow_mut().pop();
@@ -68,7 +68,7 @@ impl Delivery {
     }
 }
 
-/// Events by namespace, each the oldest first. The namespaces take turns: many Events of one delay no other.
+/// Events by namespace, the oldest first. The namespaces take turns, so that many Events of one delay no other.
 #[derive(Default)]
 struct Waiting {
     events: BTreeMap<String, VecDeque<(Instant, FluxEvent)>>,
@@ -77,7 +77,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Adds an Event. Returns the one that has to go for it, if there is no room.
+    /// Adds an Event. Returns the one that is dropped for it, if there is no room.
     fn push(&mut self, event: FluxEvent) -> Option<FluxEvent> {
         let namespace = &event.involved_object.namespace;
         if !self.events.contains_key(namespace) {
@@ -109,7 +109,7 @@ impl Waiting {
     }
 }
 
-/// Tries for as long as the Event is of interest, and says why it was not taken.
+/// Retries until the deadline. Returns why the Event was not accepted.
 async fn until(deadline: Instant, event: &FluxEvent, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Result<(), String> {
     let (mut pause, mut last) = (PAUSE, "it waited for too long".to_owned());
     while Instant::now() < deadline {
@@ -136,7 +136,7 @@ mod tests {
         flux(&Event { reason: Some(number.to_string()), ..Event::default() })
     }
 
-    /// Drains for a while; what was posted, as (seconds, number).
+    /// Delivers for a while. Returns the posts, as (seconds, number).
     async fn drain(delivery: &Delivery, seconds: u64, answer: impl Fn(u64, usize) -> Result<(), Failed>) -> Vec<(u64, usize)> {
         let (begin, posts) = (Instant::now(), RefCell::new(Vec::new()));
         let post = async |event: &FluxEvent| {

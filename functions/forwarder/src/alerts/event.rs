@@ -15,21 +15,23 @@ use serde_json::{Map, Value, json};
 
 use crate::watched::metadata;
 
-/// The CRD of Flux's Alerts lists the kinds that they may be about, and a Stack is none of them. This one is, and Flux compares kind,
-/// namespace and name only: no such object has to be there.
+/// The CRD of Flux's Alerts lists the kinds that an Alert may select, and a Stack is not one of them. This kind is, and Flux only
+/// compares kind, namespace and name: no such object has to exist.
 const API_VERSION: &str = "source.toolkit.fluxcd.io/v1";
 const KIND: &str = "ExternalArtifact";
-/// Flux drops metadata without one of these before its key: the group of the object, and that of events.
+/// Flux drops metadata whose key lacks one of these prefixes: the group of the object, and that of events.
 const GROUP: &str = "source.toolkit.fluxcd.io";
 const EVENTS_GROUP: &str = "event.toolkit.fluxcd.io";
 
-/// The longest text that is told, in bytes. Kubernetes has the same limit for notes of the group `events.k8s.io`, in which we write.
+/// The maximum length of a text, in bytes. Kubernetes has the same limit for notes of the group `events.k8s.io`, which Driftless
+/// uses.
 const MAX_TEXT: usize = 1024;
 
-/// What may be shown on a commit. An update that begins is no verdict, and Flux would show it as a success.
+/// The reasons that may set a commit status. An update that starts is no result, and Flux would show it as a success.
 const VERDICTS: [&str; 3] = ["StackCreated", "StackUpdateFailure", "RevisionSkipped"];
 
-/// What is read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields` of any depth.
+/// The fields that are read of a Kubernetes Event. A tenant who may write Events can forge one of Driftless, with `managedFields`
+/// of any depth.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_field_names, reason = "they are Kubernetes' names")]
@@ -74,7 +76,7 @@ impl Resource for Event {
     }
 }
 
-/// An Event as Flux's notification-controller takes it.
+/// An Event in the form of Flux's notification-controller.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FluxEvent {
@@ -88,7 +90,7 @@ pub(crate) struct FluxEvent {
     reporting_instance: String,
 }
 
-/// What Flux takes the Stack for.
+/// The Stack in the form of a Flux object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InvolvedObject {
@@ -106,7 +108,8 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
     let (name, reason) = (text(&regarding.name), text(&event.reason));
     let time = event.event_time.as_ref().map(|time| time.0);
     let time = time.or(event.metadata.creation_timestamp.as_ref().map(|time| time.0)).unwrap_or_default();
-    // Flux drops an event that it had within five minutes, by its words and this token: two equal failures are two.
+    // Flux drops an event with the same message and token as one in the last five minutes. The token makes two equal failures two
+    // events.
     let mut metadata = Map::from_iter([(format!("{GROUP}/token"), json!(event.metadata.uid))]);
     if let Some(revision) = event.metadata.annotations.as_ref().and_then(|annotations| annotations.get(EVENT_REVISION)) {
         let revision = &cut(revision);
@@ -122,7 +125,8 @@ pub(crate) fn flux(event: &Event) -> FluxEvent {
         involved_object: InvolvedObject {
             api_version: API_VERSION,
             kind: KIND,
-            // Not what it says that it is about: who may write Events here speaks for this namespace only.
+            // The Event's own namespace and not that of the object it names: a user who may write Events here may only report on
+            // this namespace.
             namespace: text(&event.metadata.namespace),
             name,
             uid: text(&regarding.uid),
@@ -139,7 +143,7 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(MAX_TEXT)].to_owned()
 }
 
-/// The git commit of a revision such as `main@sha1:<hex>`, or of one that is nothing else.
+/// The git commit of a revision such as `main@sha1:<hex>`, or of one that is only a commit.
 fn commit(revision: &str) -> Option<&str> {
     let commit = revision.rsplit_once("sha1:").map_or(revision, |(_, commit)| commit);
     (commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(commit)
@@ -151,7 +155,7 @@ mod tests {
 
     const COMMIT: &str = "8d5b5c1f0e6a4c7d9b3f2e1a0c9d8e7f6a5b4c3d";
 
-    /// An Event as the API server has it.
+    /// An Event as the API server returns it.
     fn event(type_: &str, reason: &str, note: &str, annotations: &Value) -> Event {
         serde_json::from_value(json!({
             "apiVersion": "events.k8s.io/v1",

@@ -1,5 +1,5 @@
-//! Tells Flux's notification-controller of every Event that Driftless publishes about a Stack, once: what its Alerts make of it is the
-//! user's. What was there before the start is not told, and what cannot be told within ten minutes is dropped.
+//! Sends every Event that Driftless publishes about a Stack to Flux's notification-controller, once; the user's Alerts select
+//! from them. Events from before the start are not sent, and an Event that cannot be delivered within ten minutes is dropped.
 
 mod client;
 mod delivery;
@@ -18,11 +18,11 @@ use tokio::sync::Mutex;
 
 use crate::watch;
 
-/// Events per page of a list. Events of the group `""` have texts of any length: etcd has 1.5 MiB of each at most, in binary, and a control
-/// character takes six bytes in JSON.
+/// Events per page of a list. Events of the core group have texts of any length: etcd stores at most 1.5 MiB of each, in binary,
+/// and a control character takes six bytes in JSON.
 const PAGE: u32 = 3;
 
-/// Tells until it is dropped.
+/// Sends Events until it is dropped.
 pub(crate) async fn tell(client: Client, flux: &Flux, lists: &Mutex<()>) -> Infallible {
     let (mut seen, delivery) = (Seen::default(), Delivery::default());
     let ours =

@@ -4,17 +4,17 @@ use kube::runtime::watcher;
 
 use super::event::Event;
 
-/// The Events that are in the cluster, by uid. It forgets them when the cluster does, which is after an hour by default.
+/// The Events in the cluster, by uid. An Event is forgotten when the cluster deletes it, after an hour by default.
 #[derive(Default)]
 pub(crate) struct Seen {
     /// `None` before the first list has ended.
     uids: Option<HashSet<String>>,
-    /// What the list that is under way has shown.
+    /// The uids in the list in progress.
     listed: HashSet<String>,
 }
 
 impl Seen {
-    /// The Event, if it was not seen before. What the first list shows was there before us.
+    /// Returns the Event if it is new. Events in the first list are older than the forwarder's start.
     pub(crate) fn unseen(&mut self, change: watcher::Event<Event>) -> Option<Event> {
         let uid = |event: &Event| event.metadata.uid.clone().unwrap_or_default();
         match change {
@@ -50,7 +50,7 @@ mod tests {
         event
     }
 
-    /// The uids of those that are new.
+    /// The uids of the new Events.
     fn new(seen: &mut Seen, changes: impl IntoIterator<Item = watcher::Event<Event>>) -> Vec<String> {
         changes.into_iter().filter_map(|change| seen.unseen(change)?.metadata.uid).collect()
     }
@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn what_was_there_before_the_start_is_not_new_and_what_comes_is_new_once() {
         let mut seen = Seen::default();
-        // A first list that failed halfway is begun anew.
+        // A first list that fails halfway starts again.
         let first = [Init, InitApply(event("a")), Init, InitApply(event("a")), InitApply(event("b")), InitDone];
         assert!(new(&mut seen, first).is_empty());
         assert_eq!(new(&mut seen, [Apply(event("c")), Apply(event("c")), Apply(event("a"))]), ["c"]);

@@ -1,4 +1,4 @@
-//! What an Update holds is given back when it cannot begin, and what is not needed is not kept.
+//! An Update that cannot start releases what it holds, and unneeded data is not kept.
 
 use driftless_api::names;
 use driftless_contract::StackId;
@@ -6,7 +6,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 use super::*;
 
-/// The Update `n/u` of a Stack, which reads the Secret `s`, and which ECS refuses to start: it holds its claim, or only waits for it.
+/// The Update `n/u` of a Stack, which reads the Secret `s` and which ECS refuses to start: it holds its claim, or only waits for
+/// it.
 fn refused(held: bool) -> World {
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
@@ -46,7 +47,7 @@ fn suspend(world: &World) {
     world.insert(driftless_api::merge(world.object(&key("Stack", "n", "s")).unwrap(), &suspend));
 }
 
-/// The reason that `n/u` waits for, or that it was given up.
+/// The reason that `n/u` waits for, or a fixed text if it was abandoned.
 fn outcome(world: &World) -> String {
     looked(world, &hint("u"));
     let owner = world.objects().get(&format!("{}owner", keys::run(CLUSTER, "uid-u"))).cloned();
@@ -66,7 +67,7 @@ fn an_update_of_a_stack_that_is_suspended_gives_back_what_it_holds() {
 
 #[test]
 fn an_update_whose_inputs_go_away_gives_back_what_it_holds() {
-    // One that waits for its claim does not read them.
+    // An Update that waits for its claim does not read its inputs.
     for (held, came_to) in [(true, "given up"), (false, "StackClaimed")] {
         let world = refused(held);
         secret(&world, &json!({}));

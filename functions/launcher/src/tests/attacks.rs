@@ -1,4 +1,4 @@
-//! What a tenant writes into its own Updates reaches no other tenant's inputs.
+//! A tenant's own Updates cannot reach another tenant's inputs.
 
 use driftless_contract::{Env, Operation, SealedInputs, StackId};
 
@@ -14,7 +14,7 @@ fn sealed(world: &World) -> (String, Vec<u8>) {
     (key.to_string(), document)
 }
 
-/// A workspace that reads a Secret which is not there.
+/// A workspace that reads a Secret which does not exist.
 fn waiting() -> Value {
     let env = json!([{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "gone", "key": "A" } } }]);
     driftless_api::merge(project(), &json!({ "env": env }))
@@ -24,13 +24,13 @@ fn owned_by_victim(api_version: &str) -> Value {
     json!([{ "apiVersion": api_version, "kind": "Stack", "name": "s", "uid": "uid-victim" }])
 }
 
-/// Changes the Update `n/u` as a tenant may who has the rights to.
+/// Changes the Update `n/u` as a tenant with the rights to it may.
 fn change(world: &World, patch: &Value) {
     let update = world.object(&key("Update", "n", "u")).unwrap();
     world.insert(driftless_api::merge(update, patch));
 }
 
-/// A launch of `n/u` that ended after its task became the owner and before the task got its spec.
+/// A launch of `n/u` that was interrupted after its task became the owner and before the task got its spec.
 fn cut_short(world: &World) -> String {
     for call in 1.. {
         let world_before = world.objects().len();
@@ -59,7 +59,7 @@ fn forged_owner_of_a_running_update_reads_no_sealed_inputs() {
         let spec = json!({ "type": "destroy", "driftless": { "workspace": waiting() } });
         change(&world, &json!({ "metadata": { "ownerReferences": owned_by_victim(api_version) }, "spec": spec }));
         looked(&world, &hint("u"));
-        // The task does what the launch recorded, whatever the Update says by now.
+        // The task does what the launch recorded, even after the Update has changed.
         let given = super::spec(&world);
         assert_eq!((given.operation, given.env.len()), (Operation::Up, 0), "{api_version}");
         assert!(!String::from_utf8(inbox(&world)["spec"].clone()).unwrap().contains("hunter2"));
@@ -237,7 +237,7 @@ fn update_that_waits_for_its_claim_reads_no_tree() {
     by_hand(&world, "u", &json!({ "stackName": "dev" }));
     looked(&world, &hint("u"));
     assert_eq!(waits(&world, "u").0, "StackClaimed");
-    // What it would read is gone: it would say so if it came to that.
+    // Its inputs are gone, and it would report that if it got that far.
     let mut update = world.object(&key("Update", "n", "u")).unwrap();
     let missing = json!([{ "name": "A", "valueFrom": { "configMapKeyRef": { "name": "gone", "key": "A" } } }]);
     let record = format!("{}launch", keys::run(CLUSTER, "uid-u"));

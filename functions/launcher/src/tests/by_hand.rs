@@ -1,4 +1,4 @@
-//! Updates that a user makes, and the Workspace that they name.
+//! Updates that a user creates, and the Workspace that they name.
 
 use driftless_api::{Workspace, names};
 use driftless_contract::{FetchFailure, FetchOutcome, FetchedArtifact, Operation, Resources};
@@ -10,7 +10,7 @@ fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept(
     let world = quiet();
     workspace(&world, &driftless_api::merge(project(), &json!({ "pulumiLogLevel": 3 })));
     by_hand(&world, "u", &json!({ "type": "refresh", "message": "m" }));
-    // Whatever step a launch ends before, the next one goes on.
+    // Whatever step a launch stops at, the next one continues.
     for call in 0..40 {
         world.crash_before_call(call);
         let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };
@@ -118,7 +118,7 @@ fn update_by_hand_with_an_invalid_field_is_refused_at_once() {
         (json!({}), annotated(names::MAX_DURATION, "0s"), "write a duration"),
         (json!({}), annotated(names::CAPACITY, "cheap"), "is \"cheap\"; write \"spot\" or \"on-demand\", or remove it"),
     ] {
-        // Whether its Workspace is there does not matter.
+        // It makes no difference whether its Workspace exists.
         let world = quiet();
         by_hand(&world, "u", &spec);
         let object = world.object(&key("Update", "n", "u")).unwrap();
@@ -141,7 +141,7 @@ fn outputs_are_not_secret_if_the_stack_says_so() {
         insert(&world, &key(kind, "n", name), &driftless_api::merge(object, &annotated));
         looked(&world, &hint("u"));
         assert_eq!(spec(&world).not_secret, expected, "{kind}");
-        // What was recorded stays, whatever becomes of the annotation.
+        // The record stays, whatever the annotation says later.
         let launch = &world.objects()[&format!("{}launch", keys::run(CLUSTER, "uid-u"))];
         assert_eq!(Launch::parse(launch).unwrap().request.unwrap().not_secret, expected);
     }
@@ -177,7 +177,7 @@ fn refused_source_is_an_invalid_spec_for_ten_minutes() {
     }
 }
 
-/// What the fetcher came to for the Workspace.
+/// The result of the fetcher for the Workspace.
 fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
     let workspace = key("Workspace", "n", "w");
     let digest = |revision: &str| format!("sha1:{revision}");
@@ -194,7 +194,7 @@ fn fetched(world: &World, subject: &str, result: Result<&str, &str>) {
     world.drive(world.put(&keys::fetch(&workspace), to_json(&outcome).into_bytes())).unwrap().unwrap();
 }
 
-/// The fetch requests and the launch hints among the messages: of which object.
+/// The objects of the fetch requests and of the launch hints among the messages.
 fn asked(world: &World) -> (Vec<String>, Vec<String>) {
     let (mut fetches, mut launches) = (Vec::new(), Vec::new());
     for message in received(world) {
@@ -221,7 +221,7 @@ fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later(
     assert_eq!(waits(&world, "u").0, "SourceNotFetched");
     assert_eq!(asked(&world).0, ["sim/Workspace/n/w"]);
 
-    // It is told what is wrong, and is looked at when there is a tree.
+    // Its condition says what is wrong, and it is reconciled when there is a tree.
     world.advance(SignedDuration::from_secs(2));
     fetched(&world, &subject, Err("no such host"));
     let of_workspace = LaunchHint { version: VERSION, update: key("Workspace", "n", "w"), hops: 0 };
@@ -248,7 +248,7 @@ fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later(
     );
     assert_eq!(ours.workspace.unwrap().get("git"), None);
 
-    // It stays what it is.
+    // Its snapshot does not change.
     fetched(&world, &subject, Ok("newer"));
     looked(&world, &hint("u"));
     assert_eq!(update(&world, "u").spec.driftless.unwrap().commit.as_deref(), Some("new"));
@@ -336,7 +336,7 @@ fn claim_is_on_the_last_backend_that_the_environment_names() {
     by_hand(&world, "u", &json!({}));
     looked(&world, &hint("u"));
     let spec = spec(&world);
-    // The runner sets both, and the last one is pulumi's.
+    // The runner sets both, and Pulumi uses the last one.
     assert_eq!(spec.env.iter().map(|env| env.value.as_str()).collect::<Vec<_>>(), ["s3://first", "s3://last"]);
     assert_eq!(spec.run.claim, keys::claim("n", "s3://last", "organization/shop/u"));
 }

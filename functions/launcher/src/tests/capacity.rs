@@ -1,4 +1,4 @@
-//! What a run waits for to have a task: capacity, Spot or not, and a place among the others.
+//! What a run waits for before it has a task: capacity, Spot or on demand, and a slot.
 
 use driftless_api::names;
 use driftless_core::Admissions;
@@ -101,7 +101,7 @@ fn what_finds_no_capacity_on_spot_is_tried_on_demand() {
     looked(&world, &hint("u"));
     assert!(matches!(&world.live_tasks()[..], [task] if !task.spot));
 
-    // A record of the former release says nothing of it.
+    // A record of an earlier release does not have the field.
     let key = format!("{}launch", keys::run(CLUSTER, "uid-u"));
     let mut written: Value = serde_json::from_slice(&world.objects()[&key]).unwrap();
     assert_eq!(written.as_object_mut().unwrap().remove("spot"), Some(json!(true)));
@@ -184,7 +184,7 @@ fn no_more_runs_than_may_go_on_are_started_and_who_waits_holds_no_claim() {
     assert_eq!(world.live_tasks().len(), 2);
     assert_eq!(admissions(&world).running.into_keys().collect::<Vec<_>>(), ["uid-c"]);
 
-    // A list that cannot be read is begun anew.
+    // An unreadable list is replaced by a new one.
     let mut lease = world.drive(Cluster::get::<Lease>(&world, "driftless", keys::ADMISSIONS)).unwrap().unwrap().unwrap();
     lease.annotations_mut().insert(keys::ADMISSIONS_ANNOTATION.into(), "{ not JSON".into());
     world.drive(world.replace(&lease)).unwrap().unwrap();
@@ -200,7 +200,7 @@ fn run_that_gets_a_slot_and_cannot_begin_leaves_it_to_the_next() {
     by_hand(&world, "a", &json!({}));
     let limited = Settings { limits: Limits { runs: Some(1), runs_per_namespace: None }, ..settings() };
     look_with(&world, &limited, &hint("a"));
-    // It waits for a slot. Then its Secret goes, and the slot is free.
+    // It waits for a slot. Then its Secret is deleted, and the slot is released.
     let secret = |data: Value| {
         let metadata = json!({ "namespace": "n", "name": "s" });
         world.insert(json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data }));

@@ -1,4 +1,4 @@
-//! What a look at an Update leads to, in a world of fakes.
+//! Reconciliations of Updates in a world of fakes.
 
 mod abandoned;
 mod attacks;
@@ -77,7 +77,7 @@ fn project() -> Value {
     json!({ "projectInfo": { "name": "shop", "runtime": "yaml" } })
 }
 
-/// An Update that a user made, of the stack that has its name.
+/// A user's Update of the stack with the same name.
 fn by_hand(world: &World, name: &str, spec: &Value) {
     let base = json!({ "workspaceName": "w", "stackName": name, "type": "up" });
     insert(world, &key("Update", "n", name), &json!({ "spec": driftless_api::merge(base, spec) }));
@@ -87,13 +87,13 @@ fn update(world: &World, name: &str) -> Update {
     serde_json::from_value(world.object(&key("Update", "n", name)).unwrap()).unwrap()
 }
 
-/// The reason and the words of what it waits for.
+/// The reason and message of its wait.
 fn waits(world: &World, name: &str) -> (String, String) {
     let ours = update(world, name).status.unwrap_or_default().driftless.unwrap_or_default();
     (ours.waiting_reason.unwrap_or_default(), ours.waiting_for.unwrap_or_default())
 }
 
-/// Why an Update has no task and never will have one.
+/// Why an Update has no task and never will.
 fn refused(world: &World, name: &str) -> String {
     let owner = &world.objects()[&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))];
     let Owner { task, refused, .. } = Owner::parse(owner).unwrap();
@@ -101,7 +101,7 @@ fn refused(world: &World, name: &str) -> String {
     refused.unwrap()
 }
 
-/// What is in the folder of the only task.
+/// The content of the folder of the only task.
 fn inbox(world: &World) -> BTreeMap<String, Vec<u8>> {
     let [task] = &world.live_tasks()[..] else { panic!("{:?}", world.live_tasks()) };
     let folder = format!("{}in/", keys::task("AROA", keys::task_id(&task.arn)));
@@ -126,7 +126,7 @@ fn tells_recorder_of(messages: &[Message], name: &str) -> bool {
     messages.iter().any(is)
 }
 
-/// A Stack and its Update, with that status.
+/// A Stack and its Update with this status.
 fn of_stack(world: &World, namespace: &str, operation: &str, status: &Value) {
     let current = json!({ "currentUpdate": { "name": "u" } });
     insert(world, &key("Stack", "n", "s"), &json!({ "spec": { "stack": "dev" }, "status": current }));

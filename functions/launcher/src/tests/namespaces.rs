@@ -1,4 +1,4 @@
-//! Namespaces that end, and those of another operator.
+//! Terminating namespaces, and those of another operator.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn a_destroy_in_a_terminating_namespace_goes_on_without_an_identity() {
     );
 }
 
-/// The label of the namespace from now on.
+/// Sets the label of the namespace.
 fn label(world: &World, watch: &str) {
     world.label_namespace("n", watch);
 }
@@ -64,7 +64,7 @@ fn what_began_while_a_namespace_was_ours_ends_and_nothing_else_begins() {
     label(&world, "false");
     for name in ["running", "refused", "new"] {
         looked(&world, &hint(name));
-        // The recorder gives back what it held.
+        // The recorder releases what it held.
         assert_eq!(tells_recorder_of(&received(&world), name), name != "new", "{name}");
     }
     let owner = |name: &str| world.objects().get(&format!("{}owner", keys::run(CLUSTER, &format!("uid-{name}")))).cloned();

@@ -1,4 +1,4 @@
-//! What is done for a run that has a task.
+//! What the launcher does for a run with a task.
 
 use driftless_testkit::emf;
 
@@ -47,7 +47,7 @@ fn tokens_that_come_after_the_end_of_the_run_are_deleted() {
     by_hand(&world, "u", &json!({}));
     looked(&world, &hint("u"));
     world.advance(SignedDuration::from_mins(30));
-    // The recorder has written the outcome and tidied up since this reconciliation looked for it.
+    // The recorder has written the outcome and cleared the folder since this reconciliation read it.
     let folder = keys::run(CLUSTER, "uid-u");
     world.drive(world.put(&format!("{folder}outcome"), b"{}".to_vec())).unwrap().unwrap();
     let ports = Ports { cluster: &world, objects: &world, queues: &world, tasks: &world };

@@ -1,4 +1,4 @@
-//! Updates of a Stack: which of them begin.
+//! Which Updates of a Stack start.
 
 use driftless_api::names;
 
@@ -26,7 +26,7 @@ fn an_update_that_cannot_begin_gives_way_to_what_its_stack_says_now() {
         assert_eq!(owner.unwrap().unwrap(), given_up, "{generation}");
         assert!(world.live_tasks().is_empty());
     }
-    // It begins if it can: what it runs is not wrong.
+    // It starts if it can: its spec is not wrong.
     let world = quiet();
     of_stack(&world, "n", "up", &json!({}));
     let mut stack = world.object(&key("Stack", "n", "s")).unwrap();
@@ -52,7 +52,7 @@ fn an_update_of_a_suspended_stack_that_has_not_begun_waits() {
         world.insert(stack);
         looked(&world, &hint("u"));
         assert_eq!(world.live_tasks().len(), 1);
-        // One that has begun goes on.
+        // A run that has started continues.
         let resumed = world.object(&key("Stack", "n", "s")).unwrap();
         world.insert(driftless_api::merge(resumed, &suspend));
         looked(&world, &hint("u"));
@@ -73,7 +73,7 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
         workspace(world, &project());
         by_hand(world, "up", &json!({ "stackName": "dev" }));
     };
-    // It runs: its task is told to stop.
+    // It runs: its task is stopped.
     let world = quiet();
     check(&world);
     looked(&world, &hint("u"));
@@ -83,7 +83,7 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     assert!(matches!(&world.live_tasks()[..], [task] if task.stopping));
     assert!(tells_recorder_of(&received(&world), "u"));
 
-    // It waits for capacity: it never begins.
+    // It waits for capacity, and never starts.
     let world = quiet();
     check(&world);
     world.set_faults(Faults { full: 1000, ..Faults::NONE });
@@ -94,8 +94,8 @@ fn an_update_that_looks_for_drift_gives_way_to_one_that_does_not() {
     assert!(world.live_tasks().is_empty());
     assert!(tells_recorder_of(&received(&world), "u"));
 
-    // A drift check waits for another run. The recorder gets a hint about the holder only if the sweep sends none: its Update is gone, or
-    // complete by its status.
+    // A drift check waits for another run. The recorder gets a hint about the holder only if the sweep sends none: its Update is
+    // deleted, or complete by its status.
     let world = quiet();
     check(&world);
     looked(&world, &hint("up"));
@@ -120,7 +120,7 @@ fn what_an_updates_status_says_stops_no_launch_of_ours() {
     assert!(inbox(&world).contains_key("spec"));
     assert!(!update(&world, "u").is_complete());
 
-    // One that a user made and that began is ours as well.
+    // A user's Update whose run has started is Driftless's as well.
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
@@ -132,7 +132,7 @@ fn what_an_updates_status_says_stops_no_launch_of_ours() {
     let task = update(&world, "u").status.unwrap().driftless.unwrap().task;
     assert_eq!(task, Some(world.live_tasks().remove(0).arn));
 
-    // One that waits is not over either: nothing else would take our finalizer off it.
+    // A waiting Update is not complete either: only its abandonment removes Driftless's finalizer.
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "a", &json!({}));
@@ -145,7 +145,7 @@ fn what_an_updates_status_says_stops_no_launch_of_ours() {
     looked(&world, &hint("u"));
     assert_eq!((waits(&world, "u").0.as_str(), update(&world, "u").is_complete()), ("StackClaimed", false));
 
-    // Another operator's is over.
+    // Another operator's Update is complete.
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));

@@ -37,7 +37,7 @@ fn plan_that_breaks_a_rule_is_refused_as_a_whole() {
     }
     assert_eq!(after["metadata"]["finalizers"], before["metadata"]["finalizers"]);
 
-    // The next reconciliation makes a plan that breaks no rule.
+    // The next plan breaks no rule.
     look(&world, key.clone());
     assert_eq!(hinted(&world).0, ["Update"]);
     assert!(!world.object(&key).unwrap()["status"].to_string().contains("PlanRefused"));

@@ -1,8 +1,8 @@
-//! What is recorded of a run by how its task ended.
+//! The recorded outcome, by how the task ended.
 
 use super::*;
 
-/// Records the run of a task that ended like that, with or without a report, on Spot if ECS says so.
+/// Records a run whose task ended like this, with or without a report, on Spot if ECS says so.
 fn ended(end: &TaskEnd, verdict: Option<Verdict>, began: bool) -> Outcome {
     let world = stopped(end, |world, task| {
         if began {
@@ -22,7 +22,7 @@ fn stopped(end: &TaskEnd, report: impl FnOnce(&World, &str)) -> World {
     world
 }
 
-/// Has the run of a world recorded after its task stopped with these reports.
+/// Records the run of a world after its task stopped with these reports.
 fn recorded_after(world: &World, end: &TaskEnd, report: impl FnOnce(&World, &str)) {
     let folder = keys::run(CLUSTER, "uid");
     let launch: Launch = world.document(&folder.launch()).unwrap();
@@ -75,7 +75,7 @@ fn silent_task_fails_the_run_or_the_platform() {
         };
         assert!(told.starts_with(prefix), "{told}");
     }
-    // An init container of the tenant's may have written what looks like progress.
+    // A tenant's init container may have written a fake progress.
     let end = TaskEnd { code: Some(StopCode::FailedToStart), ..TaskEnd::default() };
     assert_eq!(ended(&end, None, true).started_at, None);
 }
@@ -88,7 +88,7 @@ fn images_for_another_processor_have_it_in_the_next_run() {
     let tried = |other_failed| Some(TriedArchitecture { images: "images".into(), architecture, other_failed });
     let (first, again) =
         ("not built for amd64; the next run with these images has arm64", "before this one was not built for arm64");
-    // ECS refuses an image for several processors, and runs one that is for another.
+    // ECS refuses an image for several processors, and starts one that is built for another.
     for (tried, reported, expected) in [
         (tried(false), false, first),
         (tried(true), false, again),
@@ -130,7 +130,7 @@ fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
         (StopCode::Outside, failed("Unknown"), false, "its words"),
         // Driftless stopped it.
         (StopCode::Requested, failed("Interrupted"), false, "its words"),
-        // The bucket failed the runner.
+        // The runner could not use the bucket.
         (StopCode::Exited, failed("PlatformFailure"), true, "its words"),
     ] {
         let end = TaskEnd { code: Some(code), words: "ECS's words".into(), ..TaskEnd::default() };
@@ -210,7 +210,7 @@ fn locks_of_earlier_dead_runs_are_kept_beside_the_newest() {
         let end = TaskEnd { code: Some(StopCode::Exited), at: Some(at), ..TaskEnd::default() };
         let world = stopped(&end, |world, task| {
             put(world, &keys::lock(CLUSTER, CLAIM), &to_json(&before));
-            // The earlier locks that a task names do not count.
+            // The earlier locks that a task names are ignored.
             put(world, &format!("{task}out/lock"), &to_json(&Lock { earlier: vec![lock(9)], ..lock(pid) }));
         });
         let kept: Lock = world.document(&keys::lock(CLUSTER, CLAIM)).unwrap();

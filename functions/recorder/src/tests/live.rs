@@ -51,7 +51,7 @@ fn result_of_a_live_task_stops_it_before_its_claim_is_released() {
     assert!(released);
 }
 
-/// Makes the Update one that this release cannot read.
+/// Makes the Update unreadable for this release.
 fn make_unreadable(world: &World) {
     let mut update = world.object(&key("n", "u")).unwrap();
     update["spec"] = json!(7);
@@ -138,7 +138,7 @@ fn overdue_task_is_stopped_before_its_reports_are_read() {
         put(&world, &format!("{folder}out/{report}"), "{}");
     }
     world.advance(SignedDuration::from_mins(66));
-    // Whatever the report does to the function that reads it, the stop came first.
+    // Whatever the report does to the function that reads it, the task was stopped first.
     for call in 1.. {
         world.crash_before_call(call);
         let ended = handled(&world);
@@ -206,10 +206,10 @@ fn progress_calls_no_ecs_and_is_not_requeued() {
     assert_eq!(recorded(wrote(), &calm), (0, 0));
     assert_eq!(ours(&world)["summary"], "3/20");
     assert_eq!(recorded(wrote(), &world), (0, 1), "a transient error of the API server is counted and not requeued");
-    // ECS alone can say how a run without a result ended.
+    // Only ECS can say how a run without a result ended.
     assert_eq!(recorded(RunMessage::Task { arn: arn.clone() }, &calm), (1, 1));
     assert_eq!(recorded(RunMessage::Live { arn: arn.clone() }, &calm), (2, 1));
-    // A result that is there as well has its own message.
+    // A result that exists as well has its own message.
     world.set_faults(Faults::NONE);
     put(&world, &format!("{folder}out/result"), &to_json(&succeeded(&world)));
     assert_eq!(recorded(wrote(), &calm), (2, 0));

@@ -26,7 +26,7 @@ fn not_stored(world: &World) -> Vec<String> {
     world.events().into_iter().filter(|event| event.contains(" LogNotStored: ")).collect()
 }
 
-/// A run that logs a line, shows its progress and ends, which is recorded twice.
+/// A run that logs a line, shows its progress and ends, and is recorded twice.
 fn run_to_its_end(world: &World) {
     log(world, 1, "a\n");
     progress(world, 1);
@@ -49,7 +49,7 @@ fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
     assert_eq!((&owner["kind"], &owner["uid"]), (&json!("Update"), &json!("uid")));
     assert_eq!((&created["metadata"]["namespace"], &created["metadata"]["name"]), (&json!("n"), &json!("u-log")));
     assert_eq!(ours(&world)["logConfigMap"], "u-log");
-    // A part that was copied is not read again.
+    // A copied part is not read again.
     log(&world, 1, "something else");
     let _: Vec<_> = world.written();
     show(&world);

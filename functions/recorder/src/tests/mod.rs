@@ -1,4 +1,4 @@
-//! What the recorder makes of a run, in a world of fakes.
+//! The recorder in a world of fakes.
 
 mod cache;
 mod ends;
@@ -107,7 +107,7 @@ fn progress(world: &World, done: u32) {
     put(world, &format!("{TASK}out/progress"), &progress_at(world.now() + SignedDuration::from_millis(300), done));
 }
 
-/// The document of a run that has done so many of 20 steps.
+/// The progress of a run that has done this many of 20 steps.
 fn progress_at(at: Timestamp, done: u32) -> String {
     let current = Some("update urn:a".into());
     let (phase, log_chunks) = (Phase::Run, Some(1));
@@ -134,7 +134,7 @@ fn show(world: &World) {
     done(world, Due::Progress).unwrap().unwrap();
 }
 
-/// Handles a message about the run; `None` if the world ended it before its end.
+/// Handles a message about the run; `None` if the fake world interrupted it.
 fn handled(world: &World) -> Option<Result<(), Error>> {
     done(world, Due::Outcome)
 }
@@ -146,7 +146,7 @@ fn done(world: &World, due: Due) -> Option<Result<(), Error>> {
     world.drive(handle(&ports, &settings, &hint, due, world.now()))
 }
 
-/// What of these metrics is in a line, in this order.
+/// The values of these metrics in a line, in this order.
 fn values(line: &Value, names: &[&str]) -> Vec<Value> {
     names.iter().map(|name| line[name].clone()).collect()
 }
@@ -162,7 +162,7 @@ fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
         (failed("PlatformFailure"), "PlatformFailure", 10.0, 60.0),
     ] {
         let world = world(&of_stack(), &json!({}));
-        // What the task says of its time proves nothing.
+        // The times that a task reports prove nothing.
         let ended_at = world.now() + SignedDuration::from_hours(9000);
         report(&world, &RunResult { verdict, ended_at, ..succeeded(&world) });
         world.advance(SignedDuration::from_secs_f64(seconds));
@@ -232,7 +232,7 @@ fn ours(world: &World) -> Value {
     update(world)["status"]["driftless"].clone()
 }
 
-/// The run was launched as one that changes nothing, or not.
+/// Marks the run as launched without changes, or not.
 fn looks(world: &World, preview: bool) {
     let key = format!("{}launch", keys::run(CLUSTER, "uid"));
     let launch = Launch::parse(&world.objects()[&key]).unwrap();
@@ -548,7 +548,7 @@ fn a_place_among_the_runs_is_given_back_and_the_next_are_called() {
     for (written, expected, called) in [
         (Some(to_json(&mine)), Some(to_json(&without)), &["m/a", "m/b"][..]),
         (Some(to_json(&without)), Some(to_json(&without)), &[]),
-        // The next launch begins a new one.
+        // The next launch writes a new list.
         (Some("{ not JSON".into()), Some("{ not JSON".into()), &[]),
         (None, None, &[]),
     ] {

@@ -37,14 +37,14 @@ fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
     };
     let (written, forged) = ("MQ==", "Mg==");
     for (owner, value, accepted) in [("uid", written, true), ("uid-of-an-earlier-one", written, false), ("uid", forged, false)] {
-        // Once the task's folder is empty, it is not known what was to be written.
+        // Once the task's folder is empty, the outputs to write are unknown.
         for crashed in if value == forged { &[false][..] } else { &[false, true] } {
             let world = world(&of_stack(), &json!({}));
             world.insert(secret(owner, value));
             let outputs = Some([("n".to_owned(), OutputValue { value: 1.into(), secret: false })].into());
             report(&world, &RunResult { outputs, ..succeeded(&world) });
             if *crashed {
-                // It ends when all is tidied up, and the status does not say so yet.
+                // The reconciliation is interrupted when the folder is empty and the status is not written.
                 crash_before_write(&world);
             }
             look(&world);
@@ -77,7 +77,7 @@ fn result_that_changed_after_its_outcome_is_not_stored() {
     assert_eq!((is_stored(&first), is_stored(&world)), (true, false));
 }
 
-/// The first look ends before it writes the status.
+/// The first reconciliation is interrupted before it writes the status.
 fn crash_before_write(world: &World) {
     let before = world.cluster();
     for calls in 0..60 {

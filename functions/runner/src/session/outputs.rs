@@ -9,28 +9,28 @@ use serde_json::{Map, Value};
 use super::{Session, not_run};
 use crate::{arguments::Call, failure::Failure};
 
-/// What pulumi's outputs show for a value that was not computed, because of `--target`.
+/// The value that Pulumi's outputs show for one that was not computed, because of `--target`.
 const UNKNOWN: &str = "04da6b54-80e4-46f7-96ec-b56ff0331ba9";
 
-/// What events show instead of a secret.
+/// The replacement of a secret in events.
 const MASKED: &str = "[secret]";
 
-/// The key that marks a value as none of JSON's: a secret, an asset, an archive, a reference to a resource.
+/// The key that marks a value as Pulumi's own and not JSON's: a secret, an asset, an archive, a reference to a resource.
 const SIGNATURE: &str = "4dabf18193072939515e22adb298388d";
 
 /// The mark of a secret.
 const SECRET: &str = "1b47061264138c4ac30d75fd1eb44270";
 
 impl Session<'_> {
-    /// The stack's outputs. One that has a secret anywhere in it is secret as a whole, be it one that pulumi knows or one that the run was
-    /// given and the program passed on, unless the Stack says that the output is none. `seen` are those that the events have; pulumi is
-    /// asked for values that they do not have whole.
+    /// The stack's outputs. An output that contains a secret is secret as a whole, whether Pulumi marks the secret or the program
+    /// passed on one of the run's, unless the Stack lists the output as not secret. `seen` are the outputs from the events;
+    /// Pulumi is asked for values that are incomplete there.
     pub(super) async fn outputs(&self, seen: Option<Map<String, Value>>) -> Result<BTreeMap<String, OutputValue>, Failure> {
         let (masked, clear) = match seen {
             Some(outputs) if outputs.values().all(is_whole) => (outputs.clone(), outputs),
             Some(outputs) => {
                 let clear = self.stack_output(Some("--show-secrets")).await?;
-                // The events mark what is secret.
+                // The events mark secrets.
                 let masked = if clear.keys().eq(outputs.keys()) {
                     clear
                         .iter()
@@ -69,7 +69,7 @@ impl Session<'_> {
     }
 }
 
-/// Returns whether an event has all of an output: neither a secret, nor an asset, whose text pulumi leaves out.
+/// Returns whether an event has the whole output: neither a secret, nor an asset, whose text Pulumi leaves out.
 fn is_whole(output: &Value) -> bool {
     fn is_special(value: &Value) -> bool {
         match value {
@@ -90,7 +90,7 @@ fn has_secret(output: &Value) -> bool {
     }
 }
 
-/// Returns whether a string anywhere in a value is such a text.
+/// Returns whether any string in a value matches.
 fn has_text(value: &Value, is_such: &impl Fn(&str) -> bool) -> bool {
     match value {
         Value::String(text) => is_such(text),

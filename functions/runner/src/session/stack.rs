@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Session<'_> {
-    /// Selects the stack; `false` if there is none and a destroy has nothing to do.
+    /// Selects the stack; `false` if it does not exist and a destroy is done.
     pub(super) async fn select(&self) -> Result<bool, Failure> {
         let Err(failure) = self.call(&arguments::select(self.spec)).await else { return Ok(true) };
         if !failure.is_of_no_stack() {
@@ -28,27 +28,27 @@ impl Session<'_> {
         Err(failure.of_destroy(&self.spec.stack))
     }
 
-    /// Returns why a call failed that needs a backend: pulumi names the backend and what is wrong with it where it logs in, which each
-    /// call does by itself while nothing is wrong.
+    /// Returns why a call failed that needs a backend: `login` names the backend and its error, and is not called as long as the
+    /// other calls succeed.
     pub(super) async fn of_login(&self, failure: Failure) -> Failure {
         if failure.reason == reason::UPDATE_CONFLICT || self.check_stop().is_err() {
             return failure;
         }
-        // To the backend of PULUMI_BACKEND_URL, else to the project's, else to Pulumi Cloud.
+        // To the backend of PULUMI_BACKEND_URL, else the project's, else Pulumi Cloud.
         let Err(login) = self.call(&Call::new(["login"], None)).await else { return failure };
         self.gauge.phase.set(Phase::Init);
         login
     }
 }
 
-/// The configuration of a run: what its settings file has, and what pulumi has to set.
+/// The configuration of a run: what its settings file has, and what Pulumi has to set.
 pub(super) struct Configuration<'a> {
     file: Option<SettingsFile>,
     pub(super) left: Vec<&'a Config>,
 }
 
 impl<'a> Configuration<'a> {
-    /// Writes what the file can have without pulumi.
+    /// Writes what does not need Pulumi.
     pub(super) fn new(session: &Session<'a>) -> Result<Self, Failure> {
         let Session { spec, pulumi, .. } = session;
         let mut file = SettingsFile::new(&pulumi.dir, &spec.stack, &pulumi.environment);
@@ -56,7 +56,7 @@ impl<'a> Configuration<'a> {
         Ok(Self { file, left: left.map_err(Failure::unknown)? })
     }
 
-    /// Encrypts what is left, if the runner can; returns whether nothing is left then.
+    /// Encrypts the rest if the runner can. Returns whether nothing is left for Pulumi.
     pub(super) fn encrypt(&mut self, pulumi: &Pulumi<'_>) -> Result<bool, Failure> {
         let (Some(file), Some(passphrase)) = (&mut self.file, passphrase::of(&pulumi.environment, &pulumi.dir)) else {
             return Ok(false);

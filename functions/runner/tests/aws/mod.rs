@@ -1,4 +1,4 @@
-//! A task's AWS: a script in place of pulumi, and a small bucket and the addresses of ECS in one server.
+//! A task's AWS: a script in place of Pulumi, and one server with a small bucket and the addresses of ECS.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// What the script does: it notes the call, hangs in one if it shall, round by round, and else does what little a run needs of pulumi.
+/// The script records the call, hangs in one if told to, round by round, and else does the little that a run needs of Pulumi.
 const PULUMI: &str = r#"#!/bin/sh
 call="$1"
 case "$1" in stack|config) call="$1 $2" ;; esac
@@ -63,16 +63,16 @@ pub const TASK: &str = "tasks/AROA1:t1/";
 /// The content of an object that can be neither read nor written.
 pub const UNAVAILABLE: &[u8] = b"503";
 
-/// The content of an object begins with that which is refused with the code that follows.
+/// The prefix of an object's content that makes the server refuse it with the code that follows.
 pub const REFUSED: &[u8] = b"403 ";
 
-/// What a test waits for comes within this time, however busy the machine is.
+/// The time limit of what a test waits for, however busy the machine is.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 #[derive(Default)]
 pub struct Served {
     pub objects: BTreeMap<String, Vec<u8>>,
-    /// Each request that was answered, and how: `GET in/spec 404`.
+    /// Each answered request with its status: `GET in/spec 404`.
     pub requests: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl Aws {
         let serving = Arc::clone(&served);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                // The runner may have left.
+                // The runner may have closed the connection.
                 let _: io::Result<()> = serve(stream.unwrap(), &serving);
             }
         });
@@ -137,7 +137,7 @@ impl Aws {
         self.served.lock().unwrap().objects.insert(format!("{TASK}{name}"), content);
     }
 
-    /// Gives the task an `up` of a tree with nothing but its project.
+    /// Gives the task an `up` of a tree that has only its project.
     pub fn launch(&self, change: impl FnOnce(&mut RunSpec)) {
         let project = fs::read_to_string(self.dir.join("project")).unwrap();
         let (manifest, pack) = stored(&[("Pulumi.yaml", &project)]);
@@ -170,7 +170,7 @@ impl Aws {
         }
     }
 
-    /// The lines of what the script wrote.
+    /// The lines that the script wrote.
     pub fn lines(&self, name: &str) -> Vec<String> {
         fs::read_to_string(self.dir.join(name)).unwrap_or_default().lines().map(str::to_owned).collect()
     }
@@ -183,7 +183,7 @@ impl Aws {
         self.lines("rounds").len()
     }
 
-    /// All that was seen of the run, for a test that fails.
+    /// Everything known about the run, for a failing test.
     fn state(&self) -> String {
         let requests = self.served.lock().unwrap().requests.clone();
         format!(
@@ -202,13 +202,13 @@ impl Aws {
         }
     }
 
-    /// Waits until a request was so answered, so often.
+    /// Waits until a request has had this answer this many times.
     pub async fn answered(&self, request: &str, times: usize) {
         let count = |aws: &Self| aws.served.lock().unwrap().requests.iter().filter(|answered| *answered == request).count();
         self.until(&format!("{times} times {request}"), |aws| count(aws) >= times).await;
     }
 
-    /// Has pulumi hang in a call, and tells the task to stop then.
+    /// Makes Pulumi hang in a call, and then stops the task.
     pub async fn stop_in(&self, call: &str) {
         fs::write(self.dir.join("hang"), call).unwrap();
         let stopping = async {
@@ -302,7 +302,7 @@ fn serve(mut stream: TcpStream, served: &Mutex<Served>) -> io::Result<()> {
             let code = String::from_utf8_lossy(&content[REFUSED.len()..]);
             (403, format!("<?xml version=\"1.0\"?>\n<Error><Code>{code}</Code></Error>").into_bytes())
         }
-        // As the policy of the task's role and S3 have it.
+        // As the policy of the task's role and S3 require.
         ("PUT", _)
             if ["/out/result", "/out/log/", "/out/cache/"].iter().any(|once| key.contains(once))
                 && headers.get("if-none-match") != Some(&"*") =>

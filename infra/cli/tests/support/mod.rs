@@ -110,7 +110,7 @@ fn digest() -> String {
     format!("sha256:{}", "7d".repeat(32))
 }
 
-/// What is true of a Stack.
+/// The facts about a Stack.
 pub fn facts_of(stack: CoreStack, is_stored: bool) -> Snapshot {
     block_on(snapshot(&Team { is_stored }, stack, now()))
 }

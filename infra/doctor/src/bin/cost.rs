@@ -4,34 +4,34 @@ use clap::Parser;
 use driftless_core::DefaultSize;
 use driftless_doctor::cost::{IMAGE_MIB, Load};
 
-/// What an installation costs a month in us-east-1; docs/cost.md says what is assumed.
+/// Prints what an installation costs a month in us-east-1; docs/cost.md has the assumptions.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Stacks.
+    /// The number of Stacks.
     #[arg(long, env = "STACKS", default_value = "100")]
     stacks: f64,
-    /// Runs a day, of all Stacks together.
+    /// The number of runs a day, of all Stacks together.
     #[arg(long, env = "RUNS_PER_DAY", default_value = "50")]
     runs_per_day: f64,
-    /// How long a run takes.
+    /// The duration of a run in minutes.
     #[arg(long, env = "MINUTES", default_value = "3")]
     minutes: f64,
-    /// Clusters.
+    /// The number of clusters.
     #[arg(long, env = "CLUSTERS", default_value = "1")]
     clusters: f64,
-    /// CPU units of a task, in the template `TaskCpu`.
+    /// The CPU units of a task; `TaskCpu` in the template.
     #[arg(long, env = "TASK_CPU", default_value_t = DefaultSize::default().cpu)]
     task_cpu: u32,
-    /// MiB of memory of a task, in the template `TaskMemory`.
+    /// The memory of a task in MiB; `TaskMemory` in the template.
     #[arg(long, env = "TASK_MEMORY", default_value_t = DefaultSize::default().memory_mib)]
     task_memory: u32,
-    /// MiB of the images that a task pulls, compressed.
+    /// The compressed size of the images that a task pulls, in MiB.
     #[arg(long, env = "IMAGE_MIB", default_value_t = IMAGE_MIB)]
     image_mib: f64,
-    /// MiB that a run downloads beside them: plugins and packages.
+    /// The size of a run's other downloads, plugins and packages, in MiB.
     #[arg(long, env = "INSTALL_MIB", default_value = "200")]
     install_mib: f64,
-    /// NAT gateways that are there for Driftless alone; 0 where the VPC has them anyway.
+    /// The number of NAT gateways that exist for Driftless alone; 0 if the VPC has them anyway.
     #[arg(long, env = "NAT_GATEWAYS", default_value = "2")]
     nat_gateways: f64,
     /// The images are in ECR of the same Region, and the VPC has a gateway endpoint for S3.

@@ -1,4 +1,4 @@
-//! `make prove`: asks an installation what only AWS can answer, and writes what it saw.
+//! `make prove`: tests an installation with what only AWS can answer, and writes a report.
 
 use std::{
     fs,
@@ -21,70 +21,70 @@ use driftless_doctor::{
 };
 use jiff::Timestamp;
 
-/// Set by Ctrl-C: nothing more is started, and what is there is removed.
+/// Set by Ctrl-C: no further scenario starts, and everything that was created is removed.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Deploys Driftless under a prefix, runs what only AWS can answer, removes it, and writes what it saw (docs/prove.md).
+/// Deploys Driftless under a prefix, tests what only AWS can answer, removes it, and writes a report (docs/prove.md).
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// USD that the proof may cost.
+    /// The budget of the proof in USD.
     #[arg(long, env = "BUDGET_USD")]
     budget_usd: f64,
-    /// The first part of the name of everything that is made.
+    /// The prefix of every name that is created.
     #[arg(long, env = "PREFIX", default_value = "driftless-proof")]
     prefix: String,
-    /// An installation that is there: nothing is deployed, and nothing is removed.
+    /// An existing installation to use: no installation is deployed or removed.
     #[arg(long, env = "INSTALLATION")]
     installation: Option<String>,
-    /// The Region; that of the AWS CLI, if it is not given.
+    /// The Region; that of the AWS CLI by default.
     #[arg(long, env = "AWS_REGION")]
     region: Option<String>,
-    /// The cluster, which is a context of the kubeconfig; the current one, if it is not given.
+    /// The cluster, as a context of the kubeconfig; the current one by default.
     #[arg(long, env = "CLUSTER")]
     cluster: Option<String>,
-    /// The namespace to make for it.
+    /// The namespace to create for it.
     #[arg(long, env = "NAMESPACE", default_value = "driftless-proof")]
     namespace: String,
-    /// Stacks of which each step is measured.
+    /// The number of Stacks for which each step is measured.
     #[arg(long, env = "TASKS", default_value = "10")]
     tasks: u32,
-    /// Stacks that are made at once.
+    /// The number of Stacks that are created at once.
     #[arg(long, env = "STACKS", default_value = "100")]
     stacks: u32,
-    /// The URL of a backend that tasks reach. Without it each task keeps its state to itself, and nothing is destroyed.
+    /// The URL of a backend that tasks can reach. Without it each task has its own state, and no resource is destroyed.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
-    /// For so many seconds a scenario may wait.
+    /// The time limit of a scenario's waits, in seconds.
     #[arg(long, env = "DEADLINE", default_value = "900")]
     deadline: u32,
-    /// Where tasks run, for the cost.
+    /// The network of the tasks, for the cost.
     #[arg(long, env = "NETWORK", default_value = "nat")]
     network: Network,
-    /// MiB of the images that a task pulls, for the cost.
+    /// The compressed size of the images that a task pulls in MiB, for the cost.
     #[arg(long, env = "IMAGE_MIB", default_value_t = IMAGE_MIB)]
     image_mib: f64,
-    /// The images pass no NAT gateway, for the cost.
+    /// The images bypass the NAT gateway, for the cost.
     #[arg(long, env = "ECR", value_parser = clap::builder::FalseyValueParser::new())]
     ecr: bool,
-    /// Leaves the installation and the namespace, and says how to remove them.
+    /// Keeps the installation and the namespace, and prints how to remove them.
     #[arg(long, env = "KEEP", value_parser = clap::builder::FalseyValueParser::new())]
     keep: bool,
-    /// The folder of the file that is written.
+    /// The folder of the report.
     #[arg(long, env = "PROOFS", default_value = "proof")]
     proofs: String,
-    /// As of `make deploy`: what the forwarder runs.
+    /// The forwarder's image, as for `make deploy`.
     #[arg(long, env = "FORWARDER_IMAGE", default_value = "")]
     forwarder_image: String,
-    /// As of `make deploy`; the current kubeconfig, if it is not given.
+    /// The kubeconfig, as for `make deploy`; the current one by default.
     #[arg(long, env = "KUBECONFIG_FILE")]
     kubeconfig_file: Option<String>,
     /// The kubeconfig of kubectl.
     #[arg(long, env = "KUBECONFIG", default_value = "")]
     kubeconfig: String,
-    /// As of `make deploy`.
+    /// The tags, as for `make deploy`.
     #[arg(long, env = "TAGS", default_value = "")]
     tags: String,
-    /// Set where something else stands for AWS: the file says so.
+    /// Set if an emulator replaces AWS, which the report then states.
     #[arg(long, env = "AWS_ENDPOINT_URL")]
     endpoint: Option<String>,
 }
@@ -252,7 +252,7 @@ fn write(arguments: &Arguments, proof: &Proof) -> Result<(), String> {
     Ok(())
 }
 
-/// Has Ctrl-C and SIGTERM end the scenarios instead of this process.
+/// Makes Ctrl-C and SIGTERM end the scenarios instead of this process.
 fn watch_interrupts() -> Result<(), String> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;

@@ -1,17 +1,18 @@
-//! What a proof costs: at most, before it starts, and so far, while it runs. Prices and assumptions are those of [`crate::cost`].
+//! What a proof costs: the maximum before it starts, and the costs so far while it runs. Prices and assumptions are those of
+//! [`crate::cost`].
 
 use driftless_core::DefaultSize;
 
 use crate::cost::{HOURS, Load};
 
-/// How long an installation is there for a proof, in hours: an upper bound of deploying, all scenarios and removing.
+/// The maximum lifetime of an installation for a proof, in hours: deployment, all scenarios and removal.
 pub const HOURS_AT_MOST: f64 = 3.0;
-/// A run that failed is repeated; each attempt pulls its image.
+/// A failed run is repeated once; each attempt pulls its image.
 const ATTEMPTS: f64 = 2.0;
 /// Stacks of the scenarios `scoping`, `kill` and `spot`.
 const SINGLE_STACKS: u32 = 3;
 
-/// Where tasks run.
+/// The network of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Network {
     /// Behind a NAT gateway, which charges for each GB.
@@ -20,7 +21,7 @@ pub enum Network {
     Public,
 }
 
-/// What the price of a run depends on.
+/// The factors of the price of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Price {
     /// Where tasks run.
@@ -32,7 +33,7 @@ pub struct Price {
 }
 
 impl Price {
-    /// USD for so many runs of so many minutes each, in an installation that is there for these hours.
+    /// USD for this many runs of this many minutes each, in an installation that exists for these hours.
     #[must_use]
     pub fn of(&self, runs: f64, minutes: f64, hours: f64) -> f64 {
         let load = Load {
@@ -51,22 +52,22 @@ impl Price {
         if self.network == Network::Nat { nat } else { public }
     }
 
-    /// USD that a proof costs at most: every run takes as long as it may, and every run is repeated once.
+    /// The maximum cost of a proof in USD: every run takes as long as it may, and is repeated once.
     #[must_use]
     pub fn at_most(&self, runs: u32, deadline_minutes: f64) -> f64 {
         self.of(f64::from(runs) * ATTEMPTS, deadline_minutes / ATTEMPTS, HOURS_AT_MOST)
     }
 }
 
-/// The runs of a proof; `destroys` if each Stack is destroyed in the end.
+/// The runs of a proof; `destroys` if each Stack is destroyed at the end.
 #[must_use]
 pub fn runs(tasks: u32, stacks: u32, destroys: bool) -> u32 {
-    // The run that is killed is followed by another.
+    // The killed run is followed by another.
     let all = tasks.saturating_add(stacks).saturating_add(SINGLE_STACKS);
     all.saturating_mul(if destroys { 2 } else { 1 }).saturating_add(1)
 }
 
-/// Refuses a proof that costs more than it may; else what it costs at most.
+/// Refuses a proof above its budget; else returns its maximum cost.
 pub fn check(most: f64, budget: f64) -> Result<f64, String> {
     if most <= budget {
         return Ok(most);

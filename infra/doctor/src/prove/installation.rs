@@ -1,5 +1,5 @@
-//! An installation for a proof: made by `infra/deploy`, applied to the cluster, and removed by `infra/undeploy`. Both run in the current
-//! folder, which is the project's.
+//! An installation for a proof: created by `infra/deploy`, applied to the cluster, and removed by `infra/undeploy`. Both run in
+//! the current folder, which must be the project's.
 
 use std::{
     fs,
@@ -15,9 +15,9 @@ use crate::{
     tools::{Aws, Kubectl},
 };
 
-/// The tag of everything that is made for a proof; its value is the prefix.
+/// The tag of everything that is created for a proof; its value is the prefix.
 pub const TAG: &str = "driftless-proof";
-/// What may be left under a prefix: a call, and the names in its answer.
+/// The kinds of resources that may be left under a prefix: the call, and the names in its answer.
 const KINDS: [(&str, &[&str], &str); 7] = [
     ("stack", &["cloudformation", "list-stacks"], "StackSummaries[?StackStatus!='DELETE_COMPLETE'].StackName"),
     ("bucket", &["s3api", "list-buckets"], "Buckets[].Name"),
@@ -25,26 +25,26 @@ const KINDS: [(&str, &[&str], &str); 7] = [
     ("function", &["lambda", "list-functions"], "Functions[].FunctionName"),
     ("role", &["iam", "list-roles"], "Roles[].RoleName"),
     ("log group", &["logs", "describe-log-groups"], "logGroups[].logGroupName"),
-    // One that is marked for deletion is in the list only if it is asked for.
+    // A secret that is scheduled for deletion is only listed on request.
     ("secret", &["secretsmanager", "list-secrets"], "SecretList[].Name"),
 ];
 
-/// An installation to make and to remove.
+/// An installation to create and remove.
 pub struct Installation<'a> {
-    /// The first part of every name.
+    /// The prefix of every name.
     pub prefix: &'a str,
     /// The context of the one cluster.
     pub cluster: &'a str,
-    /// The file with that context, as `KUBECONFIG_FILE`.
+    /// The file with that context, for `KUBECONFIG_FILE`.
     pub kubeconfig: &'a str,
-    /// Where the forwarder's image is.
+    /// The forwarder's image.
     pub forwarder_image: &'a str,
     /// `TAGS` of `make deploy`.
     pub tags: &'a str,
 }
 
 impl Installation<'_> {
-    /// Refuses a cluster that has Driftless, or the Pulumi Kubernetes Operator: both would act on the same Stacks.
+    /// Refuses a cluster with Driftless or the Pulumi Kubernetes Operator, because both would act on the same Stacks.
     pub fn check(&self, kubectl: &Kubectl) -> Result<(), String> {
         for (kind, name) in [("namespace", SYSTEM), ("customresourcedefinition", "stacks.pulumi.com")] {
             match kubectl.json(&["get", kind, name]) {
@@ -66,7 +66,7 @@ impl Installation<'_> {
     pub fn make(&self, aws: &Aws, kubectl: &Kubectl) -> Result<(), String> {
         let mut deploy = Command::new("infra/deploy");
         deploy.env("CLUSTERS", self.cluster).env("KUBECONFIG_FILE", self.kubeconfig);
-        // The webhook tells of Flux's notifications and of pushes: no scenario has one.
+        // The webhook receives Flux's notifications and pushes, which no scenario sends.
         let tags = format!("{} {TAG}={}", self.tags, self.prefix);
         self.run(deploy.env("TAGS", tags.trim()))?;
         let outputs = outputs(aws, self.prefix)?;
@@ -74,11 +74,11 @@ impl Installation<'_> {
         let overlay = overlay.display().to_string();
         kubectl.text(&["apply", "--server-side", "--kustomize", &overlay], None)?;
         let rollout = ["--namespace", SYSTEM, "rollout", "status", "deployment/driftless-forwarder", "--timeout", "300s"];
-        // Its own limit is longer than that of a request.
+        // Its own time limit is longer than that of a request.
         kubectl.text(&rollout, None).map(drop)
     }
 
-    /// What is applied: `infra/kubernetes` with the values of this installation.
+    /// The applied manifests: `infra/kubernetes` with the values of this installation.
     fn overlay(&self, aws: &Aws, outputs: &Value) -> Result<PathBuf, String> {
         let region = aws.region.as_deref().unwrap_or_default();
         let hints = output(outputs, "HintsQueueUrl")?;
@@ -99,7 +99,7 @@ impl Installation<'_> {
         Path::new("target/deploy").join(self.prefix).join(self.cluster).join("proof")
     }
 
-    /// Removes it from the cluster and from AWS, however much of it there is.
+    /// Removes it from the cluster and from AWS, even if it is incomplete.
     pub fn remove(&self, kubectl: &Kubectl) -> Result<(), String> {
         let folder = self.folder();
         let unapplied = if folder.exists() {
@@ -109,7 +109,7 @@ impl Installation<'_> {
             Ok(())
         };
         let mut undeploy = Command::new("infra/undeploy");
-        // A second Ctrl-C of the terminal does not end it.
+        // A second Ctrl-C in the terminal does not end it.
         undeploy.env("CONFIRM", self.prefix).env("SECRETS", "now").process_group(0);
         self.run(&mut undeploy).and(unapplied)
     }
@@ -120,7 +120,7 @@ impl Installation<'_> {
         if status.success() { Ok(()) } else { Err(format!("{program}: {status}")) }
     }
 
-    /// What is still there under the prefix.
+    /// The resources that still exist under the prefix.
     pub fn left(&self, aws: &Aws) -> Result<Vec<String>, String> {
         let mut left = Vec::new();
         for (kind, call, query) in KINDS {
@@ -142,7 +142,7 @@ impl Installation<'_> {
     }
 }
 
-/// The names that begin with the prefix, whatever path or URL is before it.
+/// The names with the prefix, after any path or URL.
 pub(super) fn named<'a>(prefix: &'a str, names: &'a Value) -> impl Iterator<Item = &'a str> {
     let names = names.as_array().into_iter().flatten().filter_map(Value::as_str);
     names.filter(move |name| {
@@ -151,13 +151,13 @@ pub(super) fn named<'a>(prefix: &'a str, names: &'a Value) -> impl Iterator<Item
     })
 }
 
-/// The outputs of a stack, as they are described.
+/// The outputs of a stack, as described by AWS.
 pub fn outputs(aws: &Aws, stack: &str) -> Result<Value, String> {
     let described = aws.json(&["cloudformation", "describe-stacks", "--stack-name", stack])?;
     Ok(described["Stacks"][0]["Outputs"].clone())
 }
 
-/// One of them.
+/// One of the outputs.
 pub fn output(outputs: &Value, key: &str) -> Result<String, String> {
     let mut all = outputs.as_array().into_iter().flatten();
     let found = all.find(|output| output["OutputKey"] == key).and_then(|output| output["OutputValue"].as_str());

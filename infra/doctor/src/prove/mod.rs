@@ -1,6 +1,6 @@
-//! `make prove`: the questions that only AWS can answer, asked of an installation. [`scenarios`] runs Stacks and reads what became of them
-//! from Kubernetes, ECS and S3; [`installation`] makes an installation for it and removes it; [`budget`] bounds its cost; [`record`] is
-//! what it leaves. The scenarios know nothing of what answers them: AWS, or the one-machine world.
+//! `make prove`: tests of an installation that only AWS can answer. [`scenarios`] runs Stacks and reads their results from
+//! Kubernetes, ECS and S3; [`installation`] creates and removes an installation for it; [`budget`] limits its cost; [`record`] is
+//! its report. The scenarios are the same for AWS and for the one-machine world.
 
 pub mod budget;
 pub mod installation;

@@ -1,17 +1,17 @@
-//! What a proof leaves: `proof/<date>-<region>.json`, and the table of the README that is made from it.
+//! The report of a proof: `proof/<date>-<region>.json`, and the table of the README that is made from it.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What the README says as long as no proof was run on AWS.
+/// The README's text while no proof has run on AWS.
 pub const NOTHING: &str = "Nothing was measured on AWS yet: `make prove` does that ([docs/prove.md](docs/prove.md)).";
 
 /// Where a proof was run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum On {
-    /// An account of AWS.
+    /// An AWS account.
     #[serde(rename = "AWS")]
     Aws,
     /// Anything behind `AWS_ENDPOINT_URL`. Its figures are never shown as those of AWS.
@@ -23,13 +23,13 @@ pub enum On {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
-    /// The format: 1.
+    /// The version of the format, which is 1.
     pub version: u32,
-    /// When it began.
+    /// When it started.
     pub at: Timestamp,
     /// The Region.
     pub region: String,
-    /// What answered.
+    /// Where it was run.
     pub on: On,
     /// The release of Driftless.
     pub release: String,
@@ -37,35 +37,35 @@ pub struct Proof {
     pub tasks: u32,
     /// Stacks of the scenario `stacks`.
     pub stacks: u32,
-    /// In the order in which they were run.
+    /// The scenarios, in the order of their runs.
     pub scenarios: Vec<Scenario>,
-    /// What it cost.
+    /// The costs.
     pub cost: Cost,
 }
 
-/// USD, by the prices of docs/cost.md.
+/// Costs in USD, at the prices of docs/cost.md.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
-    /// What it was allowed to cost.
+    /// The budget.
     pub budget: f64,
-    /// What was computed beforehand.
+    /// The maximum that was computed beforehand.
     pub at_most: f64,
-    /// What was computed from the runs that there were.
+    /// The costs that were computed from the actual runs.
     pub estimate: f64,
 }
 
-/// How a scenario ended.
+/// The result of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// Whether everything was as it has to be.
+    /// Whether all its checks succeeded.
     pub passed: bool,
-    /// What was seen, or why it failed.
+    /// The observation, or the failure.
     pub said: String,
-    /// What was measured.
+    /// The measurements.
     pub figures: Vec<Figure>,
 }
 
@@ -73,20 +73,20 @@ pub struct Scenario {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// From what to what.
+    /// The start and the end of the measured time.
     pub name: String,
-    /// How many.
+    /// The number of values.
     pub n: usize,
     /// The median.
     pub p50: f64,
-    /// 95 of 100 are not longer.
+    /// The 95th percentile.
     pub p95: f64,
     /// The longest.
     pub max: f64,
 }
 
 impl Figure {
-    /// `None` if nothing was measured.
+    /// `None` without a value.
     #[must_use]
     pub fn of(name: &str, mut seconds: Vec<f64>) -> Option<Self> {
         seconds.sort_by(f64::total_cmp);
@@ -96,14 +96,14 @@ impl Figure {
     }
 }
 
-/// The smallest of the sorted values that so many percent do not exceed (nearest rank). There is one at least.
+/// The smallest of the sorted values that this percentage does not exceed (nearest rank). At least one value is required.
 fn percentile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted[rank - 1]
 }
 
 impl Proof {
-    /// Whether every scenario passed, and there was one.
+    /// Whether there was a scenario and all passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.scenarios.is_empty() && self.scenarios.iter().all(|scenario| scenario.passed)
@@ -116,7 +116,7 @@ impl Proof {
         format!("{}-{}.json", at.split('T').next().unwrap_or_default(), self.region)
     }
 
-    /// What the README has of the figures.
+    /// The table of the figures for the README.
     #[must_use]
     pub fn table(&self) -> String {
         let at = self.at.to_string();
@@ -132,7 +132,7 @@ impl Proof {
     }
 }
 
-/// What the README has to say by these proofs: the table of the newest on AWS that passed.
+/// The README's text for these proofs: the table of the newest one on AWS that passed.
 #[must_use]
 pub fn readme(proofs: &[Proof]) -> String {
     let on_aws = proofs.iter().filter(|proof| proof.on == On::Aws && proof.passed());

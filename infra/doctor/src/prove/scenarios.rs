@@ -1,5 +1,5 @@
-//! The scenarios. Each makes Stacks in a namespace of its own, waits for what has to become of them, and measures it by what Kubernetes,
-//! ECS and S3 recorded, so that its own polling is in no figure but those that end with `Ready`.
+//! The scenarios. Each creates Stacks in its own namespace, waits for their results, and measures with the times that Kubernetes,
+//! ECS and S3 recorded, so that its own polling only affects figures that end with `Ready`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,21 +17,21 @@ use crate::{
     tools::{Aws, Kubectl},
 };
 
-/// The name of the one Program, and the beginning of every Stack's.
+/// The name of the Program, and the prefix of every Stack's.
 const NAME: &str = "prove";
 /// Opens the namespace `default` for runs.
 const RUNS: &str = include_str!("../../../kubernetes/runs/runs.yaml");
-/// See the file: it needs a `python3` in the image of the run.
+/// See the file: it requires a `python3` in the image of the run.
 const SCOPING: &str = include_str!("scoping.py");
 const SPOT: &str = "FARGATE_SPOT";
 /// The number of Stacks that are applied at once; the budget is checked before each batch.
 const BATCH: usize = 25;
-/// ECS describes so many tasks in one call.
+/// The maximum number of tasks that ECS describes in one call.
 const TASKS: usize = 100;
 const BETWEEN_LOOKS: Duration = Duration::from_secs(2);
 const KILLED: &str = "make prove: a run that is killed";
 
-/// An installation, a cluster and a namespace to prove it in.
+/// An installation, a cluster and a namespace for the proof.
 pub struct Ground<'a> {
     /// The account and Region.
     pub aws: &'a Aws,
@@ -41,27 +41,27 @@ pub struct Ground<'a> {
     pub cluster: &'a str,
     /// The namespace.
     pub namespace: &'a str,
-    /// The backend of the Stacks; without one, each task keeps its state to itself, and nothing is destroyed.
+    /// The backend of the Stacks; without one, each task has its own state, and nothing is destroyed.
     pub backend: Option<&'a str>,
     /// The installation's bucket.
     pub bucket: &'a str,
-    /// Its ECS cluster.
+    /// The installation's ECS cluster.
     pub ecs: &'a str,
     /// How long a scenario may wait for its Stacks.
     pub limit: Duration,
-    /// What runs cost.
+    /// The price of runs.
     pub price: Price,
-    /// USD that may be used.
+    /// The budget in USD.
     pub budget: f64,
-    /// When the first began.
+    /// When the first scenario started.
     pub began: Instant,
-    /// Whether nothing more is to be started.
+    /// Whether no further scenario may start.
     pub interrupted: &'a AtomicBool,
 }
 
-/// What a scenario saw.
+/// The observation of a scenario.
 pub struct Seen {
-    /// In words.
+    /// As text.
     pub said: String,
     /// In seconds.
     pub figures: Vec<Figure>,
@@ -97,18 +97,18 @@ impl Snapshot {
     }
 }
 
-/// Stacks that are Ready, what ran, and how long each took.
+/// Stacks that are Ready, their Updates, and how long each took.
 pub struct Settled {
     updates: Vec<Value>,
     tasks: Vec<Value>,
     outcomes: BTreeMap<String, Value>,
     ready: Vec<f64>,
-    /// What ECS said of launches that it refused, by Update.
+    /// ECS's messages about refused launches, by Update.
     refused: BTreeMap<String, String>,
 }
 
 impl Ground<'_> {
-    /// Creates the namespace, opens it for runs, and creates the Program. Nothing stays of an attempt that fails after the first step.
+    /// Creates the namespace, opens it for runs, and creates the Program. A failure after the first step leaves nothing behind.
     pub fn open(&self) -> Result<(), String> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": self.namespace } });
         self.kubectl
@@ -122,7 +122,7 @@ impl Ground<'_> {
         })
     }
 
-    /// Deletes every Stack, which destroys what they made if there is a backend, and the namespace.
+    /// Deletes every Stack, which destroys its resources if there is a backend, and the namespace.
     pub fn close(&self) -> Result<(), String> {
         self.kubectl.text(&["--namespace", self.namespace, "delete", "stacks.pulumi.com", "--all", "--wait=false"], None)?;
         let deadline = Instant::now() + self.limit;
@@ -161,14 +161,14 @@ impl Ground<'_> {
     }
 
     fn stack(&self, name: &str) -> Value {
-        // A task's own disk is enough for what is never destroyed.
+        // A task's own disk is enough for a state that is never destroyed.
         let backend = self.backend.unwrap_or("file:///tmp");
         let mut stack = canary::stack(self.namespace, name, NAME, backend, None);
         stack["spec"]["destroyOnFinalize"] = self.backend.is_some().into();
         stack
     }
 
-    /// A Stack whose task runs this before Pulumi.
+    /// A Stack whose task runs this command before Pulumi.
     fn stack_with_init(&self, name: &str, command: &[&str], env: &[(&str, &str)]) -> Value {
         let env: Vec<_> = env.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
         let init = json!({ "name": NAME, "command": command, "env": env });
@@ -177,7 +177,7 @@ impl Ground<'_> {
         stack
     }
 
-    /// Looks until there is an answer.
+    /// Polls until there is an answer.
     fn until<T>(&self, what: &str, mut look: impl FnMut(&Snapshot) -> Result<Option<T>, String>) -> Result<T, String> {
         let deadline = Instant::now() + self.limit;
         loop {
@@ -199,7 +199,7 @@ impl Ground<'_> {
         if self.interrupted.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
     }
 
-    /// USD used so far, by the Updates that had a task.
+    /// The costs so far in USD, from the Updates that had a task.
     pub fn used(&self) -> Result<f64, String> {
         let snapshot = self.look()?;
         let minutes: Vec<_> = snapshot.updates.iter().filter_map(|update| minutes(update, now())).collect();
@@ -208,7 +208,7 @@ impl Ground<'_> {
         Ok(self.price.of(runs, mean, self.began.elapsed().as_secs_f64() / 3600.0))
     }
 
-    /// Applies Stacks in batches for as long as there is money, and waits until all are Ready.
+    /// Applies Stacks in batches while the budget allows, and waits until all are Ready.
     fn settle(&self, stacks: &[Value]) -> Result<Settled, String> {
         let mut started = BTreeMap::new();
         for batch in stacks.chunks(BATCH) {
@@ -236,7 +236,7 @@ impl Ground<'_> {
         Ok(Settled { updates, tasks, outcomes: BTreeMap::new(), ready: ready.into_values().collect(), refused })
     }
 
-    /// What ECS says of the tasks of Updates; it forgets them an hour after their end.
+    /// The tasks of Updates in ECS, which forgets them an hour after their end.
     fn tasks(&self, updates: &[Value]) -> Result<Vec<Value>, String> {
         let arns: Vec<_> = updates.iter().filter_map(|update| update["status"]["driftless"]["task"].as_str()).collect();
         let mut tasks = Vec::new();
@@ -247,7 +247,7 @@ impl Ground<'_> {
         Ok(tasks)
     }
 
-    /// Runs identical Stacks, for the scenarios that read the record.
+    /// Runs identical Stacks, for the scenarios that read the records.
     pub fn run(&self, count: u32) -> Result<Settled, String> {
         let stacks: Vec<_> = (1..=count).map(|number| self.stack(&format!("{NAME}-start-{number}"))).collect();
         let mut settled = self.settle(&stacks)?;
@@ -260,7 +260,7 @@ impl Ground<'_> {
         Ok(settled)
     }
 
-    /// A session of a task reaches its own folder and nothing else.
+    /// Checks that a session of a task reaches its own folder and nothing else.
     pub fn scoping(&self) -> Result<Seen, String> {
         let other = "tasks/prove:prove/in/spec";
         self.aws.json(&["s3api", "put-object", "--bucket", self.bucket, "--key", other])?;
@@ -285,7 +285,7 @@ impl Ground<'_> {
         Ok(Seen::new("a task's session is named like the task, and is refused what is in another's folder", []))
     }
 
-    /// A stopped task is no failure of the program, and another task follows.
+    /// Checks that a stopped task is no failure of the program, and that another task follows.
     pub fn kill(&self) -> Result<Seen, String> {
         let name = format!("{NAME}-kill");
         self.apply(&[self.stack_with_init(&name, &["sleep", "20"], &[])])?;
@@ -309,7 +309,7 @@ impl Ground<'_> {
         Ok(Seen::new(format!("the Stack said {said:?}, and is Ready"), figures))
     }
 
-    /// A run on Spot, or on demand where there is no Spot capacity.
+    /// Checks a run on Spot, or on demand if there is no Spot capacity.
     pub fn spot(&self) -> Result<Seen, String> {
         let mut stack = self.stack(&format!("{NAME}-spot"));
         stack["metadata"]["annotations"] = json!({ "driftless.dev/capacity": "spot" });
@@ -322,7 +322,7 @@ impl Ground<'_> {
         Ok(Seen::new(format!("the run was on {}", on.join(", ")), [figure]))
     }
 
-    /// A second conditional write is 412, and one without a condition is denied by the bucket's policy.
+    /// Checks that a second conditional write is refused with 412, and that the bucket's policy denies one without a condition.
     pub fn conditional(&self) -> Result<Seen, String> {
         let key = format!("keys/{}", self.namespace);
         let put = |more: &[&str]| {
@@ -352,7 +352,7 @@ impl Ground<'_> {
         self.settle(&stacks)
     }
 
-    /// Nothing of the proof runs, and its folders are empty, when its namespace is gone.
+    /// Checks that no task of the proof runs, and that its folders are empty, after its namespace is deleted.
     pub fn left(&self, tasks: &[String]) -> Result<Seen, String> {
         let deadline = Instant::now() + self.limit;
         loop {
@@ -378,7 +378,7 @@ impl Ground<'_> {
 }
 
 impl Settled {
-    /// How long tasks take to start.
+    /// Measures how long tasks take to start.
     pub fn start(&self) -> Result<Seen, String> {
         let started = between(&self.tasks, "createdAt", "startedAt");
         if started.is_empty() {
@@ -393,14 +393,14 @@ impl Settled {
         Ok(Seen::new(format!("{} tasks", self.tasks.len()), figures))
     }
 
-    /// How long the images of a task are pulled.
+    /// Measures how long the pull of a task's images takes.
     pub fn pull(&self) -> Result<Seen, String> {
         let pulled = between(&self.tasks, "pullStartedAt", "pullStoppedAt");
         let figure = Figure::of("pull of the images", pulled).ok_or("ECS knows no pull of any task")?;
         Ok(Seen::new(format!("{} tasks", figure.n), [Some(figure)]))
     }
 
-    /// How long a result takes from the runner, through S3's event and SQS, to its record.
+    /// Measures how long a result takes from the runner, through S3's event and SQS, to its record.
     pub fn events(&self) -> Result<Seen, String> {
         let delays: Vec<_> = self
             .updates
@@ -416,19 +416,19 @@ impl Settled {
         Ok(Seen::new("S3's events arrive", [Figure::of("result in S3 to its record", delays)]))
     }
 
-    /// Each function that a run needs reached the cluster, or no Stack would be Ready.
+    /// Checks that each function reached the cluster, because otherwise no Stack would be Ready.
     pub fn cluster(&self) -> Result<Seen, String> {
         let figure = Figure::of("Stack created to Ready", self.ready.clone());
         Ok(Seen::new("reconciler, fetcher, launcher and recorder reach the cluster", [figure]))
     }
 
-    /// How long many Stacks take.
+    /// Measures how long many Stacks take.
     pub fn stacks(&self) -> Result<Seen, String> {
         let figure = Figure::of("Stack created to Ready, all at once", self.ready.clone());
         Ok(Seen::new(format!("{} Stacks are Ready", self.ready.len()), [figure]))
     }
 
-    /// Every Update that ECS refused got a task later.
+    /// Checks that every Update that ECS refused got a task later.
     pub fn throttling(&self) -> Result<Seen, String> {
         let words: BTreeSet<_> = self.refused.values().map(String::as_str).collect();
         let words = words.into_iter().collect::<Vec<_>>().join(" | ");
@@ -437,7 +437,7 @@ impl Settled {
     }
 }
 
-/// An Update that ECS gave no task, and why.
+/// An Update that ECS refused a task, and why.
 pub(super) fn refusal(update: &Value) -> Option<(String, String)> {
     let words = update["status"]["driftless"]["waitingFor"].as_str()?;
     let (_, words) = words.split_once("ECS did not start the task: ")?;
@@ -445,7 +445,7 @@ pub(super) fn refusal(update: &Value) -> Option<(String, String)> {
     Some((update["metadata"]["name"].as_str()?.to_owned(), words.to_owned()))
 }
 
-/// What an exit code of the init container means.
+/// The meaning of the init container's exit code.
 pub(super) fn violated(message: &str) -> &'static str {
     let checks = [
         ("11", "the session of a task is not named like the task"),
@@ -460,7 +460,7 @@ pub(super) fn violated(message: &str) -> &'static str {
     found.map_or("the check in the task did not run", |(_, meaning)| meaning)
 }
 
-/// Tasks that run, and inputs of tasks, of these ids.
+/// Those of these ids with a running task, or with inputs of one.
 pub(super) fn still_there(ids: &[String], running: &Value, folders: &Value) -> Vec<String> {
     let arns = running["taskArns"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let keys = folders["Contents"].as_array().into_iter().flatten().filter_map(|object| object["Key"].as_str());
@@ -468,7 +468,7 @@ pub(super) fn still_there(ids: &[String], running: &Value, folders: &Value) -> V
     arns.chain(keys).filter(|name| ids.iter().any(|id| name.contains(id.as_str()))).map(ToOwned::to_owned).collect()
 }
 
-/// The minutes that a run has taken; `None` if it has no task.
+/// The duration of a run in minutes; `None` if it has no task.
 pub(super) fn minutes(update: &Value, now: Timestamp) -> Option<f64> {
     update["status"]["driftless"]["task"].as_str()?;
     let from = instant(&update["metadata"]["creationTimestamp"])?;
@@ -480,12 +480,12 @@ fn between(tasks: &[Value], from: &str, until: &str) -> Vec<f64> {
     tasks.iter().filter_map(|task| seconds(&task[from], &task[until])).collect()
 }
 
-/// Kubernetes and S3 have whole seconds: what ends in the second in which it began took none.
+/// Kubernetes and S3 have whole seconds: an interval within one second counts as zero.
 pub(super) fn seconds(from: &Value, until: &Value) -> Option<f64> {
     Some(instant(until)?.duration_since(instant(from)?).as_secs_f64().max(0.0))
 }
 
-/// RFC 3339, as Kubernetes, S3 and version 2 of the AWS CLI have it, or seconds since 1970, as its version 1.
+/// RFC 3339, as in Kubernetes, S3 and version 2 of the AWS CLI, or seconds since 1970, as in its version 1.
 fn instant(value: &Value) -> Option<Timestamp> {
     match value {
         Value::String(text) => text.parse().ok(),

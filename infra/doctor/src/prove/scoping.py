@@ -1,5 +1,5 @@
-# Runs in a task, as its init container, with the session that ECS gives the task. Ends with 0 only if S3 keeps that session in its own
-# folder. It reads its own spec and drops it, as a proof that a refusal is none of the signature.
+# Runs in a task, as its init container, with the session that ECS gives the task. Exits with 0 only if S3 confines that session to its own
+# folder. It reads its own spec and drops it, to prove that a refusal is not caused by the signature.
 import datetime, hashlib, hmac, json, os, re, sys, time, urllib.error, urllib.parse, urllib.request
 
 env = os.environ

@@ -78,7 +78,7 @@ fn budget_bounds_the_runs_and_the_bytes() {
     let why = budget::check(large, 5.0).unwrap_err();
     assert!(why.contains("BUDGET_USD is 5.00") && why.contains("lower STACKS or TASKS"), "{why}");
     assert!(budget::check(public, 5.0).is_ok());
-    // An installation without a run costs its hours only.
+    // An installation without a run only costs its hours.
     assert!(price(Network::Nat, 2000.0).of(0.0, 0.0, 1.0) < 0.1);
 }
 

@@ -1,4 +1,4 @@
-//! Writes our `CustomResourceDefinition`s, one file each, into the folder that is its argument; without one, prints them.
+//! Writes Driftless's `CustomResourceDefinition`s, one file each, into the folder that is its argument; without one, prints them.
 
 use std::path::PathBuf;
 

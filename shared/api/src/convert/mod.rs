@@ -1,4 +1,4 @@
-//! Between Kubernetes' words and the domain's. Nothing is decided here.
+//! Conversions between the Kubernetes types and the domain's. No policy is decided here.
 
 mod run;
 mod stack;

@@ -18,8 +18,8 @@ use crate::{
     duration, finalizer, merge, names, pulumi_version,
 };
 
-/// Where PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod here: such a path
-/// says which key of which object is meant.
+/// The path at which PKO mounts the Secrets and ConfigMaps of a Stack's configuration into the workspace's pod. There is no pod
+/// here, so such a path only identifies the key of an object.
 pub const SECRETS_MOUNT: &str = "/var/run/secrets/stacks.pulumi.com/secrets";
 /// See [`SECRETS_MOUNT`].
 pub const CONFIG_MAPS_MOUNT: &str = "/var/run/configmaps/stacks.pulumi.com/configmaps";
@@ -28,7 +28,8 @@ pub const CONFIG_MAPS_MOUNT: &str = "/var/run/configmaps/stacks.pulumi.com/confi
 const MAX_LABEL: usize = 63;
 
 impl Workspace {
-    /// The Workspace of a Stack: named like it, owned by it, with its template merged over what its other fields say.
+    /// The Workspace of a Stack: it has the Stack's name, belongs to it, and merges its template over the values of its other
+    /// fields.
     #[must_use]
     pub fn of_stack(stack: &Stack, new: &NewUpdate) -> Self {
         let Templated { spec, metadata, .. } = templated(stack, &new.workspace);
@@ -44,8 +45,8 @@ impl Workspace {
         workspace
     }
 
-    /// Says whether runs can take place in it: the ARN of its task definition, or a reason and words. `passes` if another look may find
-    /// it otherwise without a change of it. `false` if it says so already.
+    /// Sets the condition `Ready`: the ARN of the task definition, or a reason and message. `passes` if a later reconciliation
+    /// may differ without a change of the Workspace. Returns `false` if the status is unchanged.
     pub fn set_ready(&mut self, ready: Result<&str, (WaitReason, &str)>, passes: bool, now: Timestamp) -> bool {
         let before = self.status.clone().unwrap_or_default();
         let generation = self.metadata.generation;
@@ -70,7 +71,7 @@ impl Workspace {
     }
 }
 
-/// Whether an owner is a Stack.
+/// Returns whether an owner is a Stack.
 #[must_use]
 pub fn is_stack(owner: &OwnerReference) -> bool {
     owner.kind == "Stack" && owner.api_version.starts_with("pulumi.com/")
@@ -94,7 +95,7 @@ fn tree(new: &NewTree) -> Tree {
 }
 
 impl Stack {
-    /// The spec of the Workspace that the Stack's next run would have.
+    /// The spec of the Workspace for the Stack's next run.
     #[must_use]
     pub fn workspace(&self) -> WorkspaceSpec {
         templated(self, &core::workspace(&core::Stack::from(self).spec)).spec
@@ -102,14 +103,14 @@ impl Stack {
 }
 
 impl WorkspaceSpec {
-    /// Whether a run in it reads a Secret or a `ConfigMap`.
+    /// Returns whether a run in it reads a Secret or a `ConfigMap`.
     #[must_use]
     pub fn reads_inputs(&self) -> bool {
         let config = self.stacks.iter().flat_map(|stack| &stack.config);
         !self.env_from.is_empty()
             || self.env.iter().any(|env| env.value_from.is_some())
             || config.filter_map(|item| item.value_from.as_ref()).any(|from| from.path.is_some())
-            // What cannot be read is refused before a run.
+            // Unreadable fields are refused before a run.
             || self.mounted_files(TEMPLATE).is_ok_and(|files| {
                 let mut sources = files.iter().flat_map(|files| files.sources.iter());
                 sources.any(|(_, source)| !matches!(source, FileSource::Token { .. }))
@@ -117,7 +118,7 @@ impl WorkspaceSpec {
     }
 }
 
-/// Where a Stack has its Workspace's spec.
+/// The field of a Stack with its Workspace's spec.
 pub(super) const TEMPLATE: &str = "spec.workspaceTemplate.spec";
 
 /// A Workspace's spec with the Stack's template merged over it.
@@ -125,13 +126,14 @@ pub(super) struct Templated {
     pub spec: WorkspaceSpec,
     /// Labels and annotations of the template.
     pub metadata: EmbeddedMetadata,
-    /// What the template says and nothing here can do, in words. Then the spec is as if there were no template, and is never run.
+    /// Why the template is refused, as a message. The spec is then the one without the template, and is never run.
     pub refused: Option<String>,
     /// See [`core::StackSpec::old_pulumi`].
     pub old_pulumi: Option<String>,
 }
 
-/// As PKO does it: the template goes over `env` and all that the Stack's fields have no word for; `envFrom` and the stack come after it.
+/// As in PKO, the template is merged over `env` and the values without a field of the Stack; `envFrom` and the stack are appended
+/// to it.
 pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated {
     let base = WorkspaceSpec {
         env: workspace.env.iter().map(env_var).collect(),
@@ -160,7 +162,7 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     };
     let backend =
         spec.environment(TEMPLATE).ok().and_then(|(_, env)| env.into_iter().rfind(|var| var.name == "PULUMI_BACKEND_URL")?.value);
-    // A destroy of what an older pulumi made is the user's way out.
+    // A user can still destroy a stack that an older Pulumi created.
     let secrets_provider = new_stack.secrets_provider.clone().filter(|_| stack.metadata.deletion_timestamp.is_none());
     let checked = WorkspaceStack { secrets_provider, ..new_stack.clone() };
     let old_pulumi = pulumi_version::too_low(&template("image"), image, &checked, backend.as_deref());
@@ -172,7 +174,7 @@ pub(super) fn templated(stack: &Stack, workspace: &core::Workspace) -> Templated
     Templated { spec, metadata, refused, old_pulumi }
 }
 
-/// What a Stack's `updateTemplate` says and no Update can be, in words.
+/// Why a Stack's `updateTemplate` is refused, as a message.
 pub(super) fn update_refused(stack: &Stack) -> Option<String> {
     let field = "spec.updateTemplate";
     let spec = match merged::<UpdateSpec>(field, &UpdateSpec::default(), stack.spec.update_template.as_ref()) {
@@ -203,7 +205,7 @@ fn merged<Spec: Serialize + DeserializeOwned + Clone>(
     ))
 }
 
-/// Ours win.
+/// Driftless's own entries take precedence.
 fn over(mut theirs: BTreeMap<String, String>, ours: BTreeMap<String, String>) -> BTreeMap<String, String> {
     theirs.extend(ours);
     theirs
@@ -241,7 +243,7 @@ fn config_item(item: &core::ConfigItem) -> ConfigItem {
     ConfigItem { key: item.key.clone(), path: None, secret: item.secret.then_some(true), value, value_from }
 }
 
-/// The label that finds what a Stack made. A name that is too long for a label is cut and told apart by its hash.
+/// The label that selects a Stack's objects. A name that is too long for a label is cut, and its hash appended.
 fn labels(stack: &Stack) -> BTreeMap<String, String> {
     let name = stack.name_any();
     let value = match name.get(..MAX_LABEL - 13) {
@@ -251,20 +253,20 @@ fn labels(stack: &Stack) -> BTreeMap<String, String> {
     [(names::COMPONENT.to_owned(), names::COMPONENT_STACK.to_owned()), (names::STACK_NAME.to_owned(), value)].into()
 }
 
-/// What an Update of a Stack runs.
+/// The snapshot for an Update of a Stack.
 fn snapshot(stack: &Stack, new: &NewUpdate) -> DriftlessUpdate {
     DriftlessUpdate {
         commit: Some(new.current.commit.clone()),
         reconcile_request: Some(new.current.reconcile_request.clone()),
         stack_generation: Some(new.current.generation),
         tree: new.tree.as_ref().map(tree),
-        // What this generation of the Stack asks for, whatever becomes of the Workspace.
+        // The spec of this generation of the Stack, whatever happens to the Workspace later.
         workspace: serde_json::to_value(templated(stack, &new.workspace).spec).ok(),
         ..DriftlessUpdate::default()
     }
 }
 
-/// What every Update of a Stack says.
+/// The spec that every Update of a Stack has.
 fn update_spec(new: &NewUpdate) -> UpdateSpec {
     UpdateSpec {
         message: Some(new.message.clone()),
@@ -276,7 +278,7 @@ fn update_spec(new: &NewUpdate) -> UpdateSpec {
     }
 }
 
-/// With the Stack's template over it. One that cannot be merged was refused before.
+/// Merges the Stack's template over it. A template that cannot be merged was refused earlier.
 fn update_templated(stack: &Stack, spec: &UpdateSpec) -> (EmbeddedMetadata, UpdateSpec) {
     merged("spec.updateTemplate", spec, stack.spec.update_template.as_ref())
         .unwrap_or_else(|_| (EmbeddedMetadata::default(), spec.clone()))
@@ -302,7 +304,7 @@ fn owned(stack: &Stack, new: &NewUpdate, metadata: EmbeddedMetadata, spec: Updat
 }
 
 impl Update {
-    /// The Update of a Stack that runs what `new` says in a snapshot of `workspace`.
+    /// The Update of a Stack that runs `new` with a snapshot of `workspace`.
     #[must_use]
     pub fn of_stack(stack: &Stack, workspace: &Workspace, new: &NewUpdate) -> Self {
         let forward = new.operation != Operation::Destroy;
@@ -321,7 +323,8 @@ impl Update {
         };
         let (metadata, mut spec) = update_templated(stack, &spec);
         if !forward {
-            // The template's `type` is for runs that make something: any other than this one would leave it there, and be run for ever.
+            // The template's `type` applies to runs that create something. With it, a destroy would leave the
+            // resources in place and be repeated for ever.
             spec.operation = Some(new.operation.as_str().into());
         }
         let mut update = owned(stack, new, metadata, spec);
@@ -329,7 +332,8 @@ impl Update {
         update
     }
 
-    /// The Update that looks for drift of a Stack. Of its template it has what is not the spec's: that is for runs that change something.
+    /// The Update of a Stack's drift check. Only the metadata of the template applies, because its spec is meant for runs that
+    /// change something.
     #[must_use]
     pub fn of_check(stack: &Stack, new: &NewUpdate) -> Self {
         let ours = DriftlessUpdate { preview_only: Some(true), ..snapshot(stack, new) };
@@ -340,7 +344,7 @@ impl Update {
         update
     }
 
-    /// The same in the system's namespace, for a Stack whose own is terminating. Kubernetes knows of no owner in another namespace.
+    /// The same in the system namespace, for a Stack in a terminating namespace. Kubernetes has no owners across namespaces.
     #[must_use]
     pub fn of_stack_elsewhere(stack: &Stack, new: &NewUpdate, system_namespace: &str) -> Self {
         let mut update = Self::of_stack(stack, &Workspace::of_stack(stack, new), new);
@@ -353,8 +357,8 @@ impl Update {
         update
     }
 
-    /// The Stack that it says it is of: its owner, or in the system's namespace the one that its spec names. Whoever may write the Update may
-    /// write this: it counts once it is compared with the Stack that exists.
+    /// The Stack that it claims: its owner, or in the system namespace the one in its spec. A user who may write the Update may
+    /// write this too, so it counts only after a comparison with the existing Stack.
     #[must_use]
     pub fn stack(&self, system_namespace: &str) -> Option<StackReference> {
         let namespace = self.namespace().unwrap_or_default();
@@ -365,7 +369,7 @@ impl Update {
         Some(StackReference { name: owner.name.clone(), namespace, uid: owner.uid.clone() })
     }
 
-    /// What it runs, if it is of the Stack with that uid.
+    /// The facts about its run, if it belongs to the Stack with that uid.
     #[must_use]
     pub fn run_of(&self, stack_uid: &str, system_namespace: &str) -> Option<Run> {
         let owned = self.stack(system_namespace).is_some_and(|stack| stack.uid == stack_uid);
@@ -382,22 +386,22 @@ impl Update {
         })
     }
 
-    /// The reason and the message of what it waits for; `None` for the reason of another release. A view for people: it decides only what a
-    /// Stack shows.
+    /// The reason and the message of its wait; `None` for the reason of another release. This is a view for people, which only
+    /// decides what a Stack shows.
     #[must_use]
     pub fn waits_for(&self) -> Option<(Option<WaitReason>, &str)> {
         let ours = self.status.as_ref()?.driftless.as_ref()?;
         Some((ours.waiting_reason.as_deref().and_then(WaitReason::parse), ours.waiting_for.as_deref()?))
     }
 
-    /// Its outcome is on its status.
+    /// Returns whether its status has the outcome.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
         conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
     }
 
-    /// What a decision about it depends on.
+    /// The facts for a decision about it.
     #[must_use]
     pub fn facts(&self, system_namespace: &str, now: Timestamp) -> UpdateFacts {
         let conditions = self.status.as_ref().map_or(&[][..], |status| &status.conditions);
@@ -419,7 +423,7 @@ impl Update {
         }
     }
 
-    /// Says what it waits for. `false` if it says so already.
+    /// Sets the waiting reason. Returns `false` if the status is unchanged.
     pub fn set_waiting(&mut self, reason: WaitReason, message: &str, now: Timestamp) -> bool {
         let reason = reason.as_str();
         self.set(
@@ -434,7 +438,7 @@ impl Update {
         )
     }
 
-    /// Says that a task runs it, and where its log is. `false` if it says so already.
+    /// Sets the task and the link to its log. Returns `false` if the status is unchanged.
     pub fn set_running(&mut self, task: &str, log: &str, now: Timestamp) -> bool {
         self.set(
             [("Progressing", "True", "Progressing"), ("Failed", "False", "Progressing"), ("Complete", "False", "Progressing")],
@@ -451,7 +455,8 @@ impl Update {
         )
     }
 
-    /// Says how far it is, and which ConfigMap has its log, if that is known. `false` if it says so already, or is not running.
+    /// Sets the progress, and the ConfigMap with the log, if known. Returns `false` if the status is unchanged, or the Update is
+    /// not running.
     pub fn set_progress(&mut self, progress: UpdateProgress, log: Option<String>) -> bool {
         let Some(ours) = self.status.as_mut().and_then(|status| status.driftless.as_mut()) else { return false };
         let log = log.or_else(|| ours.log_config_map.clone());
@@ -464,7 +469,7 @@ impl Update {
         true
     }
 
-    /// Says how it ended. `failure` is the reason and pulumi's words if it failed. `false` if it says so already.
+    /// Sets the outcome. `failure` is the reason and Pulumi's message, if it failed. Returns `false` if the status is unchanged.
     pub fn set_complete(
         &mut self,
         failure: Option<(&str, &str)>,

@@ -26,7 +26,7 @@ impl From<&Stack> for core::Stack {
 }
 
 impl Stack {
-    /// Whether no run of it may begin, by its annotation or its spec.
+    /// Returns whether its annotation or its spec forbids new runs.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         let field = self.spec.driftless.as_ref().and_then(|ours| ours.suspend).unwrap_or(false);
@@ -35,7 +35,7 @@ impl Stack {
 }
 
 impl Stack {
-    /// Whether it waits for the end of that Update: its current one, or the one that looks for drift.
+    /// Returns whether it waits for the end of that Update: its current one, or its drift check.
     #[must_use]
     pub fn names(&self, update: &str) -> bool {
         let status = self.status.as_ref();
@@ -45,7 +45,7 @@ impl Stack {
     }
 }
 
-/// `continueResyncOnCommitMatch` without a period: each run costs a task.
+/// The default period of `continueResyncOnCommitMatch`, because each run costs a task.
 const DEFAULT_RESYNC_SECONDS: i64 = 600;
 
 fn spec(stack: &Stack) -> core::StackSpec {
@@ -75,7 +75,7 @@ fn spec(stack: &Stack) -> core::StackSpec {
     spec
 }
 
-/// Whether drift is looked for. They are annotations, as a change of the spec would be run.
+/// The settings of drift checks. They are annotations, because a change of the spec would start a run.
 fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
     let word = |name| stack.annotations().get(name).map(String::as_str);
     let zone = word(names::DRIFT_TIME_ZONE);
@@ -92,7 +92,7 @@ fn drift(stack: &Stack) -> Result<Option<core::DriftSettings>, String> {
     Ok(Some(core::DriftSettings { schedule: Some(schedule).filter(|_| word(names::DRIFT_SUSPEND) != Some("true")), remediate }))
 }
 
-/// The spec without what its templates make of it.
+/// The spec without the values from its templates.
 fn plain(name: &str, spec: &StackSpec) -> core::StackSpec {
     let references = |map: &std::collections::BTreeMap<String, ResourceRef>| {
         map.iter().map(|(key, reference)| (key.clone(), reference.into())).collect()
@@ -170,7 +170,7 @@ fn git(name: &str, spec: &StackSpec) -> Option<core::SourceRef> {
             .filter(|set| *set)
             .count()
     };
-    // The directory is among them: in it submodules are refused.
+    // The directory is included, because submodules are refused within it.
     let fields = serde_json::json!([project_repo, branch, commit, repo_dir, git_auth, git_auth_secret, shallow]);
     Some(core::SourceRef::Git(core::GitSource {
         stack: name.to_owned(),
@@ -208,8 +208,8 @@ impl From<&Program> for core::SourceState {
     }
 }
 
-/// Which state of a source is to be used. An artifact is, although its source is not ready: it is the last that was good, as for Flux's
-/// own consumers. Not used are those of an object that goes, and those that nobody verified although that is asked for.
+/// The state of a source. The last good artifact is used even if its source is not ready, as by Flux's own consumers. The
+/// artifact of a deleted object, and one whose required verification is missing, are not used.
 impl From<&Source> for core::SourceState {
     fn from(source: &Source) -> Self {
         let unfit = |why: &str| Self::Unfit { why: why.to_owned() };

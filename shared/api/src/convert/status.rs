@@ -13,7 +13,7 @@ const STALLED: &str = "Stalled";
 const DRIFTED: &str = "Drifted";
 
 impl Stack {
-    /// Puts a status on the Stack. A condition that does not change keeps its time.
+    /// Writes the status of a Stack. An unchanged condition keeps its time.
     pub fn set_status(&mut self, status: &core::StackStatus, now: Timestamp) {
         let before = self.status.take().unwrap_or_default();
         let generation = self.metadata.generation;
@@ -55,7 +55,7 @@ impl Stack {
     }
 }
 
-/// Type, status, reason and message of the conditions that are there in one of the three arrangements.
+/// Type, status, reason and message of the conditions of a readiness.
 fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'static str, String)> {
     match readiness {
         Readiness::Ready => {
@@ -72,7 +72,7 @@ fn conditions(readiness: &Readiness) -> Vec<(&'static str, &'static str, &'stati
     }
 }
 
-/// The condition `Drifted`, if anything is known.
+/// The condition `Drifted`, if the state of drift is known.
 fn drifted(drift: &core::DriftStatus) -> Option<(&'static str, &'static str, &'static str, String)> {
     let (status, reason, message) = match drift.verdict.as_ref()? {
         DriftVerdict::None => ("False", DriftReason::NoDrift, "everything is as it was applied".into()),
@@ -111,7 +111,7 @@ fn stack_drift(drift: &core::DriftStatus) -> StackDrift {
     }
 }
 
-/// What is known of drift, by the condition and what the status has besides.
+/// The state of drift, from the condition and the rest of the status.
 fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::DriftStatus {
     let drift = drift.cloned().unwrap_or_default();
     let condition = conditions.iter().find(|condition| condition.type_ == DRIFTED);
@@ -133,10 +133,10 @@ fn drift_status(conditions: &[Condition], drift: Option<&StackDrift>) -> core::D
     core::DriftStatus { current: drift.current_check, last: drift.last_check, checked, verdict }
 }
 
-/// A message is not longer than this, in bytes: it may quote a tenant's value, and the API server refuses a status of 3 MiB.
+/// The maximum length of a message, in bytes: it may quote a tenant's value, and the API server refuses a status of 3 MiB.
 const MESSAGE_BYTES: usize = 8 << 10;
 
-/// The message, or its beginning and a sign that there was more.
+/// The message, or its beginning and a mark that it was cut.
 pub(super) fn cut(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES {
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES - 3));
@@ -145,7 +145,7 @@ pub(super) fn cut(mut message: String) -> String {
     message
 }
 
-/// A condition; its time is that of the one before if the status is the same.
+/// Sets a condition. It keeps the time of the previous one if the status is the same.
 pub(super) fn set_condition(
     (type_, status, reason, message): (&str, &str, &str, String),
     before: &[Condition],
@@ -183,7 +183,7 @@ fn last_update(last: &core::LastUpdate) -> LastUpdate {
     }
 }
 
-/// PKO leaves empty strings out.
+/// `None` for an empty string, which PKO leaves out.
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -244,7 +244,7 @@ impl From<&LastUpdate> for core::LastUpdate {
     }
 }
 
-/// The arrangement that the conditions are in; `None` if it is none of ours, so that ours is written.
+/// The readiness that the conditions express; `None` for any other combination, so that it is overwritten.
 fn readiness(conditions: &[Condition]) -> Option<Readiness> {
     let is_true = |type_: &str| conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True");
     let known = |condition: &Condition| StackReason::parse(&condition.reason);

@@ -3,16 +3,16 @@ use jiff::{SignedDuration, Timestamp};
 use super::WaitReason;
 use crate::TaskEnd;
 
-/// What is known of an Update and its run. A fact that may not matter is `None` until it is read.
+/// The facts about an Update and its run. A fact that may not matter is `None` until it is read.
 #[derive(Clone, Debug, Default)]
 pub struct RunFacts {
-    /// The object.
+    /// The Update object.
     pub object: Object,
-    /// What is asked about a task that owns the run.
+    /// The question about a task that owns the run.
     pub question: Question,
-    /// Whether the namespace is watched: that of its Stack if it has one, else its own.
+    /// Whether the namespace filter includes its Stack's namespace, or its own if it has no Stack.
     pub watched: Option<bool>,
-    /// How the Stack and the Update stand to each other, by the Stack that exists.
+    /// The relation between the Update and the existing Stack.
     pub standing: Option<Standing>,
     /// Whether the Stack waits for the end of this Update.
     pub named: Option<bool>,
@@ -24,13 +24,13 @@ pub struct RunFacts {
     pub launch: Option<Option<LaunchFacts>>,
     /// Whether a run without an owner holds its Pulumi stack or a slot: a launch took them and was interrupted.
     pub holds: Option<bool>,
-    /// What kept the last try to start a task from it.
+    /// What prevented the last try to start a task.
     pub block: Option<Block>,
-    /// What is in the folder of the task that owns the run.
+    /// The content of the folder of the task that owns the run.
     pub inbox: Option<Inbox>,
-    /// The task that owns the run, by the word of ECS.
+    /// The state of the task that owns the run, from ECS.
     pub task: Option<TaskFacts>,
-    /// Whether the task has shown progress, or holds the backend's lock: Pulumi may have begun.
+    /// Whether the task has shown progress, or holds the backend's lock: Pulumi may have started.
     pub began: Option<bool>,
     /// The task's result, if it reported one.
     pub result: Option<Option<TaskResult>>,
@@ -52,7 +52,7 @@ pub enum Object {
     Gone,
 }
 
-/// What an Update says of itself.
+/// The facts that an Update states about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are facts of their own")]
 pub struct UpdateFacts {
@@ -60,54 +60,54 @@ pub struct UpdateFacts {
     pub age: SignedDuration,
     /// It is being deleted.
     pub deleting: bool,
-    /// It has our finalizer.
+    /// It has Driftless's finalizer.
     pub finalizer: bool,
-    /// It is of a Stack.
+    /// It belongs to a Stack.
     pub of_stack: bool,
-    /// It has a snapshot of what it runs, `spec.driftless`. Driftless writes one into every Update that it runs.
+    /// It has the spec of its run, `spec.driftless`. Driftless writes that into every Update that it runs.
     pub snapshot: bool,
-    /// Driftless created it for a Stack, or keeps it for a user.
+    /// Driftless created it for a Stack, or has its finalizer on a user's Update.
     pub ours: bool,
-    /// Since when its status says that it is complete. That is no proof: users can write the status.
+    /// Since when its status says that it is complete. That is no proof, because users can write the status.
     pub complete_since: Option<Timestamp>,
     /// `spec.ttlAfterCompleted`
     pub ttl: Option<SignedDuration>,
-    /// What its status says that it waits for.
+    /// The waiting reason in its status.
     pub waiting: Option<WaitReason>,
     /// Its status shows a task.
     pub task: bool,
 }
 
 impl UpdateFacts {
-    /// Its status says that it is complete.
+    /// Returns whether its status says that it is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete_since.is_some()
     }
 
-    /// Another operator created it for a Stack, and may not have ended it.
+    /// Returns whether another operator created it for a Stack and may not have ended it.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.of_stack && !self.snapshot
     }
 }
 
-/// What a function asks about a task that owns a run.
+/// The question about a task that owns a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Question {
-    /// What it needs: the launcher's.
+    /// What does the task need? The launcher's question.
     #[default]
     Supply,
-    /// Whether it has ended: the recorder's.
+    /// Has the task ended? The recorder's question.
     End,
 }
 
-/// How an Update and its Stack stand to each other.
+/// The relation between an Update and its Stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The Stack names the Update, or the Update has no Stack.
     Current,
-    /// The Stack names the Update and has changed since: a run that cannot start need not.
+    /// The Stack names the Update and has changed since, so a run that cannot start is abandoned.
     Outdated,
     /// The Stack names the Update and is suspended.
     Suspended,
@@ -116,7 +116,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// Of an Update and the Stack that exists: whether that names the Update, is suspended, and is of the generation that the Update runs.
+    /// The relation, from whether the Stack names the Update, is suspended, and has the generation that the Update runs.
     #[must_use]
     pub fn of_stack(is_named: bool, is_suspended: bool, is_generation: bool) -> Self {
         match (is_named, is_suspended, is_generation) {
@@ -143,49 +143,49 @@ pub enum OwnerFacts {
 /// The launch record.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaunchFacts {
-    /// Its request can be read: another release may have written it in another form.
+    /// This release can read its request; another release may have written it in another form.
     pub readable: bool,
-    /// Since when ECS starts no task for it.
+    /// Since when ECS has refused to start a task for it.
     pub refused_since: Option<Timestamp>,
     /// The time that the run may take, in seconds.
     pub max_seconds: Option<u32>,
 }
 
-/// Why a run did not start.
+/// Why a run cannot start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
-    /// Something that passes or that a user can mend.
+    /// The cause is transient, or a user can fix it.
     Wait {
         /// The reason.
         reason: WaitReason,
         /// The fact, and its remedy.
         message: String,
-        /// It is about what the run reads, not about what all runs share.
+        /// The cause is an input of this run, not a resource that all runs share.
         is_of_inputs: bool,
     },
-    /// The Update itself asks for what cannot be run: field, value and remedy.
+    /// The Update itself is invalid: field, value and remedy.
     Invalid(String),
-    /// What it reads names another backend or project than its launch record.
+    /// Its inputs name another backend or project than its launch record.
     OtherProject,
 }
 
-/// What is in the folder of a task.
+/// The content of a task's folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inbox {
     /// The task reported its result.
     pub result: bool,
-    /// It has its spec, the last document that it is given.
+    /// It has its spec, the last document that the launcher writes.
     pub spec: bool,
-    /// Its tokens are to be renewed before they expire.
+    /// Its tokens are due for renewal.
     pub old_tokens: bool,
 }
 
-/// A task, by the word of ECS.
+/// The state of a task in ECS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskFacts {
-    /// It runs, or is about to. `end` says why it is about to stop.
+    /// It runs or is about to. `end` says why it is about to stop.
     Alive {
-        /// Empty for a task that goes on.
+        /// Empty for a task that is not about to stop.
         end: TaskEnd,
     },
     /// It stopped.
@@ -200,7 +200,7 @@ pub enum TaskFacts {
 /// What a task reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskResult {
-    /// It was told to stop before it was done.
+    /// It was stopped before its end.
     pub interrupted: bool,
 }
 

@@ -1,6 +1,6 @@
 use super::{Block, Ending, Object, OwnerFacts, RunFacts, RunPlan, Standing, TaskFacts};
 
-/// The invariants that a plan for a run breaks, each with its number. Empty for a good plan.
+/// The invariants that a plan for a run breaks, each with its number. Empty for a valid plan.
 #[must_use]
 pub fn run_violations(facts: &RunFacts, plan: &RunPlan) -> Vec<&'static str> {
     let has_no_outcome = facts.outcome == Some(false);
@@ -62,12 +62,12 @@ mod tests {
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
     const BOOLS: [bool; 2] = [false, true];
 
-    /// What the bucket, the cluster and ECS would answer: all that a caller may read.
+    /// The answers of the bucket, the cluster and ECS: all that a caller can read.
     #[derive(Clone)]
     struct Answers(RunFacts);
 
     impl Answers {
-        /// Asks for each fact until there is a plan, as the functions do.
+        /// Reads each needed fact until there is a plan, as the functions do.
         fn plan(&self) -> (RunFacts, RunPlan) {
             let Self(all) = self;
             let RunFacts { object, question, block, stopped, start_seconds, .. } = all.clone();
@@ -205,14 +205,14 @@ mod tests {
         for answers in unowned.iter().chain(&owned) {
             let (facts, plan) = answers.plan();
             assert_eq!(run_violations(&facts, &plan), [""; 0], "{plan:?} of {facts:?}");
-            // Nor would a fact that was not read forbid the plan.
+            // No fact that was not read would forbid the plan either.
             assert_eq!(run_violations(&answers.0, &plan), [""; 0], "{plan:?} of {:?}", answers.0);
             if !plans.contains(&std::mem::discriminant(&plan)) {
                 plans.push(std::mem::discriminant(&plan));
             }
         }
         println!("{states} states of a run, {} kinds of plans", plans.len());
-        // All but `Publish`, which only an outcome leads to.
+        // All but `Publish`, which requires an outcome.
         assert_eq!(plans.len(), 7);
     }
 
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn unwanted_run_ends_in_a_few_steps() {
-        // A plan that changes the facts leads to another plan, and the last one to none.
+        // Each plan changes the facts and so leads to another plan; the last plan leads to none.
         let stopped = TaskFacts::Stopped { end: TaskEnd::default() };
         let fresh = |answers: &&Answers| answers.0.object == Object::Gone && !answers.0.stopped;
         for answers in unowned().iter().chain(&owned()).filter(fresh) {

@@ -1,9 +1,9 @@
-//! What becomes of an Update: whether its run starts, waits, goes on, is stopped, is abandoned, or has ended, and what becomes of the object
-//! after that.
+//! Decides what to do for an Update: its run starts, waits, continues, is stopped, is abandoned or has ended; and what to do with
+//! the object afterwards.
 //!
-//! [`plan_run`] and [`plan_update`] decide from [`RunFacts`]. A fact that is not read yet and matters is returned as a [`Need`]: the caller
-//! reads it and asks again. A caller that cannot read it passes the Update on to the function that can: the reconciler to the launcher, the
-//! launcher to the recorder. So each call of a port is made only for a decision that depends on it.
+//! [`plan_run`] and [`plan_update`] decide from [`RunFacts`]. A [`Need`] names a fact that matters and is not read yet: the
+//! caller reads it and calls again. A caller that cannot read it passes the Update on to the function that can: the reconciler to
+//! the launcher, the launcher to the recorder. So each call of a port is made only if a decision depends on it.
 
 mod facts;
 mod invariants;

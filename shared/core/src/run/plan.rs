@@ -6,44 +6,45 @@ use super::{
 };
 use crate::{Cause, StopCode, TaskEnd, TaskLimits, start_backoff};
 
-/// A Stack creates its Update after it names it, so that a young Update may be named by a status that this reconciliation did not see. One
-/// that is older than this was created too late.
+/// A Stack names its Update before it creates it, so a young Update may be named in a status that this reconciliation did not
+/// read. An Update that its Stack does not name after this time was created too late.
 const ABANDONED_AFTER: SignedDuration = SignedDuration::from_mins(10);
-/// ECS knows a stopped task for an hour and may not know a new one for moments. A task that it does not know is gone if it is older than this.
+/// ECS forgets a stopped task after an hour, and may not know a new one for moments. A task unknown to ECS is gone if it is older
+/// than this.
 const MISSING_IS_GONE: SignedDuration = SignedDuration::from_mins(10);
 /// The sweep hints an Update that is older than this once a minute.
 const SWEPT_AFTER: SignedDuration = SignedDuration::from_mins(1);
 /// An Update that waits is reconciled again after this time.
 const WAIT_SECONDS: u16 = 15;
 
-/// What is to be done for a run.
+/// What to do for a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunPlan {
-    /// Nothing: it is not ours, or goes on by itself.
+    /// Nothing: the run is not Driftless's, or needs nothing.
     Leave,
     /// Start its task.
     Start,
-    /// Show what it waits for.
+    /// Report what it waits for.
     Wait {
         /// The reason.
         reason: WaitReason,
         /// The message of its condition.
         message: String,
-        /// Requeue the Update after so many seconds; `None` leaves it to an event or the sweep.
+        /// Requeue the Update after this many seconds; `None` leaves it to an event or the sweep.
         requeue: Option<u16>,
     },
-    /// Give the task that owns it what it needs.
+    /// Supply the task that owns it.
     Supply {
         /// Fill the task's folder: the launch was interrupted before its end.
         fill: bool,
         /// Replace the task's tokens.
         renew: bool,
     },
-    /// Tell the task that owns it to stop, for this reason.
+    /// Stop the task that owns it, for this reason.
     Stop(String),
     /// Close it, so that no task ever owns it.
     Abandon(AbandonReason),
-    /// Record how it ended.
+    /// Record its outcome.
     Conclude(Ending),
     /// Publish the recorded outcome, and release what the run held.
     Publish,
@@ -56,21 +57,21 @@ pub enum Ending {
     Abandoned,
     /// Its task reported a result. `end` says why the task ended or is about to, if that matters.
     Reported {
-        /// Empty if the result says all.
+        /// Empty if the result is sufficient.
         end: TaskEnd,
     },
     /// Its task ended without a result.
     Lost {
         /// Why the task ended.
         end: TaskEnd,
-        /// What caused that.
+        /// The cause of that end.
         cause: Cause,
-        /// Pulumi may have begun.
+        /// Pulumi may have started.
         began: bool,
     },
 }
 
-/// Decides what is to be done for a run. `Err` names the fact that the decision depends on next.
+/// Decides what to do for a run. `Err` names the fact that the decision depends on next.
 ///
 /// Only the bucket proves that a run has an owner or has ended: users can write the status of an Update.
 pub fn plan_run(facts: &RunFacts, now: Timestamp) -> Result<RunPlan, Need> {
@@ -102,17 +103,17 @@ fn owned(facts: &RunFacts, object: &Object, since: Timestamp, now: Timestamp) ->
     }
 }
 
-/// What a task needs that owns a run.
+/// What the task that owns a run needs.
 fn supply(facts: &RunFacts) -> Result<RunPlan, Need> {
     if !facts.launch()?.is_some_and(|launch| launch.readable) {
-        // The task ends by itself when nothing comes.
+        // A task without a spec ends by itself.
         return Ok(RunPlan::Leave);
     }
     let Inbox { result, spec, old_tokens } = facts.inbox()?;
     Ok(if result { RunPlan::Leave } else { RunPlan::Supply { fill: !spec, renew: spec && old_tokens } })
 }
 
-/// Whether a run that a task owns has ended.
+/// Decides whether a run that a task owns has ended.
 fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Need> {
     let age = now.duration_since(since);
     // Before anything that the task wrote is read: no report keeps an overdue task alive.
@@ -125,7 +126,7 @@ fn end(facts: &RunFacts, since: Timestamp, now: Timestamp) -> Result<RunPlan, Ne
         }
     }
     let ending = match (facts.result()?, &facts.task) {
-        // An interrupted run reports that it was, not why.
+        // The result of an interrupted run has no cause, so ECS is asked.
         (Some(result), None) if result.interrupted => return Err(Need::Task),
         (Some(_), None | Some(TaskFacts::Missing)) => Ending::Reported { end: TaskEnd::default() },
         (Some(_), Some(TaskFacts::Alive { end } | TaskFacts::Stopped { end })) => Ending::Reported { end: end.clone() },
@@ -146,20 +147,20 @@ fn lost(facts: &RunFacts, end: TaskEnd) -> Result<Ending, Need> {
     Ok(Ending::Lost { end, cause, began })
 }
 
-/// A run that has neither an owner nor an outcome.
+/// Decides for a run without an owner and an outcome.
 fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<RunPlan, Need> {
     let abandon = |reason| Ok(RunPlan::Abandon(reason));
-    // Another operator's, and over.
+    // Another operator's run, which has ended.
     if update.is_complete() && !update.ours && facts.launch()?.is_none() {
         return Ok(RunPlan::Leave);
     }
     if !facts.watched()? {
-        // Nothing starts. What an interrupted launch may hold is released.
+        // No run starts here. The claim and slot of an interrupted launch are released.
         return if facts.launch()?.is_some() { abandon(AbandonReason::Unwatched) } else { Ok(RunPlan::Leave) };
     }
     let standing = facts.standing()?;
     let is_foreign = standing == Standing::Foreign;
-    // History: its documents have expired.
+    // A finished Update whose documents have expired.
     if is_foreign && update.is_complete() && !update.finalizer {
         return Ok(RunPlan::Leave);
     }
@@ -184,7 +185,7 @@ fn unowned(facts: &RunFacts, update: &UpdateFacts, now: Timestamp) -> Result<Run
     }
 }
 
-/// A run that may start.
+/// Decides for a run that may start.
 fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timestamp) -> Result<RunPlan, Need> {
     let launch = facts.launch()?;
     match launch {
@@ -194,12 +195,12 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
     }
     let (reason, message) = match facts.block.clone() {
         None => return Ok(RunPlan::Start),
-        // As in PKO: its end says what is wrong, and the user creates another one.
+        // As in PKO: its outcome states what is wrong, and the user creates another Update.
         Some(Block::Invalid(why)) if !update.of_stack => return Ok(RunPlan::Abandon(AbandonReason::Invalid(why))),
-        // An edit of the Stack ends this.
+        // An edit of the Stack ends this wait.
         Some(Block::Invalid(why)) => (WaitReason::SpecInvalid, why),
         Some(Block::OtherProject) => return Ok(RunPlan::Abandon(AbandonReason::OtherProject)),
-        // Others need not wait for what it reads to come back.
+        // Release them, so that other runs need not wait until this run's inputs exist again.
         Some(Block::Wait { message, is_of_inputs: true, .. }) if facts.holds()? => {
             return Ok(RunPlan::Abandon(AbandonReason::InputsGone(message)));
         }
@@ -219,12 +220,12 @@ fn start(facts: &RunFacts, update: &UpdateFacts, is_outdated: bool, now: Timesta
 
 /// The seconds after which a waiting Update is reconciled again; `None` leaves that to an event or the sweep.
 fn requeue(reason: WaitReason, launch: Option<LaunchFacts>, update: &UpdateFacts, now: Timestamp) -> Option<u16> {
-    // The event that ends the wait may precede the status that shows the wait.
+    // The event that ends the wait may come before the status shows the wait.
     let begins = update.waiting != Some(reason);
     match (reason, launch) {
-        // Only a change of the Update or its Stack ends this, and that is an event.
+        // Only a change of the Update or its Stack ends this wait, and both send an event.
         (WaitReason::SpecInvalid, _) => None,
-        // The launch record says when to call ECS again.
+        // The launch record has the time of the next call of ECS.
         (WaitReason::TaskNotStarted | WaitReason::TaskRefused, Some(launch)) => {
             u16::try_from(start_backoff(launch.refused_since.unwrap_or(now), now).as_secs()).ok()
         }
@@ -258,7 +259,7 @@ mod tests {
         ] {
             assert_eq!(requeue(reason, launch, &waiting(reason, age), now), expected, "{reason} {launch:?} {age}");
         }
-        // The first time.
+        // The first reconciliation of the wait.
         for reason in [WaitReason::StackClaimed, WaitReason::InputNotFound] {
             assert_eq!(requeue(reason, None, &waiting(WaitReason::TreeNotFound, old), now), Some(15), "{reason}");
         }

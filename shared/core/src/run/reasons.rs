@@ -1,29 +1,29 @@
 use std::fmt;
 
-/// Why a run is abandoned: no task owns it, and none ever will. Displays the message of the Update and its Stack.
+/// Why a run was abandoned: no task ever owns it. Displays as the message of the Update and its Stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AbandonReason {
     /// The Update was deleted.
     Deleted,
     /// Another operator created the Update for a Stack.
     Inherited,
-    /// It holds its Pulumi stack or a slot, and something that it reads is gone. The message says what.
+    /// It holds its Pulumi stack or a slot, and one of its inputs no longer exists. The message names it.
     InputsGone(String),
-    /// The Update itself cannot be run: field, value and remedy.
+    /// The Update itself is invalid: field, value and remedy.
     Invalid(String),
-    /// Its inputs name another backend or project than when its launch was recorded.
+    /// Its inputs name another backend or project than its launch record.
     OtherProject,
     /// The Stack changed while the run waited.
     Outdated,
-    /// It is a drift check, and another run of the same Pulumi stack is to begin.
+    /// It is a drift check, and another run of the same Pulumi stack is about to start.
     Preempted,
-    /// The launch record is of another release.
+    /// Another release wrote the launch record in a form that this one cannot read.
     RecordUnreadable,
     /// The Stack does not name the Update.
     Superseded,
     /// It holds its Pulumi stack or a slot, and the Stack is suspended.
     Suspended,
-    /// The namespace is not watched any more.
+    /// The namespace filter no longer includes the namespace.
     Unwatched,
     /// The Update cannot be read.
     UpdateUnreadable,

@@ -3,45 +3,45 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Need, RunFacts, UpdateFacts, WaitReason};
 use crate::{Operation, Run, Stack};
 
-/// An Update that is not complete, or still has our finalizer, is hinted by the sweep when it is older than this: the message that was to
+/// The sweep hints an Update older than this that is not complete, or still has Driftless's finalizer: the message that was to
 /// start, record or release it may be lost.
 const UNFINISHED_AFTER: SignedDuration = SignedDuration::from_mins(1);
 
-/// What is to be done for an Update that changed or is due.
+/// What to do for an Update that changed or is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateEffect {
-    /// Have the launcher reconcile its run.
+    /// Send it to the launcher.
     Launch,
-    /// Have its Stack reconciled.
+    /// Hint its Stack.
     HintStack,
-    /// Have the dependents of its Stack reconciled: the reconciliation that recorded it on the Stack was interrupted before that.
+    /// Hint the dependents of its Stack: the reconciliation that recorded it on the Stack was interrupted before that.
     HintDependents,
-    /// Take our finalizer away.
+    /// Remove Driftless's finalizer.
     Release,
     /// Delete it: its `ttlAfterCompleted` has elapsed.
     Delete,
 }
 
-/// Decides what is to be done for an Update object, in order. `Err` names the fact that the decision depends on next.
+/// Decides what to do for an Update object, in order. `Err` names the fact that the decision depends on next.
 pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Result<Vec<UpdateEffect>, Need> {
     let is_complete = update.is_complete();
     if !facts.watched()? {
-        // What began while its namespace was watched is brought to its end.
+        // A run that started before the namespace left the filter is still completed.
         let may_run = update.snapshot && !is_complete;
         return Ok(may_run.then_some(UpdateEffect::Launch).into_iter().collect());
     }
     let is_released = !update.finalizer;
-    // Another operator's is history. Of ours only the bucket says that its run has ended.
+    // An Update of another operator is history. For Driftless's own, only the bucket proves that its run has ended.
     let is_over = is_complete && (is_released || update.is_inherited() || facts.outcome()?);
     let mut effects = Vec::new();
-    // The recorder releases one that no Stack waits for.
+    // The recorder releases an Update that no Stack waits for.
     if !is_over || !update.of_stack && !is_released {
         effects.push(UpdateEffect::Launch);
     }
     if update.of_stack && is_complete {
         effects.push(UpdateEffect::HintStack);
     }
-    // A run goes on also where its Stack cannot be read.
+    // A run continues even if its Stack cannot be read.
     if !is_over || update.of_stack && facts.named()? {
         return Ok(effects);
     }
@@ -55,16 +55,17 @@ pub fn plan_update(update: &UpdateFacts, facts: &RunFacts, now: Timestamp) -> Re
 }
 
 impl UpdateFacts {
-    /// Whether the sweep hints it. A live run is hinted at its turn only: an event tells of its end.
+    /// Returns whether the sweep hints it. A live run is hinted only at its turn, because an event reports its end.
     #[must_use]
     pub fn is_due(&self, is_turn: bool, now: Timestamp) -> bool {
         let rests = self.is_live() && !self.deleting && !is_turn;
         self.is_unfinished() && self.age > UNFINISHED_AFTER && !rests || self.is_expired(now)
     }
 
-    /// Whether a reconciliation of its Stack launches it. Its creator has launched it once, and the sweep repairs what was lost then, except of
-    /// an Update that it does not see as unfinished. Otherwise only a change of the Stack makes a difference, until a task runs, and the answer of
-    /// the fetcher, which hints the Stacks of a source.
+    /// Returns whether a reconciliation of its Stack launches it. The reconciliation that created it has launched it once, and
+    /// the sweep repairs the loss of that message, except for an Update that it does not see as unfinished. Otherwise, until a
+    /// task runs, only two things matter: a change of the Stack, and the answer of the fetcher, which hints the Stacks of a
+    /// source.
     #[must_use]
     pub fn wants_launch(&self, run: &Run, stack: &Stack) -> bool {
         let is_changed = run.generation != stack.generation
@@ -75,19 +76,19 @@ impl UpdateFacts {
         !self.is_unfinished() || !self.task && (is_changed || is_suspension_unseen || waits_for_tree)
     }
 
-    /// The sweep hints it until its run has ended and its Stack has recorded that.
+    /// Returns whether the sweep hints it until its run has ended and its Stack has recorded that.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
         !self.is_complete() || self.finalizer
     }
 
-    /// It has a task and is not complete, by its status.
+    /// Returns whether, by its status, it has a task and is not complete.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.task && !self.is_complete()
     }
 
-    /// Its `ttlAfterCompleted` has elapsed, and nothing waits for its end.
+    /// Returns whether its `ttlAfterCompleted` has elapsed and no Stack waits for its end.
     fn is_expired(&self, now: Timestamp) -> bool {
         let kept = self.complete_since.map(|since| now.duration_since(since));
         !self.finalizer && !self.deleting && kept.zip(self.ttl).is_some_and(|(kept, ttl)| kept >= ttl)

@@ -1,4 +1,4 @@
-//! Snapshots to start from. Each test changes what it is about.
+//! Snapshots to start from. Each test changes the part that it tests.
 #![allow(dead_code, reason = "every test binary compiles this module and uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "this is test code, which clippy does not see in a module without tests")]
 
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use driftless_core::*;
 use jiff::{SignedDuration, Timestamp};
 
-/// The time of every look, unless a test says otherwise.
+/// The time of every reconciliation, unless a test sets another.
 pub fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
@@ -16,7 +16,7 @@ pub fn ago(seconds: i64) -> Timestamp {
     now() - SignedDuration::from_secs(seconds)
 }
 
-/// A Stack on a Flux source, looked at for the first time.
+/// A Stack on a Flux source, before its first reconciliation.
 pub fn stack() -> Stack {
     Stack {
         namespace: "team".into(),
@@ -63,7 +63,7 @@ pub fn snapshot(stack: Stack) -> Snapshot {
     }
 }
 
-/// What `lastUpdate` says after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
+/// `lastUpdate` after an `up` of generation 1 at the revision of [`snapshot`], recorded `seconds` ago.
 pub fn last_update(state: LastUpdateState, failures: i64, seconds: i64) -> LastUpdate {
     LastUpdate {
         name: "shop-000".into(),
@@ -117,7 +117,7 @@ pub fn outcome(succeeded: bool) -> RunOutcome {
     }
 }
 
-/// The plan of a look, after the checker has seen it.
+/// The plan of a reconciliation, after the checker has accepted it.
 pub fn plan(snapshot: &Snapshot) -> Plan {
     plan_at(snapshot, now())
 }

@@ -1,4 +1,4 @@
-//! Ports with a flaw: what the suites have to refuse.
+//! Ports with a flaw, which the suites have to detect.
 
 use std::{collections::BTreeMap, fs::File, io::Read as _};
 
@@ -15,7 +15,7 @@ use crate::{World, fields::merge};
 
 macro_rules! flaws {
     ($($flaw:ident $guarantee:ident)+) => {
-        /// What a port does not guarantee.
+        /// The guarantee that a port breaks.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub(super) enum Flaw {
             $($flaw,)+
@@ -24,7 +24,7 @@ macro_rules! flaws {
         impl Flaw {
             pub(super) const ALL: &[Self] = &[$(Self::$flaw,)+];
 
-            /// The name of the case that is meant for it.
+            /// The name of the case that must detect it.
             pub(super) fn guarantee(self) -> &'static str {
                 match self {
                     $(Self::$flaw => stringify!($guarantee),)+
@@ -71,7 +71,7 @@ impl Flawed {
         self.flaw == flaw
     }
 
-    /// The object as if it had been read just now, if the port has the flaw.
+    /// The object with the version of a fresh read, if the port has the flaw.
     async fn refreshed<K: Object>(&self, flaw: Flaw, object: &K) -> K {
         let (mut object, meta) = (object.clone(), object.meta().clone());
         let current = Cluster::get::<K>(&self.world, &meta.namespace.unwrap_or_default(), &meta.name.unwrap_or_default()).await;

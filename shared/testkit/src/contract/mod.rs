@@ -1,14 +1,14 @@
-//! What the ports guarantee, as cases that hold for every implementation. [`crate::World`] runs them in this crate's tests; the crate
-//! `driftless-tests` runs them over the real adapters on moto, the local Fargate and a real API server. A case is named after its
-//! guarantee.
+//! The guarantees of the ports, as cases that hold for every implementation. [`crate::World`] runs them in this crate's tests;
+//! the crate `driftless-tests` runs them with the real adapters on moto, the local Fargate and a real API server. A case has the
+//! name of its guarantee.
 //!
-//! A fixture is an implementation together with what only its surroundings can do, such as letting ECS forget a task.
+//! A fixture is an implementation together with abilities of its surroundings, such as making ECS forget a task.
 
 use std::fmt;
 
 use anyhow::Result;
 
-/// Makes `check` of a suite: it runs each case against a fixture.
+/// Defines `check` for a suite: it runs each case with a fixture.
 macro_rules! suite {
     ($($case:ident)+) => {
         /// Checks every guarantee of the port.
@@ -33,9 +33,9 @@ mod tests;
 /// The guarantees that were checked, and those that are broken.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many cases ran.
+    /// The number of cases.
     pub checked: usize,
-    /// The names of the broken guarantees, and how each showed.
+    /// The names of the broken guarantees, with the error of each.
     pub broken: Vec<(&'static str, anyhow::Error)>,
 }
 

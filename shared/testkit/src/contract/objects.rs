@@ -18,13 +18,13 @@ pub trait Fixture {
     /// The time by the clock of the bucket.
     fn now(&self) -> Timestamp;
 
-    /// Archives an object, as a lifecycle rule of the bucket does: S3 has it and does not give it.
+    /// Archives an object, as a lifecycle rule of the bucket does: S3 lists it but does not return its content.
     fn archive(&self, key: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// More objects than a page of S3 has.
+/// More objects than one page of S3.
 const MANY: usize = 1002;
-/// Calls that are made at once.
+/// The number of concurrent calls.
 const AT_ONCE: usize = 25;
 
 suite! {
@@ -93,7 +93,7 @@ async fn put_new_keeps_the_object_that_is_there<F: Fixture>(fixture: &F) -> Resu
     Ok(())
 }
 
-/// An answer may be lost. A writer that tries again learns that its write was made.
+/// An answer may be lost. A writer that retries learns that its write succeeded.
 async fn put_new_of_the_same_content_is_the_writers_own<F: Fixture>(fixture: &F) -> Result<()> {
     let (objects, key) = (fixture.port(), "contract/put-again");
     for _ in 0..2 {

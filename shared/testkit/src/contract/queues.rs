@@ -1,4 +1,4 @@
-//! The guarantees of [`Queues`], and of what AWS itself sends to `runs`.
+//! The guarantees of [`Queues`], and of the messages that AWS itself sends to `runs`.
 
 use anyhow::{Result, ensure};
 use driftless_aws::{BATCH, Error, Objects, Queues};
@@ -19,7 +19,7 @@ pub trait Fixture {
     /// The bucket.
     fn bucket(&self) -> &Self::Bucket;
 
-    /// Takes every message out of the queues that can be received now, in the order it comes.
+    /// Receives all available messages from the queues, in the order of delivery.
     fn receive(&self) -> impl Future<Output = Result<Vec<Message>>>;
 }
 
@@ -49,7 +49,7 @@ fn fetch(namespace: &str, name: &str, hops: u8) -> FetchRequest {
     FetchRequest { version: VERSION, source: object("Program", namespace, name), collect: false, hops }
 }
 
-/// Messages of standard queues come in any order.
+/// Standard queues deliver messages in any order.
 fn sorted(messages: &[Message]) -> Vec<String> {
     let mut messages: Vec<_> = messages.iter().map(|message| format!("{message:?}")).collect();
     messages.sort();

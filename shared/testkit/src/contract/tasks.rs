@@ -1,4 +1,4 @@
-//! The guarantees of [`Tasks`], and of what ECS itself tells the recorder.
+//! The guarantees of [`Tasks`], and of the events that ECS sends to the recorder.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use futures::future::try_join;
 use jiff::Timestamp;
 use serde_json::json;
 
-/// ECS. Its tasks run until they are asked to stop.
+/// ECS. Its tasks run until they are stopped.
 pub trait Fixture {
     /// The implementation.
     type Port: Tasks;
@@ -21,29 +21,29 @@ pub trait Fixture {
     /// The time by the clock of ECS.
     fn now(&self) -> Timestamp;
 
-    /// Whether ECS finds capacity from now on.
+    /// Sets whether ECS has capacity from now on.
     fn set_capacity(&self, is_there: bool) -> impl Future<Output = Result<()>>;
 
-    /// Takes the capacity of a task on Spot back.
+    /// Reclaims the capacity of a task on Spot.
     fn reclaim(&self, arn: &str) -> impl Future<Output = Result<()>>;
 
-    /// Has the main container of a task exit by itself.
+    /// Makes the main container of a task exit by itself.
     fn exit(&self, arn: &str) -> impl Future<Output = Result<()>>;
 
-    /// Waits until a task that was asked to stop, or that exited, has stopped.
+    /// Waits until a task with a requested stop, or whose container exited, has stopped.
     fn stopped(&self, arn: &str) -> impl Future<Output = Result<()>>;
 
-    /// Lets ECS forget the tasks that have stopped, as it does after an hour.
+    /// Makes ECS forget the stopped tasks, as it does after an hour.
     fn forget(&self) -> impl Future<Output = Result<()>>;
 
-    /// Whether ECS tells the recorder that the state of a task changed.
+    /// Returns whether ECS notifies the recorder of a change of the task's state.
     fn is_told(&self, arn: &str) -> impl Future<Output = Result<bool>>;
 }
 
-/// The image of tasks that are pending for as long as the fixture lasts.
+/// The image of tasks that stay pending as long as the fixture exists.
 pub const PENDING: &str = "pending";
 
-/// More tasks than a page of ECS has.
+/// More tasks than one page of ECS.
 const MANY: usize = 101;
 
 suite! {
@@ -70,7 +70,7 @@ fn shape(image: &str) -> TaskShape {
     TaskShape { image: Some(image.into()), ..TaskShape::default() }
 }
 
-/// The first attempt to launch the run of an Update with that uid.
+/// The first launch attempt of the Update with that uid.
 async fn launch<F: Fixture>(fixture: &F, uid: &str) -> Result<Launch> {
     launch_of(fixture, uid, "image").await
 }
@@ -223,7 +223,7 @@ async fn task_on_spot_says_that_it_is_taken_away<F: Fixture>(fixture: &F) -> Res
     fixture.reclaim(&arn).await?;
     let end = fixture.port().state(&arn).await?.into_end();
     ensure!(end.code == Some(StopCode::Spot), "at once: {end:?}");
-    // Somebody else asks for the stop as well.
+    // Another client requests the stop too.
     fixture.port().stop(&arn, "contract").await?;
     fixture.stopped(&arn).await?;
     let end = fixture.port().state(&arn).await?.into_end();

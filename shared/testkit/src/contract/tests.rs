@@ -1,4 +1,4 @@
-//! The suites over [`World`], and over ports with a flaw.
+//! The suites with [`World`], and with ports that have a flaw.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::{Faults, Message, World};
 /// A port that is a world, with a flaw or without.
 pub(super) trait OfWorld: Sized {
     fn world(&self) -> &World;
-    /// The same over another world.
+    /// The same with another world.
     fn over(&self, world: World) -> Self;
 }
 
@@ -82,7 +82,7 @@ impl<P: OfWorld + driftless_aws::Tasks> tasks::Fixture for P {
         Ok(())
     }
 
-    /// A world's tasks end when they are told to.
+    /// A world's tasks end when they are stopped.
     async fn exit(&self, _arn: &str) -> Result<()> {
         Ok(())
     }
@@ -143,7 +143,7 @@ impl<P: OfWorld + driftless_kubernetes::Cluster> cluster::Fixture for P {
     }
 }
 
-/// A world at a time that is no whole second.
+/// A world at a time with a fraction of a second.
 fn world() -> World {
     let world = World::new(0, Faults::NONE);
     world.advance(SignedDuration::from_millis(1500));
@@ -174,7 +174,7 @@ fn world_gives_every_guarantee_of_the_cluster() {
     world.drive(cluster::check(&world)).unwrap().into_result().unwrap();
 }
 
-/// The case that is meant for the flaw says so. Others may as well.
+/// The case for the flaw detects it. Others may too.
 #[test]
 fn port_with_a_flaw_breaks_the_guarantee_that_it_lacks() {
     for &flaw in Flaw::ALL {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Fargate, Fault, epoch};
 use crate::aws::now;
 
-/// What a definition may have here; what is not in it is an error, never ignored.
+/// The supported fields of a definition; any other is an error, never ignored.
 const KNOWN: [&str; 13] = [
     "family",
     "taskRoleArn",
@@ -22,11 +22,11 @@ const KNOWN: [&str; 13] = [
     "enableFaultInjection",
 ];
 
-/// The bytes that a definition may have.
+/// The maximum size of a definition in bytes.
 const DEFINITION: usize = 65_536;
 
 impl Fargate {
-    /// Makes a new revision at every call, as ECS does.
+    /// Creates a new revision at every call, as ECS does.
     pub(super) fn register(&self, mut definition: Value) -> Result<Value, Fault> {
         check(&definition)?;
         let family = definition["family"].as_str().unwrap_or_default().to_owned();
@@ -59,7 +59,7 @@ impl Fargate {
     }
 }
 
-/// The rules of Fargate that ours can break.
+/// The rules of Fargate that Driftless's definitions can break.
 fn check(definition: &Value) -> Result<(), Fault> {
     if let Some(other) = definition.as_object().and_then(|fields| fields.keys().find(|name| !KNOWN.contains(&name.as_str()))) {
         return Err(Fault::client(format!("{other} is not known in this world")));
@@ -128,7 +128,7 @@ fn check_container(definition: &Value, containers: &[Value], container: &Value) 
     Ok(())
 }
 
-/// Essential unless it says not.
+/// Returns whether the container is essential, which is the default.
 pub(super) fn is_essential(container: &Value) -> bool {
     container["essential"] != false
 }
@@ -137,7 +137,7 @@ pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The pairs of CPU units and MiB that Fargate has.
+/// Returns whether Fargate has this pair of CPU units and MiB.
 fn fits(cpu: u32, memory: u32) -> bool {
     let (range, step) = match cpu {
         256 => return [512, 1024, 2048].contains(&memory),

@@ -1,8 +1,8 @@
-//! The memory of a task, as a limit that the kernel holds its processes to.
+//! The memory of a task, as a limit that the kernel enforces.
 
 use std::{fs, path::PathBuf};
 
-/// Whether the tasks of this machine's worlds are held to their memory.
+/// Returns whether this machine can enforce the memory of tasks.
 #[must_use]
 pub fn may_limit_memory() -> bool {
     Memory::new(&format!("try-{}", std::process::id()), 1).is_some()
@@ -12,11 +12,11 @@ pub fn may_limit_memory() -> bool {
 pub(super) struct Memory(PathBuf);
 
 impl Memory {
-    /// A cgroup for a task with so much memory; `None` where this process can make none, and tasks have no limit.
+    /// A cgroup for a task with this much memory; `None` if this process may create none, so that tasks have no limit.
     pub(super) fn new(task: &str, mib: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        // Version 1 takes one below that of this process. In version 2 a cgroup with processes has none below it but the root, which all
-        // may be made in.
+        // Version 1 allows one below that of this process. In version 2 a cgroup with processes can have children only if it is
+        // the root, in which all may be created.
         let (parent, limit) = match own.lines().find_map(path_of_v1) {
             Some(path) => (format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"),
             None => ("/sys/fs/cgroup".into(), "memory.max"),
@@ -28,12 +28,12 @@ impl Memory {
         Some(memory)
     }
 
-    /// Where a process writes its id to be in it.
+    /// The file in which a process writes its id to join the cgroup.
     pub(super) fn processes(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
 
-    /// Whether the kernel has killed a process because there was no memory left.
+    /// Returns whether the kernel has killed a process for lack of memory.
     pub(super) fn has_killed(&self) -> bool {
         let told = ["memory.oom_control", "memory.events"].map(|file| fs::read_to_string(self.0.join(file)).unwrap_or_default());
         let kills = told.iter().flat_map(|text| text.lines()).find_map(|line| line.strip_prefix("oom_kill "));
@@ -43,7 +43,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // Nothing but an empty directory is left if a process outlives its task.
+        // If a process outlives its task, only an empty directory is left.
         let _: std::io::Result<()> = fs::remove_dir(&self.0);
     }
 }

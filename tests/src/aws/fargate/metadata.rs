@@ -1,4 +1,4 @@
-//! What a task asks on 169.254.170.2: who it is, and its role's credentials.
+//! The endpoints of a task on 169.254.170.2: its metadata, and its role's credentials.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use super::{Fargate, Task, run::SESSION};
 use crate::aws::now;
 
-/// So long before their end credentials are replaced.
+/// How long before their expiry credentials are replaced.
 const RENEWAL: SignedDuration = SignedDuration::from_mins(15);
 
 type Answer = Result<Json<Value>, StatusCode>;
@@ -35,7 +35,7 @@ pub(super) fn serve(fargate: &Arc<Fargate>, listener: TcpListener) {
 }
 
 impl Fargate {
-    /// Looks at the live task that was given this part of a path.
+    /// Passes the live task with this part of a path to `look`.
     fn with_task(&self, secret: &str, look: impl FnOnce(&mut Task) -> Answer) -> Answer {
         let mut state = self.state();
         let task = state.tasks.values_mut().find(|task| task.secret == secret && task.stopped.is_none());

@@ -1,9 +1,9 @@
 //! ECS with Fargate on one machine: the API as botocore's model has it, and tasks that are processes.
 //!
-//! A task starts the runner in place of its main container, in a folder of its own and with only the environment that a task would
-//! have. The init container that would put the runner on its volume is taken as done; the others run before, one after the other, on
-//! this machine's programs: there are no images. Volumes are directories of the task. Where this process may make memory cgroups, the
-//! kernel holds each task to its memory.
+//! A task starts the runner in place of its main container, in its own folder and with only the environment of a real task. The
+//! init container that would install the runner is skipped; the others run before it, one after the other, with the programs of
+//! this machine: there are no images. Volumes are directories of the task. If this process may create memory cgroups, the kernel
+//! enforces the memory of each task.
 
 mod definition;
 mod memory;
@@ -26,15 +26,15 @@ use tokio::{net::TcpListener, sync::watch};
 
 use super::{Credentials, now, policy::Demand, site::Site};
 
-/// For how long ECS remembers a stopped task, and its client token.
+/// How long ECS remembers a stopped task, and its client token.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(1);
-/// ECS lists and describes so many tasks in one call.
+/// The page size of ECS's list and describe calls.
 const PAGE: usize = 100;
 
 /// An error of the API.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Such as `ClientException`.
+    /// The code, such as `ClientException`.
     pub code: &'static str,
     message: String,
     /// The tasks that hold a client token.
@@ -63,7 +63,7 @@ impl Fault {
     }
 }
 
-/// The host of a registry that wants a login.
+/// The host of a registry that requires a login.
 pub const PRIVATE_REGISTRY: &str = "private.example";
 
 /// The service.
@@ -71,53 +71,53 @@ pub struct Fargate {
     site: Arc<Site>,
     runner: PathBuf,
     image: BTreeMap<String, String>,
-    /// Where tasks find their metadata and credentials.
+    /// The endpoint for tasks' metadata and credentials.
     endpoint: String,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Revisions by family; revision n is at n - 1.
+    /// Revisions by family; revision n has index n - 1.
     definitions: BTreeMap<String, Vec<Value>>,
-    /// By ARN.
+    /// Tasks by ARN.
     tasks: BTreeMap<String, Task>,
     tokens: HashMap<String, run::Ticket>,
-    /// So many calls of RunTask find no capacity.
+    /// The number of `RunTask` calls that will find no capacity.
     refusals: u32,
-    /// So many of those for Spot.
+    /// The same for Spot.
     spot_refusals: u32,
     /// Images that cannot be pulled, and why.
     unpullable: BTreeMap<String, String>,
-    /// Images that are built for one processor alone, by ECS's name for it.
+    /// Images that are built for one processor only, by ECS's name for it.
     built_for: BTreeMap<String, String>,
-    /// Images that are pulled slowly, and how long their tasks are pending.
+    /// Images that are pulled slowly, and how long their tasks stay pending.
     slow: BTreeMap<String, Duration>,
     /// Images whose tasks have a small disk, and its size in MiB.
     disks: BTreeMap<String, u64>,
-    /// Images whose tasks have a wrong clock, and by how many seconds.
+    /// Images whose tasks have a shifted clock, and the shift in seconds.
     clocks: BTreeMap<String, i64>,
-    /// How many tasks with a text in their definition there may be at once.
+    /// The maximum number of tasks with a text in their definition.
     quotas: BTreeMap<String, usize>,
 }
 
-/// What the main container of a task is to do.
+/// The instruction to the main container of a task.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     Run,
     /// SIGTERM, and SIGKILL after the stop timeout.
     Stop,
-    /// Used too much memory: SIGKILL.
+    /// Exceeded its memory: SIGKILL.
     Kill,
 }
 
 struct Task {
-    /// As `DescribeTasks` shows it.
+    /// The task as `DescribeTasks` shows it.
     wire: Value,
     /// The text of its definition.
     definition: String,
     stopped: Option<Timestamp>,
-    /// Stopped so long ago that ECS does not know it any more.
+    /// It stopped so long ago that ECS has forgotten it.
     forgotten: bool,
     order: watch::Sender<Order>,
     /// The unguessable part of its endpoints' paths.
@@ -132,7 +132,7 @@ impl Task {
         !self.forgotten && self.stopped.is_none_or(|stopped| now.duration_since(stopped) < REMEMBERED)
     }
 
-    /// Tells its containers to stop, unless somebody has.
+    /// Tells its containers to stop, unless a stop was requested before.
     fn stop(&mut self, code: &str, reason: &str, now: Timestamp) {
         if self.stopped.is_none() && self.wire["desiredStatus"] != "STOPPED" {
             self.wire["desiredStatus"] = "STOPPED".into();
@@ -153,7 +153,7 @@ impl Fargate {
         Ok(fargate)
     }
 
-    /// What a caller must be allowed for this call.
+    /// The permissions that a caller needs for this call.
     pub fn demands(&self, operation: &str, input: &Value) -> Result<Vec<Demand>, Fault> {
         let action = format!("ecs:{operation}");
         let mut demands = match operation {
@@ -182,7 +182,7 @@ impl Fargate {
             other => return Err(Fault::new("UnsupportedFeatureException", format!("this world's ECS has no {other}"))),
         };
         if input["tags"].as_array().is_some_and(|tags| !tags.is_empty()) {
-            // What is created has no id or revision yet.
+            // A created resource has no id or revision yet.
             let resource = match operation {
                 "RunTask" => self.task_arn("*"),
                 _ => self.arn(&format!("task-definition/{}:*", input["family"].as_str().unwrap_or_default())),
@@ -192,7 +192,7 @@ impl Fargate {
         Ok(demands)
     }
 
-    /// Carries a call out that was allowed.
+    /// Carries out a call that was allowed.
     pub fn call(self: &Arc<Self>, operation: &str, input: Value) -> Result<Value, Fault> {
         match operation {
             "RegisterTaskDefinition" => self.register(input),
@@ -209,22 +209,22 @@ impl Fargate {
         }
     }
 
-    /// Every task, as `DescribeTasks` shows it, those that ECS has forgotten too.
+    /// Every task as `DescribeTasks` shows it, including those that ECS has forgotten.
     pub fn tasks(&self) -> Vec<Value> {
         self.state().tasks.values().map(|task| task.wire.clone()).collect()
     }
 
-    /// Lets the next `count` calls of `RunTask` find no capacity.
+    /// Makes the next `count` calls of `RunTask` find no capacity.
     pub fn refuse(&self, count: u32) {
         self.state().refusals = count;
     }
 
-    /// Lets the next `count` calls of `RunTask` for Spot find no capacity.
+    /// Makes the next `count` calls of `RunTask` for Spot find no capacity.
     pub fn refuse_spot(&self, count: u32) {
         self.state().spot_refusals = count;
     }
 
-    /// Allows so many tasks at once whose definition contains a text; `None` ends the quota.
+    /// Limits the number of tasks whose definition contains a text; `None` removes the limit.
     pub fn limit(&self, about: String, tasks: Option<usize>) {
         let quotas = &mut self.state().quotas;
         match tasks {
@@ -239,7 +239,7 @@ impl Fargate {
         format!("{input}{}", definition.unwrap_or_default())
     }
 
-    /// Takes the capacity of a task on Spot back.
+    /// Reclaims the capacity of a task on Spot.
     pub fn reclaim(&self, task: &str) -> Result<()> {
         let mut state = self.state();
         let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
@@ -257,7 +257,7 @@ impl Fargate {
         Ok(())
     }
 
-    /// Kills the main container of a task, as one that used more memory than it has.
+    /// Kills the main container of a task, as if it had exceeded its memory.
     pub fn exhaust(&self, task: &str) -> Result<()> {
         let mut state = self.state();
         let task = state.tasks.get_mut(&self.task_arn(task)).context("there is no such task")?;
@@ -266,7 +266,7 @@ impl Fargate {
         Ok(())
     }
 
-    /// Lets tasks with a container of this image fail to start with that reason, or lets them start again.
+    /// Makes tasks with a container of this image fail to start for this reason; `None` lets them start.
     pub fn fail_starts(&self, image: &str, reason: Option<String>) {
         let unpullable = &mut self.state().unpullable;
         match reason {
@@ -275,17 +275,18 @@ impl Fargate {
         };
     }
 
-    /// Has an image built for one processor alone, by ECS's name for it.
+    /// Sets the only processor that an image is built for, by ECS's name for it.
     pub fn build_for(&self, image: &str, processor: &str) {
         self.state().built_for.insert(image.into(), processor.into());
     }
 
-    /// Lets tasks with a container of this image be pending for a while.
+    /// Keeps tasks with a container of this image pending for a while.
     pub fn slow_starts(&self, image: &str, pending: Duration) {
         self.state().slow.insert(image.into(), pending);
     }
 
-    /// Gives the tasks with a container of this image a disk of so many MiB: their homes, `/tmp` and volumes. 0 ends that.
+    /// Limits the disk of tasks with a container of this image to this many MiB: their homes, `/tmp` and volumes. 0 removes the
+    /// limit.
     pub fn limit_disk(&self, image: &str, mib: u64) {
         let disks = &mut self.state().disks;
         if mib > 0 {
@@ -295,7 +296,7 @@ impl Fargate {
         };
     }
 
-    /// Sets the clock of the tasks with a container of this image wrong by so many seconds; 0 sets it right. See [`super::wrong_clock`].
+    /// Shifts the clock of tasks with a container of this image by this many seconds; 0 corrects it. See [`super::wrong_clock`].
     pub fn set_clock(&self, image: &str, seconds: i64) {
         let clocks = &mut self.state().clocks;
         if seconds == 0 {
@@ -305,7 +306,7 @@ impl Fargate {
         };
     }
 
-    /// Makes an hour pass for all stopped tasks: ECS does not know them any more, nor their client tokens.
+    /// Makes ECS forget all stopped tasks and their client tokens, as after an hour.
     pub fn forget(&self) {
         for task in self.state().tasks.values_mut().filter(|task| task.stopped.is_some()) {
             task.forgotten = true;
@@ -324,7 +325,7 @@ impl Fargate {
         if task.starts_with("arn:") { task.into() } else { self.arn(&format!("task/{}/{task}", self.site.template.cluster)) }
     }
 
-    /// The ARN of the cluster that a call names: there is one.
+    /// The ARN of the cluster that a call names: there is only one.
     fn cluster(&self, input: &Value) -> Result<String, Fault> {
         let name = &self.site.template.cluster;
         let arn = self.arn(&format!("cluster/{name}"));

@@ -1,4 +1,4 @@
-//! `RunTask`: what it refuses, and what a client token means.
+//! `RunTask`: its refusals, and client tokens.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,20 +13,20 @@ use super::{
 };
 use crate::aws::{now, random_hex};
 
-/// The capacity provider that takes tasks back.
+/// The capacity provider that may reclaim tasks.
 pub(super) const SPOT: &str = "FARGATE_SPOT";
-/// The characters of a call's overrides, JSON syntax included.
+/// The maximum size of a call's overrides in characters, including JSON syntax.
 const OVERRIDES: usize = 8192;
-/// A client token is forgotten after this at the latest.
+/// The maximum time until a client token is forgotten.
 const TOKEN_LIFE: SignedDuration = SignedDuration::from_hours(24);
-/// How long a task's credentials are good; new ones are to be had before.
+/// The lifetime of a task's credentials; new ones are available before they expire.
 pub(super) const SESSION: SignedDuration = SignedDuration::from_hours(6);
 
-/// Why no task is started, in the `failures` of an answer of 200.
+/// Why no task was started, in the `failures` of an answer with status 200.
 const NO_CAPACITY: &str = "Capacity is unavailable at this time. Please try again later or in a different availability zone";
 const QUOTA: &str = "You've reached the limit on the number of vCPUs you can run concurrently";
 
-/// What a client token stands for.
+/// The answer for a client token.
 pub(super) struct Ticket {
     input: Value,
     task: Option<String>,
@@ -41,7 +41,7 @@ impl Fargate {
         check(&input, &definition)?;
         let provider = self.provider(&input)?;
         let token = input["clientToken"].as_str().map(ToOwned::to_owned);
-        // Held to the end: of two calls with one token, one starts a task.
+        // Held to the end, so that of two calls with one token only one starts a task.
         let mut state = self.state();
         if let Some(answer) = earlier(&state, &input)? {
             return Ok(answer);
@@ -70,7 +70,7 @@ impl Fargate {
         Ok(json!({ "tasks": tasks, "failures": failures }))
     }
 
-    /// The capacity provider that a call names, of the cluster's.
+    /// The cluster's capacity provider that a call names.
     fn provider<'a>(&self, input: &'a Value) -> Result<Option<&'a str>, Fault> {
         let [item] = list(&input["capacityProviderStrategy"]) else { return Ok(None) };
         let name = item["capacityProvider"].as_str().unwrap_or_default();
@@ -143,7 +143,7 @@ impl Fargate {
     }
 }
 
-/// What this call was answered before, if its token is still known: 24 hours, or one hour after its task stopped.
+/// The earlier answer to this call, while its token is known: for 24 hours, or one hour after its task stopped.
 fn earlier(state: &State, input: &Value) -> Result<Option<Value>, Fault> {
     let now = now();
     let Some(ticket) = input["clientToken"].as_str().and_then(|token| state.tokens.get(token)) else { return Ok(None) };
@@ -164,7 +164,7 @@ fn earlier(state: &State, input: &Value) -> Result<Option<Value>, Fault> {
     Ok(Some(json!({ "tasks": tasks.into_iter().collect::<Vec<_>>(), "failures": ticket.failures })))
 }
 
-/// Whether a quota allows no further task of this definition.
+/// Returns whether a quota allows no further task of this definition.
 fn is_over_quota(state: &State, definition: &Value) -> bool {
     let definition = definition.to_string();
     let live =
@@ -172,7 +172,7 @@ fn is_over_quota(state: &State, definition: &Value) -> bool {
     state.quotas.iter().any(|(about, tasks)| definition.contains(about) && live(about) >= *tasks)
 }
 
-/// The rules of `RunTask` that ours can break.
+/// The rules of `RunTask` that Driftless's calls can break.
 fn check(input: &Value, definition: &Value) -> Result<(), Fault> {
     const KNOWN: [&str; 16] = [
         "capacityProviderStrategy",
@@ -280,7 +280,7 @@ fn check_overrides(overrides: &Value, definition: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The container that the runner stands for: the essential one.
+/// The container that the runner replaces: the essential one.
 pub(super) fn main_container(definition: &Value) -> &Value {
     list(&definition["containerDefinitions"]).iter().find(|container| is_essential(container)).unwrap_or(&Value::Null)
 }

@@ -29,10 +29,10 @@ use crate::{
 
 /// Fargate's default for the time between SIGTERM and SIGKILL.
 const STOP_TIMEOUT_SECONDS: u64 = 30;
-/// The folders that a container has for itself, its home and its `/tmp`, below [`TASK`].
+/// A container's own folders, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
-/// Arguments: the file for the process id; the size in MiB of the task's disk, or 0, and its place; what is mounted, each with its path; `--`;
-/// the two of [`OWN`]; the program.
+/// Arguments: the file for the process id; the size in MiB of the task's disk, or 0, and its place; the mounts, each with its
+/// path; `--`; the two of [`OWN`]; the program.
 const MOUNT_ALL: &str = r#"
 echo $$ > "$1"
 [ "$2" = 0 ] || { /usr/bin/mkdir -p "$3" && /usr/bin/mount -t tmpfs -o "size=$2m" disk "$3" || exit; }
@@ -45,25 +45,25 @@ done
 shift 3
 exec "$@"
 "#;
-/// What ECS says where a registry wants a login and gets none.
+/// ECS's message for a registry that requires a login and gets none.
 const NO_DESCRIPTOR: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): image Manifest does not contain \
                              descriptor matching platform";
 const UNAUTHORIZED: &str = "CannotPullContainerError: pull image manifest has been retried 1 time(s): 401 Unauthorized:";
-/// Between tries to deliver an event.
+/// The pause between tries to deliver an event.
 const REDELIVERY: Duration = Duration::from_millis(500);
-/// As often is an event tried; AWS goes on for a day.
+/// The number of tries to deliver an event; AWS continues for a day.
 const DELIVERIES: u32 = 20;
 
-/// How far a task got.
+/// The progress of a task.
 #[derive(Default)]
 struct Ended {
     /// The exit codes of the containers that ran, by name.
     exits: BTreeMap<String, i32>,
-    /// The init container that failed: nothing after it started.
+    /// The init container that failed: no later container started.
     failed: Option<String>,
-    /// The image of this container could not be pulled, for that reason: none started.
+    /// The container whose image could not be pulled, and the reason: no container started.
     unpulled: Option<(String, String)>,
-    /// The main container used too much memory.
+    /// The main container exceeded its memory.
     exhausted: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
         let mut state = fargate.state();
         let Some(task) = state.tasks.get_mut(&arn) else { return };
         task.stopped = Some(at);
-        // Who asked for the stop has said why already.
+        // Otherwise the stop request has set the reason.
         if task.wire["stopCode"].is_null() {
             changes["stopCode"] = code.into();
             changes["stoppedReason"] = reason.into();
@@ -115,9 +115,9 @@ pub(super) async fn live(fargate: Arc<Fargate>, arn: String, definition: Value) 
     advance(&fargate, &arn, changes).await;
 }
 
-/// Runs the task's containers one after the other, up to the first that fails or the stop of the task.
+/// Runs the task's containers one after the other, until the first failure or the stop of the task.
 async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<Ended> {
-    // There is no image to pull: it takes no time.
+    // There is no image, so the pull takes no time.
     let pulled = epoch(now());
     advance(fargate, arn, json!({ "lastStatus": "PENDING", "pullStartedAt": pulled, "pullStoppedAt": pulled })).await;
     let mut ended = Ended::default();
@@ -163,7 +163,7 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
     Ok(ended)
 }
 
-/// Waits for the end of a container's process, and brings it about when the task is to be stopped.
+/// Waits for the end of a container's process, and ends it when the task is to be stopped.
 async fn attend(
     fargate: &Arc<Fargate>,
     arn: &str,
@@ -179,7 +179,7 @@ async fn attend(
         process.signal(Signal::KILL)?;
         return process.wait().await;
     }
-    // Signals go to the container's first process only; what it leaves behind is killed with it, when `process` is dropped.
+    // Signals only go to the container's first process; its leftovers are killed with it, when `process` is dropped.
     process.signal(Signal::TERM)?;
     advance(fargate, arn, json!({ "lastStatus": "STOPPING" })).await;
     let seconds = container["stopTimeout"].as_u64().unwrap_or(STOP_TIMEOUT_SECONDS);
@@ -190,7 +190,7 @@ async fn attend(
     process.wait().await
 }
 
-/// What has to be so for the main container to start.
+/// Checks the preconditions of the main container.
 fn check(fargate: &Fargate, definition: &Value) -> Result<()> {
     let main = main_container(definition);
     let containers = list(&definition["containerDefinitions"]);
@@ -226,7 +226,8 @@ fn unpulled(fargate: &Fargate, definition: &Value) -> Option<(String, String)> {
     })
 }
 
-/// Whether the registry of the image lets the execution role in: with a secret that the role may read, where one is wanted.
+/// Returns whether the execution role can log in to the image's registry: with a secret that the role may read, if one is
+/// required.
 fn may_pull(template: &Template, image: &str, container: &Value) -> bool {
     let wants = image.split_once('/').is_some_and(|(host, _)| host == PRIVATE_REGISTRY);
     let Some(secret) = container["repositoryCredentials"]["credentialsParameter"].as_str() else { return !wants };
@@ -235,20 +236,20 @@ fn may_pull(template: &Template, image: &str, container: &Value) -> bool {
     template.allows("ExecutionRole", &Demand::new("secretsmanager:GetSecretValue", arn))
 }
 
-/// How long the task is pending because of its images.
+/// How long the task stays pending because of its images.
 fn pending(fargate: &Fargate, definition: &Value) -> Duration {
     let slow = &fargate.state().slow;
     let images = list(&definition["containerDefinitions"]).iter().filter_map(|container| container["image"].as_str());
     images.filter_map(|image| slow.get(image).copied()).max().unwrap_or_default()
 }
 
-/// Whether the container puts the runner in its place, which is taken as done.
+/// Returns whether the container installs the runner, which is skipped.
 fn installs(container: &Value, main: &Value) -> bool {
     let command = list(&container["command"]);
     command.first().is_some_and(|word| word == "install") && command.contains(&main["entryPoint"][0])
 }
 
-/// The containers, each after those that it depends on, and the main one last.
+/// The containers in the order of their dependencies, with the main one last.
 fn in_order(definition: &Value) -> Result<Vec<&Value>> {
     let mut left: Vec<_> = list(&definition["containerDefinitions"]).iter().collect();
     let mut ordered: Vec<&Value> = Vec::new();
@@ -263,7 +264,7 @@ fn in_order(definition: &Value) -> Result<Vec<&Value>> {
     Ok(ordered)
 }
 
-/// A container's command, in a folder of its own and with a task's environment. The main one's is the runner.
+/// A container's command, in its own folder and with a task's environment. That of the main container is the runner.
 fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memory: Option<&Memory>) -> Result<Command> {
     let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
     let folder = if is_main { task.clone() } else { task.join(name(container)) };
@@ -276,12 +277,12 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memor
         .unwrap_or_default();
     let arguments = if overrides["command"].is_null() { &container["command"] } else { &overrides["command"] };
     let mut words = list(&container["entryPoint"]).iter().chain(list(arguments)).filter_map(Value::as_str);
-    // There are no images, and so no entry points of theirs.
+    // There are no images, and so no entry points.
     let program = words.next().context("CannotStartContainerError: no command specified")?;
-    // Where the runner would lie, which is taken from elsewhere.
+    // The runner's directory, which is taken from elsewhere.
     let of_runner = Path::new(program).parent().filter(|_| is_main);
     let program = if is_main { fargate.runner.clone() } else { program.into() };
-    // A disk of a limited size is a file system of its own, which goes with the task's mount namespace.
+    // A disk of a limited size is its own file system, which ends with the task's mount namespace.
     let disk = container["image"].as_str().and_then(|image| fargate.state().disks.get(image).copied());
     let disk = disk.map(|mib| (mib, task.join("disk")));
     let place = |name: &Path| disk.as_ref().map_or(&task, |(_, disk)| disk).join(name);
@@ -299,7 +300,7 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memor
     let (mib, disk) = disk.unwrap_or_default();
     command.arg(mib.to_string()).arg(disk);
     for (place, path) in mounts {
-        // An empty directory stays behind on this machine: the task's own is over it for the task alone.
+        // An empty directory stays on this machine; only the task sees its own in its place.
         command.arg(place).arg(path);
     }
     let own = OWN.map(|name| Path::new(TASK).join(name));
@@ -341,7 +342,7 @@ fn exit_code(status: ExitStatus) -> i32 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
 }
 
-/// Changes a task's record and tells the rules.
+/// Changes a task's record and sends the event to the rules.
 async fn advance(fargate: &Arc<Fargate>, arn: &str, changes: Value) {
     let wire = {
         let mut state = fargate.state();
@@ -361,7 +362,7 @@ async fn advance(fargate: &Arc<Fargate>, arn: &str, changes: Value) {
     publish(fargate, &wire).await;
 }
 
-/// Sends the event to the targets of every rule that it fits.
+/// Sends the event to the targets of every matching rule.
 async fn publish(fargate: &Arc<Fargate>, wire: &Value) {
     let template = &fargate.site.template;
     let event = json!({
@@ -381,7 +382,7 @@ async fn publish(fargate: &Arc<Fargate>, wire: &Value) {
     }
 }
 
-/// The task as events show it: times in words, no tags.
+/// The task as events show it: with times as text and without tags.
 fn detail(wire: &Value) -> Value {
     let fields = wire.as_object().into_iter().flatten().filter(|(name, value)| *name != "tags" && !value.is_null());
     let fields = fields.map(|(name, value)| match value.as_f64().filter(|_| name.ends_with("At")) {
@@ -397,7 +398,7 @@ fn detail(wire: &Value) -> Value {
     Value::Object(detail)
 }
 
-/// Whether an event fits a pattern of objects and lists of literals.
+/// Returns whether an event matches a pattern of objects and lists of literals.
 pub(super) fn fits(pattern: &Value, event: &Value) -> bool {
     match pattern {
         Value::Object(fields) => fields.iter().all(|(name, pattern)| event.get(name).is_some_and(|event| fits(pattern, event))),

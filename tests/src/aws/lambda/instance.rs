@@ -1,4 +1,4 @@
-//! One execution environment: a process and its own Runtime API, as the API does not say who calls.
+//! One execution environment: a process with its own Runtime API, because a request to the API does not identify the caller.
 
 use std::{
     collections::BTreeMap,
@@ -33,14 +33,14 @@ use crate::{
     world::process::{Process, command},
 };
 
-/// What a function may answer: 6 MB, and what JSON adds.
+/// The maximum size of a response: 6 MB, and JSON's overhead.
 const ANSWER_BYTES: usize = 8 << 20;
 
 /// A running environment.
 pub struct Instance {
-    /// From the start of the process to its first request for an event.
+    /// The time from the start of the process to its first request for an event.
     pub init: Duration,
-    /// When its credentials end.
+    /// When its credentials expire.
     pub expires: Timestamp,
     /// The id of its access key.
     pub access_key_id: String,
@@ -49,7 +49,7 @@ pub struct Instance {
     arn: String,
     events: mpsc::Sender<Event>,
     _server: JoinSet<()>,
-    /// Last, as another may take it only when the process is gone.
+    /// Dropped last, because another instance may use the number only after the process has ended.
     _number: Number,
 }
 
@@ -63,10 +63,10 @@ struct Event {
     reply: Reply,
 }
 
-/// The Runtime API's side.
+/// The server of the Runtime API.
 struct Api {
     events: tokio::sync::Mutex<mpsc::Receiver<Event>>,
-    /// The event that is being worked on.
+    /// The event in progress.
     current: Mutex<Option<(String, Reply)>>,
     init: watch::Sender<Init>,
 }
@@ -79,7 +79,7 @@ enum Init {
 }
 
 impl Instance {
-    /// Starts the process and waits until it asks for its first event.
+    /// Starts the process and waits until it requests its first event.
     pub async fn start(
         site: &Site,
         name: &str,
@@ -128,7 +128,7 @@ impl Instance {
         })
     }
 
-    /// Gives it an event and waits for the answer, its end, or the time limit; after the last two it is of no more use.
+    /// Sends it an event and waits for the response, its end, or the time limit; after the last two it cannot be used again.
     pub async fn invoke(&mut self, request: &str, payload: Bytes, limit: Duration) -> Result<Bytes, Failure> {
         let (reply, answer) = oneshot::channel();
         let deadline = now() + limit;
@@ -147,12 +147,12 @@ impl Instance {
         timeout(limit, work).await.unwrap_or(Err(Failure::TimedOut(limit)))
     }
 
-    /// How its process ended, if it did.
+    /// How its process ended, if it has.
     pub fn ended(&mut self) -> Option<String> {
         self.process.wait().now_or_never().map(words)
     }
 
-    /// The most memory that it ever had, in KiB.
+    /// Its peak memory in KiB.
     pub fn peak_memory_kib(&self) -> Option<u64> {
         let pid = fs::read_to_string(&self.pid_file).ok()?;
         let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).ok()?;
@@ -161,7 +161,7 @@ impl Instance {
     }
 }
 
-/// The command of a function's process, in a mount namespace of its own where it has a file of hosts.
+/// The command of a function's process, in its own mount namespace if it has a hosts file.
 fn bootstrap_command(site: &Site, bootstrap: &Path) -> Command {
     let Some(hosts) = &site.etc_hosts else { return command(&site.dirs, bootstrap) };
     let mut command = command(&site.dirs, "/usr/bin/unshare");
@@ -198,14 +198,14 @@ async fn next(State(api): State<Arc<Api>>) -> Response {
     (headers, event.payload).into_response()
 }
 
-/// Hands an answer to whoever waits for it.
+/// Passes a response to the waiting caller.
 fn reply(api: &Api, request: &str, answer: Result<Bytes, Failure>) -> Response {
     let current = lock(&api.current).take_if(|(current, _)| current == request);
     let Some((_, waiting)) = current else {
         return (StatusCode::BAD_REQUEST, Json(json!({ "errorType": "InvalidRequestID", "errorMessage": "Invalid request ID" })))
             .into_response();
     };
-    // Whoever waited may have given up at the time limit.
+    // The caller may have stopped at the time limit.
     let _ = waiting.send(answer);
     (StatusCode::ACCEPTED, Json(json!({ "status": "OK" }))).into_response()
 }

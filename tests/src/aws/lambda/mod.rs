@@ -1,5 +1,5 @@
-//! Lambda: the real function binaries behind the Runtime API, started on demand and kept, as many at once as the template and the
-//! machine allow.
+//! Lambda: the real function binaries behind the Runtime API, started on demand and kept, up to the concurrency that the template
+//! and the machine allow.
 
 mod instance;
 
@@ -21,15 +21,15 @@ use tokio::sync::{Semaphore, TryAcquireError};
 use self::instance::Instance;
 use super::{identity::Credentials, now, random_hex, site::Site, template::Function, wrong_clock};
 
-/// Lambda gives an environment so long to ask for its first event.
+/// Lambda's time limit for an environment's first request for an event.
 const INIT: Duration = Duration::from_secs(10);
-/// The keys of an environment last this long here; it is not kept longer.
+/// The lifetime of an environment's keys here; it is not kept longer.
 const SESSION: SignedDuration = SignedDuration::from_hours(12);
 
-/// Why an invocation has no answer.
+/// Why an invocation has no response.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
-    /// The function said so.
+    /// The function reported an error.
     #[error("{kind}: {message}")]
     Function {
         /// `errorType`
@@ -37,25 +37,25 @@ pub enum Failure {
         /// `errorMessage`
         message: String,
     },
-    /// It took longer than the template allows, and was killed.
+    /// It exceeded the template's time limit, and was killed.
     #[error("Task timed out after {} seconds", .0.as_secs())]
     TimedOut(Duration),
     /// Its process ended.
     #[error("Runtime exited: {0}")]
     Crashed(String),
-    /// A test had its process killed.
+    /// A test killed its process.
     #[error("Runtime exited: signal: 9 (SIGKILL), for a test")]
     Killed,
-    /// It never asked for an event.
+    /// It never requested an event.
     #[error("Runtime failed to start: {0}")]
     Init(String),
-    /// All of its reserved concurrency is taken, or all of the account's.
+    /// All of its reserved concurrency is in use, or all of the account's.
     #[error("TooManyRequestsException: Rate exceeded")]
     Throttled,
 }
 
 impl Failure {
-    /// For counters and the journal.
+    /// The name in counters and the journal.
     fn name(&self) -> &'static str {
         match self {
             Self::Function { .. } => "error",
@@ -78,11 +78,11 @@ pub struct Lambda {
 #[derive(Default)]
 struct Account {
     running: usize,
-    /// The quota; without it the functions' own limits are the only ones.
+    /// The quota; without it only the functions' own limits apply.
     limit: Option<usize>,
 }
 
-/// One of the account's concurrent executions, given back when it is dropped.
+/// One of the account's concurrent executions, released when it is dropped.
 struct Execution<'a>(&'a Mutex<Account>);
 
 impl Drop for Execution<'_> {
@@ -96,18 +96,18 @@ struct Host {
     site: Arc<Site>,
     id: String,
     environment: Mutex<BTreeMap<String, String>>,
-    /// How many instances may run, and a permit for each.
+    /// The maximum number of instances, and a permit for each.
     instances: usize,
     running: Semaphore,
     idle: Mutex<Vec<Instance>>,
-    /// The numbers of the instances, of which each has one: they name logs and pid files.
+    /// The free numbers of instances, each of which has one: they name logs and pid files.
     numbers: Arc<Mutex<Vec<usize>>>,
     invocations: AtomicU64,
     failures: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Lambda {
-    /// Starts nothing yet. `instances` bounds every function.
+    /// Starts no process yet. `instances` limits every function.
     pub fn new(site: &Arc<Site>, instances: usize) -> Self {
         let hosts = site.template.functions.iter().map(|(id, function)| {
             let allowed = function.reserved_concurrency.unwrap_or(instances).min(instances);
@@ -127,7 +127,7 @@ impl Lambda {
         Self { hosts: hosts.collect(), account: Mutex::default() }
     }
 
-    /// Allows so many concurrent executions of all functions together; `None` ends the quota.
+    /// Sets the account's quota of concurrent executions; `None` removes it.
     pub fn limit(&self, executions: Option<usize>) {
         lock(&self.account).limit = executions;
     }
@@ -143,7 +143,7 @@ impl Lambda {
         Ok(Execution(&self.account))
     }
 
-    /// Invokes a function and waits for its answer, and before that for an instance to be free. It does not wait for the account's quota.
+    /// Invokes a function and waits for a free instance and the response. It does not wait for the account's quota.
     pub async fn invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
         let host = self.host(function)?;
         let _permit = host.running.acquire().await.map_err(|_| Failure::Init("the world ends".into()))?;
@@ -151,7 +151,7 @@ impl Lambda {
         host.invoke(event).await
     }
 
-    /// The same, for callers who are refused when all instances are busy.
+    /// The same, for callers that are refused when all instances are busy.
     pub async fn try_invoke(&self, function: &str, event: &Value) -> Result<Bytes, Failure> {
         let host = self.host(function)?;
         let _permit = host.running.try_acquire().map_err(|error| match error {
@@ -166,13 +166,13 @@ impl Lambda {
         self.hosts.get(function).ok_or_else(|| Failure::Init(format!("there is no function {function}")))
     }
 
-    /// Ends the idle instances of a function: its next invocation is a cold start.
+    /// Ends the idle instances of a function, so that its next invocation is a cold start.
     pub fn chill(&self, function: &str) -> Result<(), Failure> {
         lock(&self.host(function)?.idle).clear();
         Ok(())
     }
 
-    /// Gives a variable another value in every function that has it, as an update of the template's parameters does, once none runs.
+    /// Changes a variable in every function that has it, as an update of the template's parameters does, once no function runs.
     pub async fn set(&self, variable: &str, value: &str) -> Result<()> {
         let has = |host: &&Host| lock(&host.environment).contains_key(variable);
         let hosts: Vec<_> = self.hosts.values().filter(has).collect();
@@ -185,7 +185,8 @@ impl Lambda {
         Ok(())
     }
 
-    /// Sets the clock of a function wrong by so many seconds, once none runs, until [`Self::reset`]. See [`super::wrong_clock`].
+    /// Shifts the clock of a function by this many seconds, once it does not run, until [`Self::reset`]. See
+    /// [`super::wrong_clock`].
     pub async fn set_clock(&self, function: &str, seconds: i64) -> Result<()> {
         let host = self.host(function)?;
         let mut environment = lock(&host.environment).clone();
@@ -193,7 +194,7 @@ impl Lambda {
         host.update(environment).await
     }
 
-    /// Gives every function the environment of the template again.
+    /// Restores the template's environment in every function.
     pub async fn reset(&self) -> Result<()> {
         for host in self.hosts.values() {
             host.update(environment(&host.site, &host.site.template.functions[&host.id])).await?;
@@ -201,7 +202,7 @@ impl Lambda {
         Ok(())
     }
 
-    /// How often each function was invoked, and how that failed.
+    /// The number of invocations of each function, and of its failures by kind.
     pub fn status(&self) -> Value {
         let status = self.hosts.iter().map(|(id, host)| {
             let (invocations, failures) = (host.invocations.load(Ordering::Relaxed), lock(&host.failures).clone());
@@ -213,7 +214,7 @@ impl Lambda {
 }
 
 impl Host {
-    /// Once none runs, those that are idle go.
+    /// Replaces the environment once no instance runs, and ends the idle ones.
     async fn update(&self, environment: BTreeMap<String, String>) -> Result<()> {
         if *lock(&self.environment) != environment {
             let _all = self.running.acquire_many(self.instances.try_into()?).await?;
@@ -249,7 +250,7 @@ impl Host {
         result
     }
 
-    /// An instance that waits for work and is alive.
+    /// An idle instance that is alive.
     fn warm(&self) -> Option<Instance> {
         loop {
             let mut instance = lock(&self.idle).pop()?;
@@ -283,7 +284,7 @@ impl Host {
                 format!("{}/[$LATEST]{}", now().strftime("%Y/%m/%d"), random_hex(16).map_err(init)?),
             ),
         ]);
-        // The folder's name is the package's, which people look for among the logs.
+        // The folder's name is that of the package, which people expect among the logs.
         let name = function.code.file_name().map_or_else(|| self.id.clone().into(), |name| name.to_string_lossy());
         Instance::start(
             &self.site,
@@ -312,7 +313,7 @@ impl Host {
     }
 }
 
-/// An instance's number, given back when the instance is gone.
+/// An instance's number, released when the instance is dropped.
 struct Number {
     value: usize,
     pool: Arc<Mutex<Vec<usize>>>,
@@ -331,7 +332,7 @@ impl Drop for Number {
     }
 }
 
-/// What Lambda sets, what the template says, and where AWS is.
+/// Lambda's own variables, the template's, and the endpoint of AWS.
 fn environment(site: &Site, function: &Function) -> BTreeMap<String, String> {
     let mut environment = function.environment.clone();
     let region = &site.template.region;

@@ -1,4 +1,4 @@
-//! The event that Lambda makes of a batch, and what it reads from the answer.
+//! The event that Lambda makes from a batch, and the evaluation of the response.
 
 use std::collections::HashSet;
 
@@ -31,8 +31,8 @@ pub fn sqs(messages: &[Message], queue: &str, region: &str) -> Value {
     json!({ "Records": records.collect::<Vec<_>>() })
 }
 
-/// The messages of a batch that failed by the function's answer. `null` and an empty list mean none; an answer that cannot be
-/// read, or names a message that is not in the batch, means all.
+/// The failed messages of a batch, from the function's response. `null` and an empty list mean none; an unreadable response, or
+/// one that names a message outside the batch, means all.
 pub fn failures(answer: &[u8], ids: &[&str]) -> HashSet<String> {
     let all = || ids.iter().map(|id| (*id).to_owned()).collect();
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return all() };
@@ -46,7 +46,7 @@ pub fn failures(answer: &[u8], ids: &[&str]) -> HashSet<String> {
     failures.unwrap_or_else(all)
 }
 
-/// The object that a message speaks of, or the whole message if it is not one of ours.
+/// The object that a message names, or the whole message if it is not one of Driftless's.
 pub fn subject(body: &str) -> String {
     let message: Value = serde_json::from_str(body).unwrap_or_default();
     let subject = ["object", "update", "source"].into_iter().map(|name| &message[name]).find(|subject| subject.is_object());

@@ -1,5 +1,5 @@
-//! Reads `infra/template.yaml` the way AWS does, so that the one-machine world is wired by what AWS is deployed from.
-//! A resource, a property or an intrinsic that is not known here is an error, never skipped.
+//! Reads `infra/template.yaml` like AWS, so that the one-machine world has the wiring that AWS is deployed with. An unsupported
+//! resource, property or intrinsic is an error, never skipped.
 
 mod resolve;
 mod resources;
@@ -18,7 +18,7 @@ pub use watch::{Alarm, Dashboard, Metric};
 
 use super::policy::{self, Demand, Statement, Who};
 
-/// What is wrong with the template.
+/// An error in the template.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct Error {
@@ -32,7 +32,7 @@ impl Error {
     }
 }
 
-/// Where the stack stands, and what it was given.
+/// The account and the parameters of the stack.
 #[derive(Clone, Default)]
 pub struct Settings {
     /// The account's number.
@@ -43,17 +43,17 @@ pub struct Settings {
     pub stack: String,
     /// The URL before `/<account>/<queue>` in a queue's URL.
     pub endpoint: String,
-    /// The URL that the webhook has.
+    /// The webhook's URL.
     pub function_url: String,
     /// Parameters, lists with commas.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A resource as it is written, with everything resolved.
+/// A resource of the template, with everything resolved.
 pub struct Resource {
     /// `Type`
     pub kind: String,
-    /// What `Ref` gives, where that is known here.
+    /// The value of `Ref`, if it is known here.
     pub reference: Option<String>,
     /// `Properties`. Has secrets.
     pub properties: Value,
@@ -73,9 +73,9 @@ pub struct Template {
     pub queues: BTreeMap<String, Queue>,
     /// The bucket's name.
     pub bucket: String,
-    /// What the bucket tells whom.
+    /// The bucket's notifications.
     pub notifications: Vec<Notification>,
-    /// The rules on AWS's own events.
+    /// The rules for AWS's own events.
     pub rules: BTreeMap<String, Rule>,
     /// The roles.
     pub roles: BTreeMap<String, Role>,
@@ -87,11 +87,11 @@ pub struct Template {
     pub log_groups: Vec<String>,
     /// The alarms.
     pub alarms: BTreeMap<String, Alarm>,
-    /// What the dashboards show.
+    /// The dashboards' content.
     pub dashboards: Vec<Dashboard>,
     /// The outputs' values.
     pub outputs: BTreeMap<String, String>,
-    /// The policies that resources have, by the resource's ARN (of a bucket, without the key).
+    /// The policies of resources, by the resource's ARN (for a bucket, without the key).
     pub resource_policies: BTreeMap<String, Vec<Statement>>,
 }
 
@@ -163,35 +163,35 @@ impl Template {
         roles.find(|(_, role)| role.arn == arn).ok_or_else(|| Error::new(arn, "no role of the template has this ARN"))
     }
 
-    /// The demand with what IAM knows of its caller: a session of the role, by their logical id and `aws:userid`.
+    /// The demand with IAM's facts about its caller: a session of the role, by its logical id and `aws:userid`.
     #[must_use]
     pub fn asked_by(&self, role: &str, userid: &str, demand: &Demand) -> Demand {
         let arn = self.roles.get(role).map_or("", |role| &role.arn);
         let demand = demand.clone().with("aws:userid", userid).with("aws:PrincipalArn", arn);
-        // The world's endpoint stands for AWS's, which is TLS.
+        // The world's endpoint replaces AWS's, which uses TLS.
         demand.with("aws:PrincipalAccount", &self.account).with("aws:SecureTransport", "true")
     }
 
-    /// Whether a session of the role may do this. `role` is a logical id.
+    /// Returns whether a session of the role may do this. `role` is a logical id.
     #[must_use]
     pub fn allows(&self, role: &str, demand: &Demand) -> bool {
         let own = self.roles.get(role).map_or(&[][..], |role| &role.policies);
         policy::allows(own.iter().chain(self.policy_of(&demand.resource)), Who::Role, demand)
     }
 
-    /// Whether a service of AWS may do this by the policy of the resource alone.
+    /// Returns whether a service of AWS may do this by the resource's policy alone.
     #[must_use]
     pub fn allows_service(&self, service: &str, demand: &Demand) -> bool {
         policy::allows(self.policy_of(&demand.resource), Who::Service(service), demand)
     }
 
-    /// Whether the policy of the resource denies this to everyone.
+    /// Returns whether the resource's policy denies this to every caller.
     #[must_use]
     pub fn denies(&self, demand: &Demand) -> bool {
         policy::denies(self.policy_of(&demand.resource), Who::Role, demand)
     }
 
-    /// Whether a service of AWS may assume a role on behalf of `source`, the ARN of a resource of this account.
+    /// Returns whether a service of AWS may assume a role on behalf of `source`, the ARN of a resource of this account.
     #[must_use]
     pub fn trusts(&self, role: &Role, service: &str, source: &str) -> bool {
         let assume = Demand::new("sts:AssumeRole", &role.arn);

@@ -1,4 +1,4 @@
-//! The template language's intrinsics, with every resource's name, URL and ARN as it would come out in one account and Region.
+//! The template language's intrinsics, with every resource's name, URL and ARN as in one account and Region.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -13,7 +13,7 @@ pub(super) struct Resolver<'a> {
     parameters: BTreeMap<&'a str, Value>,
     conditions: &'a Map<String, Value>,
     resources: &'a Map<String, Value>,
-    /// The resources whose names are being worked out: one that comes up again is a cycle.
+    /// The resources whose names are being resolved: a repeated one is a cycle.
     open: RefCell<Vec<String>>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Resolver<'a> {
         Ok(Self { settings, parameters: parameters.collect::<Result<_, _>>()?, conditions, resources, open: RefCell::default() })
     }
 
-    /// The value with every intrinsic replaced, without what is no value. `place` is for error messages.
+    /// The value with every intrinsic replaced, and without `AWS::NoValue`. `place` is for error messages.
     pub(super) fn resolve(&self, place: &str, value: &Value) -> Result<Value, Error> {
         match value {
             Value::Array(items) => {
@@ -94,7 +94,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Whether the condition of that name holds.
+    /// Returns whether the condition of that name holds.
     pub(super) fn condition(&self, place: &str, name: &str) -> Result<bool, Error> {
         let declared = self.conditions.get(name).ok_or_else(|| Error::new(place, format!("{name} is no condition")))?;
         self.holds(name, declared)
@@ -165,7 +165,7 @@ impl<'a> Resolver<'a> {
             ("AWS::Lambda::Url", "FunctionUrl") => self.settings.function_url.clone(),
             ("AWS::Lambda::Function", "Arn") => format!("arn:aws:lambda:{region}:{account}:function:{}", self.name(id)?),
             ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{account}:role/{}", self.name(id)?),
-            // AWS makes it up; what matters is that it is not the name.
+            // AWS generates it; it only has to differ from the name.
             ("AWS::IAM::Role", "RoleId") => format!("AROA{:.17}", keys::hash(&["role", id])).to_uppercase(),
             ("AWS::KMS::Key", "Arn") => format!("arn:aws:kms:{region}:{account}:key/{}", key_id(id)),
             ("AWS::ECS::Cluster", "Arn") => format!("arn:aws:ecs:{region}:{account}:cluster/{}", self.name(id)?),
@@ -182,7 +182,7 @@ impl<'a> Resolver<'a> {
         kind.ok_or_else(|| Error::new(place, format!("{id} is neither a parameter nor a resource")))
     }
 
-    /// The resource's name: the one that the template gives, or one made up as AWS does.
+    /// The resource's name: the template's, or a generated one as in AWS.
     fn name(&self, id: &str) -> Result<String, Error> {
         let property = match self.kind(id, id)? {
             "AWS::SQS::Queue" => "QueueName",
@@ -210,7 +210,7 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// The function and its argument, if these are an intrinsic's fields.
+/// The function and its argument, if the fields are those of an intrinsic.
 fn intrinsic(fields: &Map<String, Value>) -> Option<(&str, &Value)> {
     let mut fields = fields.iter();
     match (fields.next(), fields.next()) {
@@ -223,7 +223,7 @@ fn intrinsic(fields: &Map<String, Value>) -> Option<(&str, &Value)> {
     }
 }
 
-/// AWS makes it up.
+/// AWS generates it.
 fn key_id(id: &str) -> String {
     keys::hash(&["key", id])
 }

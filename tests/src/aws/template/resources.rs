@@ -1,4 +1,4 @@
-//! The resources of the template that are known, property by property.
+//! The supported resources of the template, property by property.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ pub struct Function {
     pub arn: String,
     /// The folder with its `bootstrap`.
     pub code: PathBuf,
-    /// How long one invocation may take.
+    /// The time limit of an invocation.
     pub timeout: Duration,
     /// In MiB.
     pub memory: u32,
@@ -30,17 +30,17 @@ pub struct Function {
     pub role: String,
     /// Its log group's name.
     pub log_group: String,
-    /// At most so many at once, over all that invoke it.
+    /// The maximum number of concurrent executions, for all its triggers.
     pub reserved_concurrency: Option<usize>,
     /// It has a URL that anyone may call.
     pub has_url: bool,
-    /// Lambda lets it take part in a cycle of messages.
+    /// Lambda allows it in a cycle of messages.
     pub recursive: bool,
     /// The queues that feed it.
     pub mappings: Vec<Mapping>,
-    /// What ticks for it.
+    /// The schedules that invoke it.
     pub schedules: Vec<Schedule>,
-    /// The retries of an asynchronous invocation that failed, at most.
+    /// The maximum number of retries of a failed asynchronous invocation.
     pub retries: usize,
     /// The age at which Lambda discards an asynchronous event.
     pub event_age: Duration,
@@ -51,15 +51,15 @@ pub struct Function {
 pub struct Mapping {
     /// The queue's ARN.
     pub queue: String,
-    /// At most so many messages in one event.
+    /// The maximum number of messages in one event.
     pub batch_size: u8,
-    /// The function's answer says which messages failed.
+    /// The function's response names the failed messages.
     pub partial: bool,
-    /// At most so many events at once.
+    /// The maximum number of concurrent events.
     pub concurrency: usize,
 }
 
-/// A rule that ticks.
+/// A rule with a schedule.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     /// The rule's ARN.
@@ -77,18 +77,18 @@ pub struct Queue {
     pub url: String,
     /// Its ARN.
     pub arn: String,
-    /// As SQS takes them, the redrive policy included.
+    /// The attributes in the form of SQS, including the redrive policy.
     pub attributes: BTreeMap<String, String>,
 }
 
 impl Queue {
-    /// It is first in, first out, within a group.
+    /// Returns whether it is first in, first out, within a group.
     #[must_use]
     pub fn is_fifo(&self) -> bool {
         self.attributes.contains_key("FifoQueue")
     }
 
-    /// For how long a message that was received is hidden.
+    /// How long a received message is hidden.
     #[must_use]
     pub fn visibility(&self) -> Duration {
         let seconds = self.attributes.get("VisibilityTimeout").and_then(|seconds| seconds.parse().ok());
@@ -102,19 +102,19 @@ pub struct Role {
     pub arn: String,
     /// Its unique id, the first half of `aws:userid`.
     pub id: String,
-    /// What it may do.
+    /// Its permissions.
     pub policies: Vec<Statement>,
-    /// Who may assume it.
+    /// Its trust policy.
     pub trust: Vec<Statement>,
 }
 
-/// A rule on AWS's own events.
+/// A rule for AWS's own events.
 pub struct Rule {
     /// Its ARN.
     pub arn: String,
-    /// What events must have: an object of lists of strings.
+    /// The event pattern: an object of lists of strings.
     pub pattern: Value,
-    /// Where they go.
+    /// The targets.
     pub targets: Vec<Destination>,
 }
 
@@ -126,11 +126,11 @@ pub struct Destination {
     pub id: String,
     /// The queue's ARN.
     pub arn: String,
-    /// Where undeliverable events go.
+    /// The queue for undeliverable events.
     pub dead_letter_config: Option<DeadLetters>,
 }
 
-/// Where undeliverable events go.
+/// The queue for undeliverable events.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct DeadLetters {
@@ -142,24 +142,24 @@ pub struct DeadLetters {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct Notification {
-    /// Such as `s3:ObjectCreated:*`.
+    /// The event, such as `s3:ObjectCreated:*`.
     pub event: String,
     /// The queue's ARN.
     pub queue: String,
-    /// On which keys.
+    /// The filter for keys.
     pub filter: Filter,
 }
 
-/// On which keys a notification is sent.
+/// The filter for the keys of a notification.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct Filter {
-    /// The key's rules.
+    /// The rules for the key.
     #[serde(rename = "S3Key")]
     pub key: FilterKey,
 }
 
-/// The rules on keys.
+/// The rules for keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct FilterKey {
@@ -167,7 +167,7 @@ pub struct FilterKey {
     pub rules: Vec<FilterRule>,
 }
 
-/// A rule on keys.
+/// A rule for keys.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "PascalCase")]
 pub struct FilterRule {
@@ -177,7 +177,7 @@ pub struct FilterRule {
     pub value: String,
 }
 
-/// The environment of a function may have so many bytes, names and values together.
+/// The maximum size of a function's environment in bytes, names and values together.
 const ENVIRONMENT_BYTES: usize = 4096;
 
 /// Lambda's defaults for asynchronous invocations, which are also its maxima.
@@ -211,7 +211,7 @@ pub(super) struct Raw {
 type Resolve<'a> = &'a dyn Fn(&str) -> Result<Value, Error>;
 
 impl Raw {
-    /// Adds a resource. `reference` and `attribute` are the resource's own.
+    /// Adds a resource. `reference` and `attribute` belong to the resource itself.
     pub(super) fn add(
         &mut self,
         id: &str,
@@ -377,7 +377,7 @@ impl Raw {
     }
 }
 
-/// What S3 and rules deliver must be let in by the queue's policy; AWS refuses the first and drops the second.
+/// The queue's policy must allow the deliveries of S3 and of rules; AWS refuses the former and drops the latter.
 fn check_deliveries(template: &Template) -> Result<(), Error> {
     let may_send = |service: &str, source: &str, queue: &str| {
         let demand =
@@ -414,7 +414,7 @@ fn named(template: &Template, place: &str, function: &str) -> Result<String, Err
     found.ok_or_else(|| Error::new(place, format!("no function of the template is {function}")))
 }
 
-/// What events and URLs invoke must be let in by the function's own policy; AWS drops the first and refuses the second.
+/// The function's own policy must allow its events and URLs; AWS drops the former and refuses the latter.
 fn permitted(
     template: &Template,
     permissions: &[raw::Permission],
@@ -464,7 +464,7 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
     })
 }
 
-/// The checks that Lambda makes when a mapping is created.
+/// The checks of Lambda when a mapping is created.
 fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template) -> Result<Mapping, Error> {
     let queue = template.queue(&raw.event_source_arn)?;
     if queue.visibility() < function.timeout {
@@ -490,7 +490,7 @@ fn mapping(id: &str, function: &Function, raw: raw::Mapping, template: &Template
     })
 }
 
-/// `rate(1 minute)` and its like.
+/// Parses a rate such as `rate(1 minute)`.
 fn rate(id: &str, text: &str) -> Result<Duration, Error> {
     let inner = text.strip_prefix("rate(").and_then(|text| text.strip_suffix(')'));
     let parts = inner.and_then(|inner| inner.split_once(' ')).and_then(|(count, unit)| Some((count.parse::<u64>().ok()?, unit)));
@@ -503,7 +503,7 @@ fn rate(id: &str, text: &str) -> Result<Duration, Error> {
     seconds.map(Duration::from_secs).ok_or_else(|| Error::new(id, format!("{text} is no rate that is known here")))
 }
 
-/// A queue's properties as the attributes that SQS takes: scalars as text, the redrive policy as JSON.
+/// A queue's properties as attributes in the form of SQS: scalars as text, the redrive policy as JSON.
 fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, Error> {
     const KNOWN: [&str; 7] = [
         "FifoQueue",
@@ -525,7 +525,8 @@ fn attributes(id: &str, properties: &Value) -> Result<BTreeMap<String, String>, 
 }
 
 pub(super) fn shape<T: DeserializeOwned>(id: &str, properties: Value) -> Result<T, Error> {
-    // The words of serde_json would quote the value, which can be a secret; the name of the resource and the kind of fault tell enough.
+    // serde_json's message would quote the value, which can be a secret; the name of the resource and the kind of error are
+    // enough.
     serde_json::from_value(properties).map_err(|error| {
         let words = error.to_string();
         let names_a_field = ["unknown field", "missing field", "unknown variant"].iter().any(|start| words.starts_with(start));

@@ -1,4 +1,4 @@
-//! The resources' properties as they are written.
+//! The resources' properties as written.
 #![expect(clippy::struct_field_names, reason = "the names are AWS's")]
 #![expect(dead_code, reason = "a property that this world has no use for is listed so that it is known")]
 
@@ -76,7 +76,7 @@ shape!(Bucket {
 });
 shape!(Notifications { queue_configurations: Vec<Notification> });
 
-/// `CloudFormation` makes no difference between 5 and the "5" that a parameter is.
+/// `CloudFormation` does not distinguish 5 and "5", the form of a parameter.
 #[derive(Deserialize)]
 #[serde(try_from = "Value")]
 pub(super) struct Count(pub(super) usize);

@@ -1,4 +1,4 @@
-//! The alarms and dashboards: which metrics they read.
+//! The metrics of alarms and dashboards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Error, shapes as raw};
 
-/// A metric that is read. Of a search only the dimensions' names are known: their values are empty then.
+/// A metric that is read. For a search only the dimensions' names are known: their values are empty then.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Metric {
     /// The namespace.
@@ -22,20 +22,20 @@ pub struct Metric {
 pub struct Alarm {
     /// Its name.
     pub name: String,
-    /// Where it is sent.
+    /// Its actions.
     pub actions: Vec<String>,
-    /// What it reads.
+    /// The metrics that it reads.
     pub metrics: BTreeSet<Metric>,
 }
 
 /// A dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
-    /// What it shows.
+    /// The metrics that it shows.
     pub metrics: BTreeSet<Metric>,
 }
 
-/// The checks that `CloudWatch` makes when an alarm is created.
+/// The checks of `CloudWatch` when an alarm is created.
 pub(super) fn alarm(id: &str, alarm: raw::Alarm) -> Result<Alarm, Error> {
     let fault = |words: String| Err(Error::new(id, words));
     let threshold = alarm.threshold.as_str().map_or_else(|| alarm.threshold.as_f64(), |text| text.parse().ok());
@@ -73,7 +73,7 @@ pub(super) fn alarm(id: &str, alarm: raw::Alarm) -> Result<Alarm, Error> {
     Ok(Alarm { name: alarm.alarm_name, actions: alarm.alarm_actions, metrics })
 }
 
-/// Ids begin with a small letter; functions of metric math with a capital one.
+/// Ids start with a small letter; functions of metric math with a capital one.
 fn is_id(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_lowercase())
 }

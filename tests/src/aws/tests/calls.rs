@@ -126,7 +126,7 @@ async fn write_whose_answer_is_lost_is_known_as_the_writers_own() {
     let outage = Outage { call, about, percent: 50, status: 500, code, message, lost: true, ..Outage::default() };
     world.hooks.outage(&outage).await.unwrap();
     assert!(bucket.put_new("runs/kind/u/owner", b"first".to_vec()).await.unwrap());
-    // Another one's answer is lost as well.
+    // The answer to another caller is lost too.
     assert!(!bucket.put_new("runs/kind/u/owner", b"second".to_vec()).await.unwrap());
     assert_eq!(bucket.get("runs/kind/u/owner").await.unwrap().unwrap(), b"first");
 }
@@ -141,7 +141,7 @@ async fn what_a_task_reports_reaches_the_recorder_after_the_test_event() {
         let put = task.put_object().bucket(&world.aws.bucket).key(key).if_none_match("*").body(b"{}".to_vec().into());
         put.send().await.unwrap();
     }
-    // By queue: the bodies of both are parsed alike.
+    // The bodies are counted by queue, because both kinds are parsed alike.
     let taken = async || {
         let records = world.notes("recorder").into_iter().filter_map(|note| note["event"]["Records"].as_array().cloned());
         let messages = records.flatten().map(|record| {

@@ -1,4 +1,4 @@
-//! The AWS half of the world against the real moto, with functions and a runner that are scripts.
+//! The AWS half of the world with the real moto, with scripts as functions and runner.
 
 mod calls;
 mod functions;
@@ -23,7 +23,7 @@ const FUNCTIONS: [&str; 6] = ["reconciler", "fetcher", "launcher", "recorder", "
 const KUBECONFIG: &str = "canary-kubeconfig";
 const SOON: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// A world of its own for one test, below `target/tmp`.
+/// A separate world for one test, below `target/tmp`.
 struct TestWorld {
     aws: Aws,
     hooks: Client,
@@ -39,7 +39,7 @@ impl TestWorld {
         let _ = fs::remove_dir_all(project.join("infra"));
         fs::create_dir_all(project.join("target")).unwrap();
         fs::create_dir_all(project.join("infra")).unwrap();
-        // One of an earlier place of the checkout leads nowhere.
+        // A link from an earlier path of the checkout is dead.
         let _ = fs::remove_file(project.join("target/tools"));
         symlink(repository.join("target/tools"), project.join("target/tools")).unwrap();
         let script = |path: &Path, text: &str| {
@@ -52,7 +52,7 @@ impl TestWorld {
         }
         script(&project.join("runner"), include_str!("runner.sh"));
         let template = include_str!("../../../../infra/template.yaml");
-        // The webhook's time limit, so that a test of it does not take ten seconds.
+        // A shorter time limit of the webhook, so that its test does not take ten seconds.
         fs::write(project.join("infra/template.yaml"), template.replace("Timeout: 10\n", "Timeout: 2\n")).unwrap();
 
         let dirs = Arc::new(Dirs::fresh(&project).unwrap());
@@ -83,13 +83,13 @@ impl TestWorld {
         Self { hooks, aws, http: gate::http_client().unwrap(), root, _moto: supervisor }
     }
 
-    /// What the function of that name has noted so far.
+    /// The notes of the function with that name.
     fn notes(&self, function: &str) -> Vec<Value> {
         let notes = fs::read_to_string(self.root.join(format!("events/driftless-{function}.jsonl"))).unwrap_or_default();
         notes.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The bodies that the function has taken, in order.
+    /// The bodies that the function has received, in order.
     fn taken(&self, function: &str) -> Vec<String> {
         self.notes(function).iter().filter_map(|note| note["end"].as_str().map(Into::into)).collect()
     }
@@ -117,7 +117,7 @@ impl TestWorld {
         aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(&config).force_path_style(true).build())
     }
 
-    /// Sends as the administrator, past every mapping's switches.
+    /// Sends as the administrator, whatever the mappings' switches are.
     async fn send(&self, queue: &str, body: &str, group: Option<&str>) {
         let client = self.sqs(&self.aws.administrator).await;
         let send = client.send_message().queue_url(&self.aws.queues[queue]).message_body(body);
@@ -125,7 +125,7 @@ impl TestWorld {
         send.set_message_group_id(group.map(Into::into)).set_message_deduplication_id(deduplication).send().await.unwrap();
     }
 
-    /// How many messages are in a queue, hidden ones included.
+    /// The number of messages in a queue, including hidden ones.
     async fn depth(&self, queue: &str) -> usize {
         use aws_sdk_sqs::types::QueueAttributeName::{ApproximateNumberOfMessages, ApproximateNumberOfMessagesNotVisible};
         let client = self.sqs(&self.aws.administrator).await;
@@ -135,7 +135,7 @@ impl TestWorld {
         attributes.values().map(|value| value.parse::<usize>().unwrap()).sum()
     }
 
-    /// A call of ECS's JSON API; the status and the body.
+    /// Makes a call of ECS's JSON API. Returns the status and the body.
     async fn ecs(&self, keys: &Credentials, operation: &str, input: &Value) -> (u16, Value) {
         let credential =
             format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/ecs/aws4_request, Signature=x", keys.access_key_id);
@@ -147,7 +147,7 @@ impl TestWorld {
     }
 }
 
-/// Waits until the condition holds, and shows the state if it does not.
+/// Waits until the condition holds, and reports the state if it does not.
 async fn eventually(what: &str, state: impl AsyncFn() -> Value, holds: impl Fn(&Value) -> bool) -> Value {
     let look = || async {
         let state = state().await;

@@ -1,4 +1,5 @@
-//! The guarantees of the ports to AWS, given by the adapters on moto and the local Fargate. [`driftless_testkit::World`] has to give the same.
+//! The guarantees of the AWS ports, checked for the adapters on moto and the local Fargate. [`driftless_testkit::World`] has the
+//! same.
 
 use anyhow::{Context as _, Result};
 use aws_sdk_s3::types::StorageClass;
@@ -13,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{tasks::client, *};
 
-/// The adapters with an administrator's keys, and what is around them.
+/// The adapters with an administrator's keys, and their surroundings.
 struct Real {
     world: TestWorld,
     bucket: Bucket,
@@ -41,7 +42,7 @@ impl Real {
         })
     }
 
-    /// Takes the messages of a queue that can be received now.
+    /// Receives all available messages of a queue.
     async fn receive_from(&self, queue: &str) -> Result<Vec<String>> {
         let (client, url) = (self.world.sqs(&self.world.aws.administrator).await, &self.world.aws.queues[queue]);
         let mut bodies = Vec::new();

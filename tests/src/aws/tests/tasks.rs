@@ -27,7 +27,7 @@ fn definition(world: &TestWorld) -> Value {
     })
 }
 
-/// The launcher with its definition registered; gives the definition's ARN.
+/// Keys of the launcher with its definition registered, and the definition's ARN.
 async fn launcher(world: &TestWorld) -> (Credentials, String) {
     let keys = world.hooks.credentials("LauncherRole", "driftless-launcher").await.unwrap();
     let (status, answer) = world.ecs(&keys, "RegisterTaskDefinition", &definition(world)).await;
@@ -80,7 +80,7 @@ async fn a_task_has_the_environment_of_a_task_and_nothing_else() {
         "PWD",
         "TMPDIR",
     ];
-    // The shell adds these two.
+    // The shell adds these.
     let names: Vec<_> = told.keys().copied().filter(|name| !["OLDPWD", "_", "SHLVL"].contains(name)).collect();
     assert_eq!(names, expected);
     let gone = world.http.get(told["AWS_CONTAINER_CREDENTIALS_FULL_URI"]).send().await.unwrap();
@@ -314,7 +314,7 @@ async fn errors_of_ecs_are_sorted_as_the_sdk_reads_them() {
         assert!(error.to_string().starts_with(&format!("ecs:RunTask: {code}: {message}")), "{error}");
         assert!(remedy.is_none_or(|remedy| error.to_string().contains(remedy)), "{error}");
     }
-    // A task that was started although its answer was lost is the one that the next call names.
+    // If a task was started although the answer was lost, the next call returns that task.
     let [call, code, message] = ["ecs RunTask", "ServerException", "lost"].map(String::from);
     let outage = Outage { call, code, message, percent: 50, status: 500, lost: true, ..Outage::default() };
     world.hooks.outage(&outage).await.unwrap();

@@ -1,4 +1,4 @@
-//! The calls of a run that nothing disturbs, and the messages between a commit and its task.
+//! The calls of an undisturbed run, and the messages between a commit and its task.
 
 use std::{cell::RefCell, collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 /// Runs of each kind; the mean is shown.
 const RUNS: usize = 6;
-/// A function that has not run for this long has nothing more to do.
+/// A function that has not run for this long counts as done.
 const BETWEEN_PASSES: Duration = Duration::from_secs(3);
 
-/// Who called whom: `Kubernetes` or a service of AWS, and the process.
+/// The number of calls by callee and caller: `Kubernetes` or a service of AWS, and the process.
 pub type Calls = BTreeMap<(String, String), usize>;
 
-/// The journals of calls, from where they ended at some time.
+/// The journals of calls from a position on.
 pub struct Since {
     logs: PathBuf,
     aws: u64,
@@ -53,7 +53,7 @@ impl Since {
         Ok(calls)
     }
 
-    /// The messages that were sent until ECS was called for a task.
+    /// The messages that were sent before the call for a task.
     fn messages_to_task(&self) -> Result<usize> {
         let mut messages = 0;
         for entry in journal::entries(&self.logs.join(CALLS_LOG), self.aws)? {
@@ -77,14 +77,14 @@ fn part(entry: &Value) -> Option<String> {
     Some(role.split_once("Role/")?.0.to_lowercase())
 }
 
-/// Runs Stacks one after the other, each with a Program of its own, and then a change of each Program.
+/// Runs Stacks one after the other, each with its own Program, and then a change of each Program.
 pub async fn measure(world: &World) -> Result<()> {
     let handle = Handle::open(&world.env_file()).await?;
     let team = handle.namespace("calls").await?;
-    // The first one reads what functions keep: the kubeconfig, the labels of namespaces.
+    // The first one fills the caches of the functions: the kubeconfig, the labels of namespaces.
     run(&team, "warm", "content").await?;
     quiet(&handle).await?;
-    // Nothing is lost here that a sweep would have to find.
+    // No event is lost here, so no sweep is needed.
     handle.control.pause_schedule(true).await?;
     let (mut first, mut change, mut messages) = (Calls::new(), Calls::new(), 0);
     for number in 0..RUNS {
@@ -109,7 +109,7 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Applies a Program, and its Stack if there is none, and waits until that has run.
+/// Applies a Program, and its Stack if it does not exist, and waits for the run.
 async fn run(team: &Namespace<'_>, app: &str, content: &str) -> Result<()> {
     let before = team.stack(app).await.ok().and_then(|stack| commit(&stack).map(ToOwned::to_owned));
     team.apply_program(app, &team.program(app, content, "")?).await?;
@@ -136,7 +136,7 @@ async fn quiet(world: &Handle) -> Result<()> {
     .await
 }
 
-/// Each process and service, then all of AWS and of Kubernetes.
+/// Prints each process and service, then the totals of AWS and of Kubernetes.
 fn show(first: &Calls, change: &Calls) {
     let of = |calls: &Calls, wanted: &dyn Fn(&str, &str) -> bool| {
         let counted = calls.iter().filter(|((api, part), _)| wanted(api, part));

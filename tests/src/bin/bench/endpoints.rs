@@ -1,5 +1,5 @@
-//! All that a function and a runner talk to, at one address: a Kubernetes API server with sources, the Service that has their
-//! archives, S3, SQS, the secret with the kubeconfig, and what ECS gives a task.
+//! All servers of a function and a runner at one address: a Kubernetes API server with sources, the Service with their archives,
+//! S3, SQS, the secret with the kubeconfig, and the endpoints that ECS gives a task.
 
 use std::{
     collections::BTreeMap,
@@ -39,17 +39,17 @@ struct Shared {
     puts: Mutex<Vec<Put>>,
 }
 
-/// An object that was written.
+/// A written object.
 pub struct Put {
     /// Its key.
     pub key: String,
     /// Bytes of its content.
     pub size: u64,
-    /// When the first byte of the request came.
+    /// When the first byte of the request arrived.
     pub at: Instant,
 }
 
-/// What a GitRepository offers.
+/// The artifact of a GitRepository.
 #[derive(Clone)]
 pub struct Archive {
     /// As in `status.artifact`.
@@ -59,8 +59,8 @@ pub struct Archive {
 }
 
 impl Endpoints {
-    /// With `moto`, it has the objects, and requests are only counted on their way. Without, what is written is counted and thrown
-    /// away but for outcomes, so that only the function is measured.
+    /// With `moto`, it stores the objects, and requests are only counted on their way. Without it, objects are counted and,
+    /// except for outcomes, dropped, so that only the function is measured.
     pub async fn start(moto: Option<String>) -> Result<Self> {
         let state = Arc::new(Shared {
             address: Mutex::default(),
@@ -76,14 +76,14 @@ impl Endpoints {
         Ok(Self { address, state })
     }
 
-    /// The GitRepository of that name has this archive from now on. Returns the URL.
+    /// Makes the GitRepository of that name offer this archive. Returns the URL.
     pub fn offer(&self, name: &str, archive: Archive) -> String {
         let url = format!("http://{}/{}", self.address, path(name));
         lock(&self.state.archives).insert(name.into(), archive);
         url
     }
 
-    /// Puts an object there.
+    /// Stores an object.
     pub fn put(&self, key: &str, content: Bytes) {
         lock(&self.state.objects).insert(key.into(), content);
     }
@@ -91,12 +91,12 @@ impl Endpoints {
     /// An object's content.
     pub async fn get(&self, key: &str) -> Result<Bytes> {
         let url = format!("http://{}/{BUCKET}/{key}", self.address);
-        // Nobody checks the signature; it must look as if there were one.
+        // The signature is not verified, but it must have the right form.
         let signed = "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0";
         Ok(self.state.client.get(url).header(header::AUTHORIZATION, signed).send().await?.error_for_status()?.bytes().await?)
     }
 
-    /// What was written since it was last asked.
+    /// The objects written since the last call.
     pub fn puts(&self) -> Vec<Put> {
         std::mem::take(&mut *lock(&self.state.puts))
     }
@@ -178,7 +178,7 @@ async fn s3(state: &Shared, request: Request) -> Result<Response> {
     let key = parts.uri.path().trim_start_matches('/').split_once('/').map_or("", |(_, key)| key).replace("%3A", ":");
     let length = |name: &str| parts.headers.get(name).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if parts.method == Method::PUT {
-        // What is sent in signed chunks says how long the content itself is.
+        // For signed chunks, this header has the length of the content itself.
         let size = length("x-amz-decoded-content-length").or_else(|| length("content-length")).unwrap_or_default();
         lock(&state.puts).push(Put { key: key.clone(), size, at: Instant::now() });
     }
@@ -209,7 +209,7 @@ async fn s3(state: &Shared, request: Request) -> Result<Response> {
     Ok(content.map_or_else(|| absent.into_response(), |content| part(&parts.headers, &content)))
 }
 
-/// The content, or the range of it that is asked for.
+/// The content, or its requested range.
 fn part(headers: &HeaderMap, content: &Bytes) -> Response {
     let range = headers.get(header::RANGE).and_then(|range| range.to_str().ok()?.strip_prefix("bytes=")?.split_once('-'));
     let range = range.and_then(|(first, last)| Some(first.parse::<usize>().ok()?..last.parse::<usize>().ok()? + 1));

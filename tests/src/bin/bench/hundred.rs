@@ -1,4 +1,4 @@
-//! A hundred Stacks at once: how long until all are Ready, and how many calls that takes.
+//! A hundred Stacks at once: the time until all are Ready, and the number of calls.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::calls::Since;
 
 const STACKS: usize = 100;
-/// Two cores run a hundred pulumis one after the other.
+/// Two cores run a hundred `pulumi`s one after the other.
 const WITHIN: Duration = Duration::from_mins(15);
 
-/// Applies them at once; each has one Update in the end.
+/// Applies them at once; each has one Update at the end.
 pub async fn measure(world: &World) -> Result<()> {
     let handle = Handle::open(&world.env_file()).await?;
     let team = handle.namespace("hundred").await?;

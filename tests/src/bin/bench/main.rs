@@ -1,4 +1,4 @@
-//! `make bench`: the figures of the README, each beside what it is to be compared with, from one run.
+//! `make bench`: the figures of the README, each beside its comparison, from one run.
 
 mod calls;
 mod endpoints;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 async fn main() -> Result<()> {
     driftless_tests::log();
     let project = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).canonicalize()?;
-    // Nothing, or the figures that are wanted.
+    // The requested figures; none for all.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let wants = |figures: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == figures);
     if wants("starts") {

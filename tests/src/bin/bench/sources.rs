@@ -1,5 +1,5 @@
-//! From an archive to a tree in the bucket, and from there to a directory: the deployed binaries beside `tar` and beside what a
-//! consumer of Flux in Go does.
+//! From an archive to a tree in the bucket, and from there to a directory: the deployed binaries beside `tar` and beside a Go
+//! consumer of Flux.
 
 use std::{
     ffi::OsStr,
@@ -28,13 +28,13 @@ use crate::{
 /// Runs of each kind; the median is shown.
 const RUNS: usize = 7;
 
-/// Files of the tree that is measured, and bytes of each.
+/// The files of the measured tree, and the bytes of each.
 const FILES: usize = 2000;
 const FILE_BYTES: usize = 10_000;
 
 /// Prints the figures.
 pub async fn measure(project: &Path) -> Result<()> {
-    // In memory where there is such a place: the disk would be slower for `tar` and Go, which write every file.
+    // In memory if possible: the disk would slow down `tar` and Go, which write every file.
     let memory = Path::new("/dev/shm");
     let scratch = if memory.is_dir() { TempDir::new_in(memory)? } else { TempDir::new()? };
     let bench = Bench { project, scratch: scratch.path() };
@@ -59,7 +59,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The fetcher's whole way beside `tar`, which has the file already, and Go.
+    /// The fetcher's whole work beside `tar`, which starts with a local file, and Go.
     async fn unpack(&self, archive: &Archive) -> Result<()> {
         let endpoints = Endpoints::start(None).await?;
         let url = endpoints.offer("repository", archive.clone());
@@ -67,12 +67,12 @@ impl Bench<'_> {
         let file = self.scratch.join("local.tar.gz").display().to_string();
         fs::write(&file, &archive.bytes)?;
         let mut times: [Vec<Duration>; 4] = Default::default();
-        // The first of each warms caches and connections.
+        // The first run of each warms caches and connections.
         for run in 0..=RUNS {
             endpoints.puts();
             let begin = Instant::now();
             let stored = fetch(&mut fetcher, &endpoints, "repository").await?;
-            // All is unpacked and hashed when the first byte of the pack is sent.
+            // The first byte of the pack is sent after everything is unpacked and hashed.
             let pack = endpoints.puts().into_iter().find(|put| put.key.ends_with("/pack")).context("no pack was written")?;
             let tar = self.timed("tar", &["xzf", &file, "-C"]).await?;
             let go = self.timed(self.project.join("target/tools/untar"), &[&url, archive.digest.hex()]).await?;
@@ -98,7 +98,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Two revisions through moto. The manifest and the pack of the first.
+    /// Two revisions through moto. Returns the manifest and the pack of the first.
     async fn revisions(&self, first: Archive, second: Archive) -> Result<(Vec<u8>, Vec<u8>)> {
         let (moto, address) = self.moto().await?;
         let endpoints = Endpoints::start(Some(address)).await?;
@@ -126,7 +126,7 @@ impl Bench<'_> {
         Ok((manifest, pack))
     }
 
-    /// The runner, from its start until it starts pulumi, beside one GET of the archive and `tar`.
+    /// The runner, from its start until it starts Pulumi, beside one GET of the archive and `tar`.
     async fn hydrate(&self, archive: &Archive, manifest: Vec<u8>, pack: Vec<u8>) -> Result<()> {
         let endpoints = Endpoints::start(None).await?;
         let url = endpoints.offer("repository", archive.clone());
@@ -177,7 +177,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How much memory a large archive takes, and one of many files.
+    /// The memory for a large archive, and for one of many files.
     async fn large(&self, name: &str, files: usize, file_bytes: usize) -> Result<()> {
         let endpoints = Endpoints::start(None).await?;
         let mut fetcher = self.fetcher(&endpoints).await?;
@@ -279,7 +279,7 @@ impl Bench<'_> {
         Ok((moto, address))
     }
 
-    /// The time that a command takes which fills a directory, its last argument.
+    /// The duration of a command that fills a directory, its last argument.
     async fn timed(&self, program: impl AsRef<OsStr>, arguments: &[&str]) -> Result<Duration> {
         let dir = TempDir::new_in(self.scratch)?;
         let begin = Instant::now();
@@ -287,7 +287,8 @@ impl Bench<'_> {
         Ok(begin.elapsed())
     }
 
-    /// A tree as a repository may be: directories with directories and files, one of which has a directory's name and an extension.
+    /// A tree like that of a repository: directories with directories and files, one of which has a directory's name and an
+    /// extension.
     fn archive(&self, name: &str, content: impl Fn(usize) -> String) -> Result<Archive> {
         let tree = self.scratch.join(name);
         fs::create_dir_all(tree.join("services"))?;
@@ -312,7 +313,7 @@ impl Bench<'_> {
     }
 }
 
-/// Has the fetcher fetch a source; the time from the event to the response. It must succeed.
+/// Makes the fetcher fetch a source, which must succeed. Returns the time from the event to the response.
 async fn fetch(fetcher: &mut Function, endpoints: &Endpoints, name: &str) -> Result<Duration> {
     let (took, outcome) = fetched(fetcher, endpoints, name).await?;
     let failure = outcome.failure.map(|failure| failure.message);
@@ -357,7 +358,7 @@ async fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Text that gzip makes a third of, as it does of source code.
+/// Text that gzip shrinks to a third, like source code.
 fn text(seed: usize) -> String {
     let mut noise = Noise(seed as u64 + 1);
     let mut text = String::with_capacity(FILE_BYTES + 16);
@@ -371,7 +372,7 @@ fn text(seed: usize) -> String {
     text
 }
 
-/// Numbers that look random and are the same each time.
+/// Pseudorandom numbers that are the same each time.
 struct Noise(u64);
 
 impl Noise {

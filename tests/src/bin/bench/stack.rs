@@ -1,4 +1,4 @@
-//! A Stack's way to Ready beside `pulumi` by hand.
+//! The time of a Stack until Ready beside `pulumi` by hand.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{median, now};
 /// Runs of each kind; the median is shown.
 const RUNS: usize = 5;
 
-/// A Stack's way to Ready beside a bare `pulumi up` of the same program.
+/// The time of a Stack until Ready beside a bare `pulumi up` of the same program.
 pub async fn measure(world: &World) -> Result<()> {
     let handle = Handle::open(&world.env_file()).await?;
     let team = handle.namespace("bench").await?;
@@ -44,7 +44,7 @@ pub async fn measure(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Applies a Program and a Stack; the time until `pulumi up` starts, and until Ready.
+/// Applies a Program and a Stack. Returns the time until `pulumi up` starts, and until Ready.
 async fn stack(team: &Namespace<'_>, name: &str) -> Result<(Duration, Duration)> {
     let journal = Path::new(team.world.get("WORLD_LOGS")?).join(CALLS_LOG);
     let (before, began, started) = (fs::metadata(journal)?.len(), now(), Instant::now());
@@ -52,14 +52,14 @@ async fn stack(team: &Namespace<'_>, name: &str) -> Result<(Duration, Duration)>
     team.apply_stack(name, Source::Program(name), "").await?;
     team.wait(name, "to be Ready", |stack| commit(stack).is_some()).await?;
     let whole = started.elapsed();
-    // A runner writes down that pulumi will lock the stack, and then lets it go.
+    // A runner records the lock just before it starts the operation.
     let is_lock = |call: &Value| call["method"] == "PUT" && call["path"].as_str().is_some_and(|path| path.ends_with("/out/lock"));
     let lock = team.world.journal(CALLS_LOG, before, is_lock)?.into_iter().next().context("pulumi was not let go")?;
     let at: Timestamp = lock["at"].as_str().context("a time")?.parse()?;
     Ok((at.duration_since(began).try_into()?, whole))
 }
 
-/// What a user would do by hand, with the same pulumi, provider and kind of backend.
+/// A user's command by hand, with the same `pulumi`, provider and kind of backend.
 async fn pulumi_up(handle: &Handle, team: &Namespace<'_>, name: &str) -> Result<Duration> {
     let (home, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
     fs::write(home.path().join("Pulumi.yaml"), format!("name: {name}\nruntime: yaml\n{}", team.program(name, "content", "")?))?;

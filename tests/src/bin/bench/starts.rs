@@ -1,4 +1,4 @@
-//! How quickly functions start.
+//! The start times of functions.
 
 use std::{fs, path::Path};
 
@@ -11,11 +11,11 @@ use crate::{mebibytes, median};
 /// Starts of each function; the median is shown.
 const STARTS: usize = 15;
 
-/// Each function's start beside that of one that does nothing.
+/// Each function's start beside that of an empty one.
 pub async fn measure(project: &Path) -> Result<()> {
     println!("Functions, release build; median of {STARTS} starts, from the start of the process to its first response:");
     println!("  {:12} {:>9} {:>10} {:>9}", "", "start", "peak", "size");
-    // Only the webhook asks for a secret before its first event.
+    // Only the webhook reads a secret before its first event.
     let (endpoint, _served) = secrets_manager(r#"{"c":{"flux":"k"}}"#).await?;
     let mut base = None;
     for (name, event) in [

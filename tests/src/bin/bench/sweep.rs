@@ -1,4 +1,4 @@
-//! One sweep of a cluster with many Stacks, in the real API server, beside the same lists read and thrown away.
+//! One sweep of a cluster with many Stacks, in the real API server, beside the same lists read and dropped.
 
 use std::{
     collections::BTreeSet,
@@ -41,20 +41,20 @@ use crate::{mebibytes, median, now};
 
 /// Sweeps of each size; the median is shown.
 const RUNS: usize = 3;
-/// How many Stacks there are.
+/// The numbers of Stacks.
 const SIZES: [usize; 2] = [1_000, 10_000];
-/// They are in so many namespaces.
+/// The number of their namespaces.
 const NAMESPACES: usize = 20;
-/// One in so many has a look that is overdue.
+/// One in this many has an overdue reconciliation.
 const OVERDUE: usize = 100;
-/// Requests at once while Stacks are made.
+/// Concurrent requests while Stacks are created.
 const AT_ONCE: usize = 64;
-/// As the sweeper lists.
+/// The sweeper's page size.
 const PAGE: u32 = 500;
-/// As the template has it: each Stack has its turn once in this time.
+/// The template's value: each Stack has its turn once in this time.
 const PERIOD_SECONDS: i64 = 600;
 const TICK_SECONDS: i64 = 60;
-/// Never in this run: listing trees is not what is measured.
+/// Never in this run, because the listing of trees is not measured.
 const COLLECT_SECONDS: i64 = 1 << 40;
 
 /// Prints the figures.
@@ -101,16 +101,16 @@ fn namespace_of(number: usize) -> String {
 struct Bench {
     cluster: Cluster,
     admin: Client,
-    /// What the sweeper reads from Secrets Manager.
+    /// The sweeper's secret in Secrets Manager.
     kubeconfig: String,
     audit_log: std::path::PathBuf,
 }
 
-/// What the queue was sent: a call is a list of hints.
+/// The calls to the queue: each is a list of hints.
 type Calls = Arc<Mutex<Vec<Vec<Hint>>>>;
 
 impl Bench {
-    /// Makes a Stack that ran and is Ready.
+    /// Creates a Stack that has run and is Ready.
     async fn stack(&self, number: usize) -> Result<()> {
         let api: Api<Stack> = Api::namespaced(self.admin.clone(), &namespace_of(number));
         let mut made = api.create(&PostParams::default(), &serde_json::from_value(stack(number))?).await?;
@@ -119,7 +119,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A line of the table; the time of a sweep.
+    /// Prints a line of the table. Returns the time of a sweep.
     async fn sweeps(&self, project: &Path, size: usize) -> Result<Duration> {
         let calls = Calls::default();
         let (address, queue) = serve(aws(Arc::clone(&calls), &self.kubeconfig)).await?;
@@ -138,7 +138,7 @@ impl Bench {
         ensure!(stacks.len() == size, "{} Stacks are there", stacks.len());
         let (mut lists, mut sweeps, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let reader = self.cluster.client_like("sweeper").await?;
-        // The first of each opens connections.
+        // The first sweep of each size opens connections.
         for run in 0..=RUNS {
             let begin = Instant::now();
             self.read(&reader).await?;
@@ -165,13 +165,13 @@ impl Bench {
         Ok(sweep)
     }
 
-    /// Reads what a sweep reads, and throws it away.
+    /// Reads the lists of a sweep, and drops them.
     async fn read(&self, client: &Client) -> Result<()> {
         for path in [Stack::url_path(&(), None), Update::url_path(&(), None), Workspace::url_path(&(), None)] {
             let mut params = ListParams { limit: Some(PAGE), ..ListParams::default() };
             loop {
                 let page = client.request_text(Request::new(path.as_str()).list(&params)?).await?;
-                // Objects may be large: only the end is looked at, where the list's metadata are.
+                // Objects may be large, so only the end is searched, which has the list's metadata.
                 let token = page.rfind("\"metadata\":{").and_then(|at| page[at..].split_once("\"continue\":\""));
                 let token = token.and_then(|(_, rest)| Some(rest.split_once('"')?.0.to_owned()));
                 params.continue_token = token.filter(|token| !token.is_empty());
@@ -183,14 +183,14 @@ impl Bench {
         Ok(())
     }
 
-    /// How many requests of the sweeper the API server has answered.
+    /// The number of the sweeper's requests that the API server has answered.
     fn requests(&self) -> Result<usize> {
         let log = fs::read_to_string(&self.audit_log)?;
         Ok(log.lines().filter(|line| line.contains("\"impersonatedUser\":{\"username\":\"driftless:sweeper\"")).count())
     }
 }
 
-/// Whether what was due was hinted, once, and nothing else: as of one of two times.
+/// Returns whether exactly the due objects were hinted, each once, at one of two times.
 fn check(stacks: &[CoreStack], calls: &[Vec<Hint>], times: [Timestamp; 2]) -> Result<()> {
     let hinted: BTreeSet<_> = calls.iter().flatten().map(|hint| (&hint.object.namespace, &hint.object.name)).collect();
     let hints = calls.iter().flatten().count();
@@ -252,7 +252,7 @@ fn stack(number: usize) -> Value {
     })
 }
 
-/// Its status after a run. One in [`OVERDUE`] is to be looked at.
+/// Its status after a run. One in [`OVERDUE`] is overdue.
 fn status(number: usize) -> Value {
     let commit = format!("main@sha1:{number:040x}");
     let outputs: serde_json::Map<_, _> = (0..8)

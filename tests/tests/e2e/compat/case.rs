@@ -1,4 +1,4 @@
-//! A row of the table: what is done, and what is to be seen after it.
+//! A row of the table: its steps, and the expected result.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,41 +23,41 @@ use tokio::time::sleep;
 
 use super::history::{History, kstatus};
 
-/// How long a step may take. A failed run is tried again after 90 s at most, and others run beside it.
+/// The time limit of a step. A failed run is retried after 90 s at most, and others run at the same time.
 const STEP: Duration = Duration::from_mins(10);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(400);
 
 const FINALIZER: &str = "finalizer.stack.pulumi.com";
 
-/// A case. In its texts `$SELF` is its name, `$NAMESPACE` its namespace, `$STATE` the folder that is the backend, `$FILES` the folder
-/// for the files that its programs write.
+/// A case. In its texts `$SELF` is its name, `$NAMESPACE` its namespace, `$STATE` the folder that is the backend, `$FILES` the
+/// folder for the files that its programs write.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Case {
     pub name: String,
-    /// The Stack's name, if it is not the case's.
+    /// The Stack's name, if it differs from the case's.
     object: Option<String>,
-    /// The Stack's, if it is not v1.
+    /// The Stack's API version, if it is not v1.
     api_version: Option<String>,
     pub steps: Vec<Step>,
 }
 
-/// What is done, in the order of the fields, and what is to be seen after it.
+/// The actions of a step, in the order of the fields, and the expected result.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Step {
-    /// Waits so many seconds.
+    /// Waits this many seconds.
     seconds: u64,
     /// Files to write, or to remove.
     files: BTreeMap<String, Option<String>>,
-    /// Objects to apply, with their status. A Stack's spec goes over the usual one. `$STACK_UID` and `$WORKSPACE_UID` are of the case's
-    /// own.
+    /// Objects to apply, with their status. A Stack's spec is merged over the usual one. `$STACK_UID` and `$WORKSPACE_UID` are
+    /// those of the case's own objects.
     objects: Vec<Value>,
-    /// The Program of the case's name.
+    /// The Program with the case's name.
     program: Option<Value>,
-    /// In the first such step the Stack's spec, over the usual one; then a merge patch of it.
+    /// In the first such step the Stack's spec, merged over the usual one; then a merge patch of it.
     stack: Option<Value>,
-    /// The same of the Stack's metadata.
+    /// The same for the Stack's metadata.
     metadata: Option<Value>,
     /// A merge patch of the Stack's status.
     status: Option<Value>,
@@ -66,33 +66,34 @@ pub struct Step {
     pub expect: Expect,
 }
 
-/// What is to be seen. In texts `…` stands for anything. Fields are named by JSON pointers, in which a word picks the item of a list
-/// that has it as its `type`, `kind` or `name`; null is what is not there.
+/// The expected state. In texts `…` stands for anything. Fields are named by JSON pointers, in which a word selects the item of a
+/// list that has it as its `type`, `kind` or `name`; null means that the field is absent.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
-    /// The Stack is Ready and nothing runs.
+    /// The Stack is Ready and no run is live.
     pub ready: bool,
-    /// Reason and message of the condition `Stalled`. What is only so for some seconds may be over when somebody looks: any version of
-    /// the Stack since all was done may have it, if `stack` is true of the same one. All else is as it is said to be now.
+    /// Reason and message of the condition `Stalled`. A state that lasts only seconds may be over when the test reads it: any
+    /// version of the Stack since the actions may have it, if `stack` is true of the same version. Everything else must be true
+    /// now.
     pub stalled: Option<(String, String)>,
     /// Reason and message of the condition `Reconciling`, in the same way.
     pub reconciling: Option<(String, String)>,
-    /// Our finalizer is not on the Stack any more.
+    /// The Stack no longer has Driftless's finalizer.
     released: bool,
-    /// There is no such Stack any more.
+    /// The Stack no longer exists.
     gone: bool,
     /// Fields of the Stack.
     stack: BTreeMap<String, Value>,
-    /// How many Updates the Stack has.
+    /// The number of the Stack's Updates.
     updates: Option<usize>,
     /// Fields of its last Update.
     update: BTreeMap<String, Value>,
-    /// Fields of objects by `Kind/name`; null for one that is not there.
+    /// Fields of objects by `Kind/name`; null for one that does not exist.
     objects: BTreeMap<String, Option<BTreeMap<String, Value>>>,
-    /// A note of an Event of the Stack by reason.
+    /// The note of an Event of the Stack, by reason.
     events: BTreeMap<String, String>,
-    /// The content of files; null for one that is not there, true for any content.
+    /// The content of files; null for a missing file, true for any content.
     files: BTreeMap<String, Value>,
 }
 
@@ -113,7 +114,7 @@ impl Case {
         self.object.as_deref().unwrap_or(&self.name)
     }
 
-    /// All steps, one after the other.
+    /// Runs all steps, one after the other.
     pub async fn run(&self, team: &Namespace<'_>, history: &History) -> Result<()> {
         for (number, step) in self.steps.iter().enumerate() {
             let number = number + 1;
@@ -125,7 +126,7 @@ impl Case {
         Ok(())
     }
 
-    /// Looks until it is as expected, now or, of what passes, in one of the versions of the Stack that count.
+    /// Polls until the state is as expected, now or, for a transient state, in one of the Stack's versions that count.
     pub async fn until(
         &self,
         team: &Namespace<'_>,
@@ -212,7 +213,7 @@ impl Case {
         Ok(())
     }
 
-    /// Whether it is as expected.
+    /// Fails unless the state is as expected.
     async fn look(&self, team: &Namespace<'_>, expect: &Expect, versions: &[Stack]) -> Result<()> {
         let stack = Api::<Stack>::namespaced(team.world.client.clone(), &team.name).get_opt(self.object()).await?;
         if let Some(stack) = &stack {
@@ -262,7 +263,7 @@ impl Case {
         Ok(())
     }
 
-    /// Whatever may explain a failure.
+    /// Everything that may explain a failure.
     async fn state(&self, team: &Namespace<'_>) -> String {
         let stack = team.stack(self.object()).await.map(|stack| serde_json::to_string_pretty(&stack.status));
         let line = |update: &Update| {
@@ -279,17 +280,17 @@ impl Case {
 }
 
 impl Expect {
-    /// It says nothing of the Stack itself.
+    /// Returns whether it does not concern the Stack itself.
     fn is_of_others(&self) -> bool {
         !self.ready && self.stalled.is_none() && self.reconciling.is_none() && self.stack.is_empty()
     }
 
-    /// It says something that need not last.
+    /// Returns whether it includes a transient state.
     fn passes(&self) -> bool {
         self.stalled.is_some() || self.reconciling.is_some()
     }
 
-    /// What it says of the Stack itself is true of a version of it.
+    /// Checks its expectations of the Stack itself for a version.
     fn is_of(&self, stack: &Stack) -> Result<()> {
         if self.ready {
             let running = stack.status.as_ref().and_then(|status| status.current_update.as_ref());
@@ -308,7 +309,7 @@ impl Expect {
     }
 }
 
-/// The spec that a case's goes over.
+/// The spec over which a case's is merged.
 fn usual(team: &Namespace<'_>, stack: &str, program: &str) -> Result<Value> {
     Ok(json!({
         "stack": stack,
@@ -395,7 +396,7 @@ fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     })
 }
 
-/// Whether a text is as a pattern says, in which `…` stands for anything.
+/// Returns whether a text matches a pattern, in which `…` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
     let parts: Vec<_> = pattern.split('…').collect();
     let [first, middle @ .., last] = parts.as_slice() else { return pattern == text };

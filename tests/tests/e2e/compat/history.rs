@@ -1,4 +1,4 @@
-//! What Stacks were, version by version: what lasts for some seconds is in it, however seldom somebody looks.
+//! The versions of Stacks, which contain every state that lasts only seconds.
 
 use std::{
     cell::RefCell,
@@ -22,23 +22,23 @@ use tokio::net::TcpListener;
 pub struct History {
     stacks: Api<Stack>,
     versions: RefCell<Vec<Stack>>,
-    /// The version that the watch goes on after.
+    /// The version after which the watch continues.
     at: RefCell<String>,
 }
 
 impl History {
-    /// From now on, if it is [recorded](Self::record).
+    /// Starts with the present state; [`record`](Self::record) adds later versions.
     pub async fn begin(stacks: Api<Stack>) -> Result<Self> {
         let history = Self { stacks, versions: RefCell::default(), at: RefCell::default() };
         history.list().await?;
         Ok(history)
     }
 
-    /// Records until that cannot go on, or until a version is as none may ever be, and says why.
+    /// Records until that is impossible, or until a version has a forbidden state. Returns the reason.
     pub async fn record(&self) -> Error {
         loop {
             let ended = match self.watch().await {
-                // What the watch would go on after is not kept any more.
+                // The API server no longer has the version after which the watch continues.
                 Err(error) if is_gone(&error) => self.list().await,
                 ended => ended,
             };
@@ -48,12 +48,12 @@ impl History {
         }
     }
 
-    /// The version that a Stack has now, if it is there.
+    /// The present version of a Stack, if it exists.
     pub async fn now(&self, stack: &str) -> Result<Option<u64>> {
         self.stacks.get_opt(stack).await?.as_ref().map(version).transpose()
     }
 
-    /// What a Stack was from that version on; nothing if there is no version.
+    /// The versions of a Stack from that version on; empty without a version.
     pub fn since(&self, stack: &str, first: Option<u64>) -> Vec<Stack> {
         let versions = self.versions.borrow();
         let is_since =
@@ -61,14 +61,14 @@ impl History {
         versions.iter().filter(is_since).cloned().collect()
     }
 
-    /// Begins again with what is there.
+    /// Starts again with the present state.
     async fn list(&self) -> Result<()> {
         let list = self.stacks.list(&ListParams::default()).await?;
         self.at.replace(list.metadata.resource_version.context("a list without a version")?);
         list.items.into_iter().try_for_each(|stack| self.add(stack))
     }
 
-    /// Records what comes until the connection ends.
+    /// Records changes until the connection ends.
     async fn watch(&self) -> Result<()> {
         let at = self.at.borrow().clone();
         let mut events = pin!(self.stacks.watch(&WatchParams::default(), &at).await?);
@@ -102,12 +102,12 @@ fn is_gone(error: &Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 410)
 }
 
-/// Versions are numbers that grow.
+/// Parses a version as a number, which grows.
 fn version(stack: &Stack) -> Result<u64> {
     Ok(stack.resource_version().context("a Stack without a version")?.parse()?)
 }
 
-/// At most one of `Reconciling` and `Stalled` is there, `Ready` always is, and each says what PKO's says.
+/// Checks that at most one of `Reconciling` and `Stalled` exists, that `Ready` always does, and that each has PKO's form.
 pub fn kstatus(stack: &Stack) -> Result<()> {
     let Some(status) = stack.status.as_ref().filter(|status| !status.conditions.is_empty()) else { return Ok(()) };
     let found: BTreeMap<_, _> = status

@@ -1,4 +1,4 @@
-//! What the Pulumi Kubernetes Operator does, row by row: the cases in `cases`, and the page that tells of them.
+//! The behaviour of the Pulumi Kubernetes Operator, row by row: the cases in `cases`, and the page that describes them.
 
 mod case;
 mod history;
@@ -33,9 +33,9 @@ const RUNS: &str = include_str!("cases/runs.yaml");
 const DELETION: &str = include_str!("cases/deletion.yaml");
 const TIME: &str = include_str!("cases/time.yaml");
 
-/// As many cases run side by side where each of them starts tasks: the machine has few cores, and other tests run too.
+/// The number of concurrent cases that start tasks: the machine has few cores, and other tests run too.
 const SIDE_BY_SIDE: usize = 5;
-/// What was seen before may be looked at once more just then.
+/// A Stack may be reconciled once more just after its state was seen.
 const STILL: Duration = Duration::from_secs(20);
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_dependent_runs_as_soon_as_its_prerequisite_succeeded_without_a_sweep(
     let ended = last.last_resync_time.context("lastResyncTime")?.0;
     // In whole seconds.
     let started = team.updates("second").await?[0].creation_timestamp().context("a time")?.0 + SignedDuration::from_secs(1);
-    // Its own requeue is delayed, and what was fetched for both hinted it before.
+    // Its own requeue is delayed, and the fetch for both hinted it before.
     let about_second = format!("\"namespace\":{:?},\"name\":\"second\"", team.name);
     let wakes = world.journal(CALLS_LOG, 0, |call| {
         let (input, at) = (&call["input"], call["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()));
@@ -137,8 +137,8 @@ fn cases(team: &Namespace<'_>, text: &str) -> Result<Vec<Case>> {
     case::read(text, &team.name, &team.state()?, team.file("")?.trim_end_matches('/'))
 }
 
-/// Runs cases in a namespace of their own and looks at what is there then. Nothing of them is left, whatever came of them: it would keep
-/// the world busy.
+/// Runs cases in their own namespace and checks the state afterwards. Everything is deleted, whatever the result, because it
+/// would keep the world busy.
 async fn group(
     namespace: &str,
     text: &str,
@@ -161,7 +161,7 @@ async fn group(
     ran.and(cleared)
 }
 
-/// Runs cases, so many side by side, and tells of all that failed.
+/// Runs cases, this many concurrently, and reports all failures.
 async fn run(team: &Namespace<'_>, cases: &[Case], history: &History, side_by_side: usize) -> Result<()> {
     let results = stream::iter(cases).map(async |case| (case, case.run(team, history).await)).buffer_unordered(side_by_side);
     let failed = results.filter_map(async |(case, result)| Some(format!("{}: {:?}", case.name, result.err()?)));
@@ -172,7 +172,7 @@ fn report(failed: &[String], of: usize) -> Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("{} of {of} cases failed\n\n{}", failed.len(), failed.join("\n\n")) }
 }
 
-/// What was settled is as it was, with as many Updates as is said or as it had; `kubectl` sees it too.
+/// Checks that the settled state is unchanged, with this number of Updates or the earlier one; `kubectl` agrees.
 async fn settled(team: &Namespace<'_>, cases: &[Case], updates: Option<usize>) -> Result<()> {
     let mut failed = Vec::new();
     let (mut ready, mut stalled) = (Vec::new(), Vec::new());
@@ -212,7 +212,7 @@ async fn kubectl_wait(team: &Namespace<'_>, condition: &str, stacks: &[&str]) ->
     Ok(())
 }
 
-/// Lets go of the Stacks that a case holds, and deletes the others.
+/// Releases the Stacks that a case holds, and deletes the others.
 async fn clear(team: &Namespace<'_>) -> Result<()> {
     let stacks: Api<Stack> = Api::namespaced(team.world.client.clone(), &team.name);
     for stack in team.stacks().await? {

@@ -1,4 +1,4 @@
-//! `docs/compatibility.md` tells of every field and of every case, and of no other.
+//! `docs/compatibility.md` describes every field and every case, and no other.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../../docs/compatibility.md");
 
-/// The generated definitions and the heading that their fields are under. Of a Stack, v1 is told of.
+/// The generated definitions and the headings of their fields. For a Stack, v1 is described.
 const DEFINITIONS: [(&str, &str); 4] = [
     ("Stack", include_str!("../../../../infra/kubernetes/crds/stacks.pulumi.com.yaml")),
     ("Program", include_str!("../../../../infra/kubernetes/crds/programs.pulumi.com.yaml")),
@@ -29,7 +29,7 @@ const TESTS: [(&str, &str); 21] = [
     ("languages", include_str!("../languages.rs")),
     ("logs", include_str!("../logs.rs")),
     ("main_path", include_str!("../main_path.rs")),
-    // What no run shows: a task has no Pod Identity, no webhook and no network of the cluster. The doctor tells of it.
+    // No run can show this: a task has no Pod Identity, no webhook and no network of the cluster. The doctor reports it.
     ("migrate", include_str!("../../../../infra/doctor/src/migrate.rs")),
     ("migration", include_str!("../migration.rs")),
     ("pko", include_str!("../pko.rs")),
@@ -90,7 +90,7 @@ fn the_page_tells_of_every_field_and_of_no_other() -> Result<()> {
         let rows = rows(kind);
         let told: Vec<_> = rows.iter().filter_map(|row| quoted(row[0]).next()).collect();
         ensure!(told.iter().collect::<BTreeSet<_>>().len() == told.len(), "{kind}: a field has two rows");
-        // A row `path.**` is for the field and all below it.
+        // A row `path.**` covers the field and everything below it.
         let covers = |told: &str, path: &str| match told.strip_suffix(".**") {
             Some(head) => path.strip_prefix(head).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[', '{'])),
             None => path == told,
@@ -118,7 +118,7 @@ fn the_page_names_every_case_and_no_other() -> Result<()> {
         }
     }
     let rows = rows("");
-    // The last column of every table that has three.
+    // The last column of every table with three.
     let named: BTreeSet<_> = rows.iter().filter_map(|row| row.get(2)).flat_map(|shown| quoted(shown)).collect();
     for name in &named {
         let known = match name.split_once("::") {

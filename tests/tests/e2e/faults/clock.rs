@@ -1,4 +1,4 @@
-//! Clocks that are wrong, and that jump: of functions and of tasks.
+//! Wrong clocks, and clocks that jump: of functions and of tasks.
 
 use std::{fs, path::Path};
 
@@ -11,9 +11,9 @@ use crate::{
     world::{alone, nothing_was_given_up, shared},
 };
 
-/// A clock that is behind, as that of a machine that was asleep: by less than a signature for AWS and the start of a task may take.
+/// A clock that is slow, as after a machine was asleep: by less than the tolerance of AWS signatures and the start of a task.
 const BEHIND: i64 = -240;
-/// One that is ahead: by less than a function's time limit, of which it is told the end.
+/// A clock that is fast: by less than a function's time limit, whose end it gets as a time.
 const AHEAD: i64 = 20;
 
 const DECIDING: [&str; 3] = ["Reconciler", "Fetcher", "Sweeper"];
@@ -32,9 +32,9 @@ async fn set_clocks(world: &Handle, ahead: [&str; 3], behind: [&str; 3]) -> Resu
 async fn functions_with_wrong_clocks_run_every_change_once() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("clocks").await?;
-    // As in an installation: a task has longer to begin than clocks differ.
+    // As in an installation: a task has more time to start than clocks differ.
     world.control.set("START_SECONDS", "900").await?;
-    // A clock of a reconciler that is behind would delay retries by as much.
+    // A slow clock of a reconciler would delay retries by the same time.
     set_clocks(&world, DECIDING, RUNNING).await?;
     let marker = team.file("marker")?;
     fs::create_dir_all(Path::new(&marker).parent().context("a folder")?)?;
@@ -52,7 +52,7 @@ async fn functions_with_wrong_clocks_run_every_change_once() -> Result<()> {
     team.wait("failing", "to be Ready", is_ready).await?;
     team.ready_after("gone", 1).await?;
 
-    // The clocks jump while a run is on its way.
+    // The clocks jump during a run.
     set_clocks(&world, RUNNING, DECIDING).await?;
     drop(hold);
     team.ready_after("held", 1).await?;
@@ -66,7 +66,7 @@ async fn functions_with_wrong_clocks_run_every_change_once() -> Result<()> {
         let file = team.file(&format!("{stack}.txt"))?;
         ensure!(!Path::new(&file).exists(), "{file} is still there");
     }
-    // An alarm would be a function that was killed at its limit, or crashed.
+    // An alarm would mean a function that was killed at its time limit, or that crashed.
     nothing_was_given_up(&world).await
 }
 
@@ -75,7 +75,7 @@ async fn task_with_a_wrong_clock_fails_uncounted_and_runs_with_a_right_one() -> 
     const IMAGE: &str = "registry.example/clock:1";
     let (world, _turn) = shared().await?;
     let team = world.namespace("task-clock").await?;
-    // S3 takes a quarter of an hour at most.
+    // S3 accepts a quarter of an hour at most.
     world.control.set_clock_of_tasks(IMAGE, 3600).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let template = format!("  workspaceTemplate: {{ spec: {{ image: {IMAGE:?} }} }}\n");
@@ -90,14 +90,14 @@ async fn task_with_a_wrong_clock_fails_uncounted_and_runs_with_a_right_one() -> 
     ensure!(stack.status.and_then(|status| status.last_update?.failures) == Some(0), "it counts");
     let log = task_log(&team).await?;
     ensure!(log.contains("RequestTimeTooSkewed"), "{log}");
-    // What S3 still takes.
+    // S3 still accepts this.
     world.control.set_clock_of_tasks(IMAGE, BEHIND).await?;
     team.wait("app", "to be Ready", is_ready).await?;
     intact(&team, "app", "app")?;
     team.clear().await
 }
 
-/// What the task of the Stack's first Update said.
+/// The log of the task of the Stack's first Update.
 async fn task_log(team: &Namespace<'_>) -> Result<String> {
     let update = team.updates("app").await?.into_iter().next().context("an Update")?;
     let task = crate::updates::ours(&update).task.context("a task")?;

@@ -32,7 +32,7 @@ use crate::{
     world::{aws, keys, looked, nothing_was_given_up, shared},
 };
 
-/// When a function is killed: before a call is carried out, or after it, before its answer.
+/// When a function is killed: before a call is carried out, or between that and its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     Before,
@@ -41,10 +41,10 @@ enum When {
 
 use When::{After, Before};
 
-/// A role, a call and what it is about: the first such call is the last of the function.
+/// A role, a call and its subject: the first such call is the function's last.
 type Step = (&'static str, &'static str, String);
 
-/// Until a Stack has an Update. A message of the fetcher is delivered three times, of the others five times.
+/// Until a Stack has an Update. A message of the fetcher is delivered three times, any other five times.
 fn of_stack(when: When, namespace: &str, stack: &str) -> Vec<Step> {
     let about = |kind: &str, end: &str| format!("{kind}*{namespace}*{stack}{end}");
     let tree = |object: &str| format!("/{namespace}/program.{stack}/*/{object}");
@@ -59,7 +59,7 @@ fn of_stack(when: When, namespace: &str, stack: &str) -> Vec<Step> {
     steps
 }
 
-/// From the Update to its outcome, but for the task's folder.
+/// From the Update to its outcome, without the task's folder.
 fn of_update(when: When, namespace: &str, stack: &str, uid: &str) -> Vec<Step> {
     let mut steps = vec![
         ("RecorderRole", "s3 PUT", format!("{uid}/outcome")),
@@ -73,7 +73,7 @@ fn of_update(when: When, namespace: &str, stack: &str, uid: &str) -> Vec<Step> {
     steps
 }
 
-/// What a task is given, and taken.
+/// The writes and deletions in a task's folder.
 fn of_task(when: When, id: &str) -> Vec<Step> {
     let objects = if when == Before { ["manifest", "spec"] } else { ["run", "spec"] };
     let mut steps = vec![("RecorderRole", "s3 POST", format!("{id}/in/spec"))];
@@ -85,7 +85,7 @@ fn of_task(when: When, id: &str) -> Vec<Step> {
 struct Kills<'a> {
     world: &'a Handle,
     armed: RefCell<Vec<Outage>>,
-    /// What the launcher was given is not delivered again yet.
+    /// The launcher's message is not delivered again yet.
     launcher_waits: Cell<bool>,
 }
 
@@ -110,7 +110,7 @@ impl Kills<'_> {
         Ok(())
     }
 
-    /// Delivers what a killed function was given once more, over and over.
+    /// Delivers the messages of killed functions again, without end.
     async fn redeliver(&self) -> Result<Infallible> {
         let mut tick = tokio::time::interval(Duration::from_millis(500));
         loop {
@@ -123,7 +123,7 @@ impl Kills<'_> {
         }
     }
 
-    /// Each of them has killed a function. Returns how many there were.
+    /// Checks that each kill happened. Returns their number.
     fn all_happened(&self) -> Result<usize> {
         let kills = self.world.journal(CALLS_LOG, 0, |call| call["kills"] == true)?;
         let mut left = self.armed.borrow().clone();
@@ -134,7 +134,7 @@ impl Kills<'_> {
     }
 }
 
-/// Whether a call of the journal is the one that an outage is of, as far as the journal tells.
+/// Returns whether a call in the journal may be the one of an outage.
 fn is(call: &Value, kill: &Outage) -> bool {
     let text = format!("{}{}", call["path"].as_str().unwrap_or_default(), call["input"]);
     let role = kill.by.as_deref().unwrap_or_default().trim_end_matches("Role").to_lowercase();
@@ -159,7 +159,7 @@ async fn functions_that_are_killed_at_any_step_leave_each_run_done_once() -> Res
 
 async fn killed(team: &Namespace<'_>, kills: &Kills<'_>) -> Result<()> {
     let repository = begin_pushed(team).await?;
-    // One after the other: a message that is delivered beside those whose function is killed counts as delivered as often.
+    // One after the other: a message in a batch with those of a killed function counts as delivered as often.
     for (stack, when) in [("before", Before), ("after", After)] {
         run(team, kills, stack, when).await?;
     }
@@ -187,7 +187,7 @@ async fn run(team: &Namespace<'_>, kills: &Kills<'_>, stack: &str, when: When) -
     launch(team, &update).await?;
     // By then the launcher is dead.
     let task = ready::until_every(Duration::from_millis(50), &format!("{stack} has a task"), RUN, async || {
-        // The first kill may have been before the task was asked for.
+        // The first kill may have come before the request for the task.
         let tasks = tasks_of(team.world, &uid).await?;
         if tasks.is_empty() && when == Before {
             team.world.control.expire("Launcher").await?;
@@ -211,7 +211,7 @@ async fn tasks_of(world: &Handle, uid: &str) -> Result<Vec<Value>> {
     Ok(tasks)
 }
 
-/// Has an Update launched now.
+/// Launches an Update now.
 async fn launch(team: &Namespace<'_>, update: &Update) -> Result<()> {
     let sqs = aws_sdk_sqs::Client::new(&aws(team.world, None).await?);
     let url = sqs.get_queue_url().queue_name("driftless-launches").send().await?.queue_url;
@@ -222,7 +222,7 @@ async fn launch(team: &Namespace<'_>, update: &Update) -> Result<()> {
     Ok(())
 }
 
-/// One task ran, and the claim, the slot and the secrets of a Stack's one run are gone.
+/// Checks that one task ran, and that the claim, the slot and the secrets of a Stack's one run are gone.
 async fn nothing_is_held(team: &Namespace<'_>, stack: &str) -> Result<()> {
     let update = team.updates(stack).await?.pop().context("an Update")?;
     let uid = update.uid().context("a uid")?;
@@ -239,18 +239,18 @@ async fn nothing_is_held(team: &Namespace<'_>, stack: &str) -> Result<()> {
     Ok(())
 }
 
-/// A Stack of a git repository, whose pushes the webhook is told of.
+/// A Stack of a git repository whose pushes go to the webhook.
 async fn begin_pushed(team: &Namespace<'_>) -> Result<Repository> {
     let repository = team.world.git.create(&team.name).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("pushed.txt", "zero", "")?);
     repository.commit("first", &[("Pulumi.yaml", &project)]).await?;
     let source = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
-    // Nobody asks git again before the test is over.
+    // No poll of git happens before the test ends.
     team.apply_stack_as("pushed", "pushed", "{}", source, "  resyncFrequencySeconds: 3600\n").await?;
     Ok(repository)
 }
 
-/// The webhook is killed before it hints, and then after it: the sender sends the push again until it has an answer.
+/// The webhook is killed before it sends hints, and then after that: the sender repeats the push until it has an answer.
 async fn push_again(team: &Namespace<'_>, kills: &Kills<'_>, repository: &Repository) -> Result<()> {
     team.ready_after("pushed", 1).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("pushed.txt", "one", "")?);
@@ -270,11 +270,11 @@ async fn push_again(team: &Namespace<'_>, kills: &Kills<'_>, repository: &Reposi
     intact(team, "app", "pushed")
 }
 
-/// A sweep that is killed is made up for by the next one.
+/// The next sweep does the work of a killed one.
 async fn sweep(world: &Handle, kills: &Kills<'_>) -> Result<()> {
     kills.arm(Before, vec![("SweeperRole", "ecs ListTasks", "driftless".into())]).await?;
     let tick: Value = serde_json::from_str(include_str!("../../../../events/sweeper/tick.json"))?;
-    // The schedule's own sweep may be the one that is killed.
+    // The killed sweep may be the schedule's own.
     let mut ends = Vec::new();
     for _ in 0..2 {
         ends.push(world.control.invoke("Sweeper", &tick).await?);
@@ -283,7 +283,7 @@ async fn sweep(world: &Handle, kills: &Kills<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A Stack that goes is destroyed, and goes, although the reconciler is killed when it removes the finalizer.
+/// A deleted Stack is destroyed and released, although the reconciler is killed when it removes the finalizer.
 async fn destroy(team: &Namespace<'_>, kills: &Kills<'_>) -> Result<()> {
     for stack in team.stacks().await? {
         let (name, uid) = (stack.name_any(), stack.uid().context("a uid")?);

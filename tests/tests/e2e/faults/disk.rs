@@ -12,7 +12,7 @@ use crate::{
 const IMAGE: &str = "registry.example/small-disk:1";
 const MIB: u64 = 2;
 
-/// Failures that count, and the message of the last.
+/// The counted failures, and the message of the last.
 fn failed(stack: &Stack) -> Option<(i64, String)> {
     let last = stack.status.as_ref()?.last_update.as_ref()?;
     (last.state.as_deref() == Some("failed")).then(|| Some((last.failures?, last.message.clone()?)))?
@@ -24,7 +24,7 @@ async fn full_disk_is_told_with_the_field_and_heals_with_a_larger_one() -> Resul
     let team = world.namespace("full-disk").await?;
     world.control.limit_disk(IMAGE, MIB).await?;
     let template = format!("  workspaceTemplate: {{ spec: {{ image: {IMAGE:?} }} }}\n");
-    // One has a source that does not fit; the other one's program fills the disk, of which pulumi and the runner need some too.
+    // One has a source that does not fit; the program of the other fills the disk, which Pulumi and the runner need too.
     let large = "0123456789abcdef".repeat(3 << 16);
     let repository = world.git.create(&team.name).await?;
     let project = format!("name: app\nruntime: yaml\n{}", team.program("source.txt", "one", "")?);

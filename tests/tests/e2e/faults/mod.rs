@@ -1,4 +1,4 @@
-//! Faults of processes, machines and clocks, and their effects: what programs made, locks, claims, slots and objects.
+//! Faults of processes, machines and clocks, and their effects on resources, locks, claims, slots and objects.
 
 mod clock;
 mod crashes;

@@ -1,4 +1,4 @@
-//! Documents and messages of another release: while two run side by side, and after a roll back.
+//! Documents and messages of another release: while two run side by side, and after a rollback.
 
 use std::{fs, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     world::{alone, looked, nothing_was_given_up, s3, shared},
 };
 
-/// What another release might write: a field that this one does not know, and a version.
+/// A document of another release: with a field that this one does not know, and with another version.
 fn others(document: &[u8]) -> Result<[Vec<u8>; 2]> {
     let with = |field: &str, value: Value| -> Result<_> {
         let mut document: Value = serde_json::from_slice(document)?;
@@ -29,7 +29,7 @@ fn others(document: &[u8]) -> Result<[Vec<u8>; 2]> {
     Ok([with("ofAnotherRelease", json!({}))?, with("version", json!(VERSION + 1))?])
 }
 
-/// A document of the bucket, as another release has it for a while.
+/// A document of the bucket that is replaced by another release's for a while.
 struct Document<'a> {
     world: &'a Handle,
     s3: aws_sdk_s3::Client,
@@ -51,7 +51,7 @@ impl<'a> Document<'a> {
         Ok(())
     }
 
-    /// Has a function refuse the document as another release would write it, in both ways, and then gives it back.
+    /// Makes a function refuse the document in both forms of another release, and then restores it.
     async fn refused_by(&self, function: &str) -> Result<()> {
         for other in others(&self.ours)? {
             let before = refusals(self.world, function)?;
@@ -86,7 +86,7 @@ fn refusals(world: &Handle, function: &str) -> Result<usize> {
 
 #[tokio::test]
 async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result<()> {
-    // Every message that the function has in flight is delivered once more.
+    // Every message in flight to the function is delivered once more.
     let (world, _alone) = alone().await?;
     let team = world.namespace("two-releases").await?;
     let hold = team.hold()?;
@@ -98,7 +98,7 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
     })
     .await?;
 
-    // The launch record of a launcher that ended there, as one of the other release might at the end of an upgrade.
+    // The launch record of an interrupted launcher, as one of the other release may leave at the end of an upgrade.
     let (by, call, about) = (Some("LauncherRole".to_owned()), "s3 PUT".to_owned(), format!("{uid}/launch"));
     let kill = Outage { by, call, about, percent: 1, status: 503, kills: true, lost: true, ..Outage::default() };
     world.control.outage(&kill).await?;
@@ -113,7 +113,7 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
     })
     .await?;
 
-    // The same while the run ends.
+    // The same at the end of the run.
     team.running("app").await?;
     let [other, _] = others(&launch.ours)?;
     launch.put(other).await?;
@@ -134,9 +134,9 @@ async fn documents_of_another_release_are_refused_until_it_has_acted() -> Result
     nothing_was_given_up(&world).await
 }
 
-/// Waits with one delivery after another of the messages that failed.
+/// Waits while the failed messages are delivered again.
 async fn delivered<T, F: Future<Output = Result<T>>>(team: &Namespace<'_>, function: &str, look: impl Fn() -> F) -> Result<T> {
-    // The fifth delivery is the last one: an invocation has time to end before the next.
+    // The fifth delivery is the last one, so an invocation has time to end before the next.
     ready::until_every(Duration::from_secs(5), &format!("the {function} acts"), RUN, async || {
         team.world.control.expire(function).await?;
         look().await
@@ -149,7 +149,7 @@ async fn runner_that_cannot_read_its_spec_fails_a_run_that_is_retried() -> Resul
     const IMAGE: &str = "registry.example/other-release:1";
     let (world, _turn) = shared().await?;
     let team = world.namespace("other-runner").await?;
-    // Its spec is written before it reads it.
+    // The spec is written before the task reads it.
     world.control.slow_starts(IMAGE, 15).await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let template = format!("  workspaceTemplate: {{ spec: {{ image: {IMAGE:?} }} }}\n");

@@ -1,4 +1,4 @@
-//! Programs of an extreme size, and names and values in the alphabets of the world.
+//! Programs of an extreme size, and names and values in many alphabets.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::world::{aside, nothing_was_given_up, shared};
 
-/// Ten thousand work too, and take the processors for a minute.
+/// Ten thousand work too, but occupy the processors for a minute.
 const RESOURCES: usize = 3_000;
 
-/// A project of so many resources, which are one file: what counts is what pulumi tells of them.
+/// A project with this many resources, which are one file: the load is Pulumi's reports about them.
 fn project(team: &Namespace<'_>, resources: usize) -> Result<String> {
     let path = team.file("one-of-many")?;
     let mut project = format!("name: app\nruntime: yaml\nvariables: {{ path: '{path}' }}\nresources:\n");
@@ -31,7 +31,7 @@ async fn stack_of_three_thousand_resources_is_ready_after_one_run() -> Result<()
     let repository = world.git.create(&team.name).await?;
     repository.commit("first", &[("Pulumi.yaml", &project(&team, RESOURCES)?)]).await?;
     let source = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
-    // Pulumi writes the whole checkpoint after each resource otherwise.
+    // Otherwise Pulumi writes the whole checkpoint after each resource.
     let more = "    PULUMI_EXPERIMENTAL: { type: Literal, literal: { value: 'true' } }\n\
                 \x20   PULUMI_SKIP_CHECKPOINTS: { type: Literal, literal: { value: 'true' } }\n\
                 \x20 resyncFrequencySeconds: 3600\n";
@@ -45,7 +45,7 @@ async fn stack_of_three_thousand_resources_is_ready_after_one_run() -> Result<()
     nothing_was_given_up(&world).await
 }
 
-/// Cyrillic, Japanese, a combining accent, Arabic, an emoji of two code points, and what YAML and shells have a meaning for.
+/// Cyrillic, Japanese, a combining accent, Arabic, an emoji of two code points, and characters that YAML and shells interpret.
 const TEXT: &str = "Привет, 日本語; e\u{301} مرحبا 👩‍🚀 \"'$(x)`%";
 const DIR: &str = "проект/日本語 🚀";
 
@@ -100,7 +100,7 @@ async fn names_paths_and_values_are_of_any_alphabet() -> Result<()> {
     for (name, value) in shown {
         assert_eq!(output(&stack, name), Some(&json!(value)), "{name}");
     }
-    // A Secret's keys are ASCII: each output has one of its own.
+    // A Secret's keys are ASCII: each output has its own key.
     let update = team.updates("app").await?.pop().context("an Update")?;
     let secret = team.secret(&format!("{}-stack-outputs", update.name_any())).await?;
     let kept: BTreeMap<_, _> = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect();

@@ -1,4 +1,4 @@
-//! The forwarder after its own death, and after the history that it watches from is gone.
+//! The forwarder after its own death, and after the end of the history that it watches.
 
 use std::{fs, path::Path};
 
@@ -22,12 +22,12 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     let (world, _alone) = alone().await?;
     let second = second(&world).await?;
     let team = second.namespace("watched").await?;
-    // No controller makes it there.
+    // No controller creates it there.
     team.apply("{ apiVersion: v1, kind: ServiceAccount, metadata: { name: default, namespace: NAMESPACE } }").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     team.apply_stack("app", Source::Program("app"), "").await?;
     team.ready_after("app", 1).await?;
-    // A sweep would find each change too, and fail while the API server is away.
+    // A sweep would find each change too, and fail while the API server is unavailable.
     world.control.pause_schedule(true).await?;
 
     let forwarder = process(SECOND, "forwarder");
@@ -43,7 +43,7 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     let frozen = Frozen::new(&second, &forwarder)?;
     let api_server = process(SECOND, "kube-apiserver");
     let before = pid(&second, &api_server)?;
-    // The connections of its watches end with it, and a new one remembers no events.
+    // The connections of its watches end with it, and a new one has no earlier events.
     kill_process(before, Signal::TERM)?;
     another(&second, &api_server, before).await?;
     ready::until("the API server answers", ready::START, async || team.stack("app").await).await?;
@@ -82,7 +82,7 @@ async fn ran(team: &Namespace<'_>, content: &str) -> Result<Stack> {
     team.wait("app", &format!("to have run {content}"), has).await
 }
 
-/// Has etcd forget every revision but the newest.
+/// Makes etcd forget every revision but the newest.
 async fn compact(world: &Handle) -> Result<()> {
     let call = async |path: &str, body: Value| -> Result<Value> {
         let request = http_client()?.post(format!("{}/v3/{path}", world.get("WORLD_ETCD")?)).body(body.to_string());

@@ -8,9 +8,9 @@ use futures::future::try_join_all;
 
 use super::*;
 
-/// More objects than a page of the client has.
+/// More objects than one page of the client.
 const MANY: usize = 502;
-/// Calls that are made at once.
+/// The number of concurrent calls.
 const AT_ONCE: usize = 25;
 
 suite! {
@@ -32,12 +32,12 @@ async fn many<F: Fixture>(fixture: &F, namespace: &str) -> Result<Vec<String>> {
     Ok(all.iter().map(ResourceExt::name_any).collect())
 }
 
-/// The names of the objects of this suite. Kubernetes has some of its own in each namespace.
+/// The names of the objects of this suite. Kubernetes adds objects of its own to each namespace.
 fn names<K: Object>(objects: &[K]) -> Vec<String> {
     objects.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("contract-")).collect()
 }
 
-/// The names of the objects of a kind that a selector chooses.
+/// The names of the objects of a kind that match a selector.
 async fn list<F: Fixture, K: Object>(fixture: &F, namespace: Option<&str>, selector: Option<&str>) -> Result<Vec<String>> {
     let (mut found, mut pages) = (Vec::new(), Pages::<_, K>::new(fixture.port(), namespace, selector));
     while let Some(page) = pages.next().await? {
@@ -71,7 +71,7 @@ async fn list_has_what_stays_while_others_come_and_go<F: Fixture>(fixture: &F) -
     let all = many(fixture, namespace).await?;
     let first: Page<ConfigMap> = cluster.page(Some(namespace), None, None).await?;
     let (mut found, mut next) = (names(&first.objects), first.next);
-    // One of this page, one of the next, and one between two others.
+    // One on this page, one on the next, and one between two others.
     let gone = [&found[0], all.last().context("objects")?].map(Clone::clone);
     for name in &gone {
         let object: ConfigMap = cluster.get(namespace, name).await?.context("it is there")?;

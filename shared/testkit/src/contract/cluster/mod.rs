@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 
-/// A cluster with our CRDs. Each of its namespaces has a `ServiceAccount` `default`.
+/// A cluster with Driftless's CRDs. Each of its namespaces has a `ServiceAccount` `default`.
 pub trait Fixture {
     /// The implementation.
     type Port: Cluster;
@@ -38,13 +38,13 @@ pub trait Fixture {
     /// Creates a namespace, with this value of the label [`driftless_kubernetes::WATCH`] if there is one.
     fn namespace(&self, name: &str, watch: Option<&str>) -> impl Future<Output = Result<()>>;
 
-    /// Deletes a namespace, and waits until everything in it is gone or waits for a finalizer.
+    /// Deletes a namespace, and waits until every object in it is deleted or waits for a finalizer.
     fn terminate(&self, namespace: &str) -> impl Future<Output = Result<()>>;
 
     /// The Events of a namespace: `<kind> <namespace>/<name> <type> <reason>: <note>`.
     fn events(&self, namespace: &str) -> impl Future<Output = Result<Vec<String>>>;
 
-    /// Whether a token is for this audience.
+    /// Returns whether a token is for this audience.
     fn is_for(&self, token: &str, audience: &str) -> bool;
 }
 
@@ -57,7 +57,7 @@ pub async fn check<F: Fixture>(fixture: &F) -> Report {
     report
 }
 
-/// The namespace of the cases that need none of their own.
+/// The namespace for cases without one of their own.
 const NAMESPACE: &str = "default";
 
 fn meta(namespace: &str, name: &str) -> ObjectMeta {
@@ -84,7 +84,7 @@ fn labelled<K: Object>(mut object: K, name: &str) -> K {
     object
 }
 
-/// The object as it is now.
+/// Reads the object again.
 async fn again<F: Fixture, K: Object>(fixture: &F, object: &K) -> Result<K> {
     find(fixture, object).await?.context("it is gone")
 }
@@ -95,13 +95,13 @@ async fn find<F: Fixture, K: Object>(fixture: &F, object: &K) -> Result<Option<K
     Ok(fixture.port().get(meta.namespace.as_deref().unwrap_or_default(), name).await?)
 }
 
-/// A client of one cluster does not read the cluster's name.
+/// A client of one cluster ignores the cluster's name.
 fn key(api_version: &str, kind: &str, name: &str) -> ObjectKey {
     let [cluster, namespace] = [crate::CLUSTER, NAMESPACE].map(String::from);
     ObjectKey { cluster, api_version: api_version.into(), kind: kind.into(), namespace, name: format!("contract-{name}") }
 }
 
-/// A `ConfigMap` as a type that only some of them fit.
+/// A `ConfigMap` with a type that only some of them match.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Immutable {
     metadata: ObjectMeta,

@@ -1,4 +1,4 @@
-//! The cases of single objects that are read.
+//! Cases of reads of single objects.
 
 use k8s_openapi::api::core::v1::Secret;
 
@@ -19,7 +19,7 @@ async fn missing_object_is_none<F: Fixture>(fixture: &F) -> Result<()> {
     Ok(())
 }
 
-/// Names come from what tenants write.
+/// Names come from tenants.
 async fn name_that_is_a_path_names_nothing<F: Fixture>(fixture: &F) -> Result<()> {
     let cluster = fixture.port();
     let created = cluster.create(&config_map(NAMESPACE, "path", "")).await?.name_any();

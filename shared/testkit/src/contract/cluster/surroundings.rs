@@ -34,7 +34,7 @@ async fn label_of_a_namespace_is_read<F: Fixture>(fixture: &F) -> Result<()> {
     Ok(())
 }
 
-/// A namespace that terminates for as long as an object in it waits for its finalizer.
+/// A namespace that is terminating while an object in it waits for its finalizer.
 async fn terminating<F: Fixture>(fixture: &F, namespace: &str) -> Result<ConfigMap> {
     fixture.namespace(namespace, None).await?;
     let mut held = config_map(namespace, "held", "");
@@ -57,7 +57,7 @@ async fn terminating_namespace_deletes_what_is_in_it<F: Fixture>(fixture: &F) ->
     let held = terminating(fixture, "contract-ending").await?;
     ensure!(held.metadata.deletion_timestamp.is_some());
     ensure!(find(fixture, &config_map("contract-ending", "free", "")).await?.is_none());
-    // What is left can be written.
+    // An object that still exists can be written.
     let held = fixture.port().replace(&labelled(held, "l")).await?;
     free(fixture, held).await
 }

@@ -210,7 +210,7 @@ async fn apply_removes_what_it_applied_before<F: Fixture>(fixture: &F) -> Result
 
 async fn apply_keeps_what_others_wrote<F: Fixture>(fixture: &F) -> Result<()> {
     let applied = fixture.port().apply(&labelled(update("apply-beside", "a"), "one")).await?;
-    // A replace owns its changes apart from an apply, even with the same field manager.
+    // A replace owns its fields separately from an apply, even with the same field manager.
     let mut object = labelled(applied, "two");
     object.spec.parallel = Some(1);
     let object = fixture.port().replace(&object).await?;
@@ -259,7 +259,7 @@ async fn delete_of_another_version_is_a_conflict<F: Fixture>(fixture: &F) -> Res
     cluster.delete(&second).await?;
     let other = cluster.create(&lease("delete")).await?;
     conflicts(&cluster.delete(&second).await)?;
-    // The uid alone stands for any version of the object.
+    // With the uid alone, any version of the object matches.
     let mut unversioned = second;
     unversioned.metadata.resource_version = None;
     conflicts(&cluster.delete(&unversioned).await)?;
@@ -309,7 +309,7 @@ async fn deleted_object_gets_no_new_finalizer<F: Fixture>(fixture: &F) -> Result
     is_permanent(&fixture.port().patch_metadata(&deleted).await)?;
     is_permanent(&fixture.port().replace(&deleted).await)?;
     ensure!(again(fixture, &before).await? == before);
-    // A finalizer that is left would keep the CRD.
+    // A remaining finalizer would block the deletion of the CRD.
     deleted.metadata.finalizers = None;
     fixture.port().patch_metadata(&deleted).await?;
     Ok(())

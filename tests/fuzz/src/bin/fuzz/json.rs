@@ -1,9 +1,9 @@
-//! Changes of JSON that leave it JSON.
+//! Changes of JSON that keep it valid JSON.
 
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::{Value, json};
 
-/// The input with a change in one of its lines that are JSON; `None` if there is none.
+/// The input with a change in one of its JSON lines; `None` if it has none.
 pub fn changed(input: &[u8], seed: u32) -> Option<Vec<u8>> {
     let mut random = Random(seed.into());
     let mut lines: Vec<_> = input.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
@@ -71,7 +71,7 @@ fn change(value: &mut Value, other: Value, random: &mut Random) {
     }
 }
 
-/// The text as libFuzzer changes it, with what it saw the target compare.
+/// The text as libFuzzer changes it, using the comparisons that it saw in the target.
 fn mutated(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let (size, most) = (bytes.len(), bytes.len() + 64);

@@ -16,7 +16,7 @@ static CHECK: LazyLock<fn(&[u8])> = LazyLock::new(|| {
 
 fuzz_target!(|input: &[u8]| CHECK(input));
 
-// Half of the time JSON stays JSON: a changed byte would mostly be refused by the parser.
+// Half of the time JSON stays JSON, because the parser would refuse most changed bytes.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     let changed = if seed % 2 == 0 { json::changed(&data[..size], seed / 2) } else { None };
     match changed.filter(|changed| changed.len() <= max_size) {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What AWS has of its own, as far as it is used, and the dimensions.
+/// AWS's own metrics, as far as they are used, with their dimensions.
 const OF_AWS: [(&str, &str, &[&str]); 8] = [
     ("AWS/SQS", "ApproximateAgeOfOldestMessage", &["QueueName"]),
     ("AWS/SQS", "ApproximateNumberOfMessagesVisible", &["QueueName"]),

@@ -1,4 +1,4 @@
-//! What the template says, and what it may not say.
+//! The content of the template, and the errors of invalid ones.
 
 mod alarms;
 mod rights;
@@ -35,7 +35,7 @@ fn read(text: &str) -> Result<Template, String> {
     Template::parse(text, Path::new("/p/infra"), &settings()).map_err(|error| error.to_string())
 }
 
-/// Reads the template with one text replaced, and gives the error's words.
+/// Reads the template with one text replaced, and returns the error's message.
 fn broken(from: &str, to: &str) -> String {
     assert!(TEMPLATE.contains(from), "the template has no {from:?} to break");
     read(&TEMPLATE.replacen(from, to, 1)).err().unwrap_or_else(|| panic!("{to:?} in place of {from:?} was accepted"))
@@ -226,7 +226,7 @@ fn each_function_that_rbac_knows_has_an_access_entry_with_its_group() {
     let rbac = include_str!("../../../../../infra/kubernetes/rbac.yaml");
     let groups = rbac.split("kind: Group\n").skip(1).filter_map(|rest| rest.trim_start().strip_prefix("name: "));
     let groups: BTreeSet<String> = groups.filter_map(|rest| rest.lines().next()).map(Into::into).collect();
-    // The forwarder's group is its ServiceAccount's matter.
+    // The forwarder's group belongs to its ServiceAccount.
     assert_eq!(entries, groups.into_iter().filter(|group| group != "driftless:forwarder").collect());
 }
 
@@ -283,14 +283,14 @@ fn template_manifests_chart_and_bootstrap_name_the_same_objects() {
     for file in ["infra/flux/driftless.yaml", "infra/bootstrap/Pulumi.yaml"] {
         assert!(text(file).contains(&format!("namespace: {namespace}\n")), "{file}");
     }
-    // The key of Flux: `make deploy` prints how to make it, the program makes it, and the Provider names it.
+    // Flux's key: `make deploy` prints how to create it, the program creates it, and the Provider names it.
     assert!(text("infra/kubernetes/flux.yaml").contains("secretRef:\n    name: driftless\n"));
     assert!(text("infra/deploy").contains("--namespace flux-system create secret generic driftless "));
     assert!(
         text("infra/bootstrap/Pulumi.yaml")
             .contains("kind: Secret\n        metadata:\n          name: driftless\n          namespace: flux-system\n")
     );
-    // As infra/images/build names the images.
+    // `infra/images/build` gives the images these names.
     for file in ["infra/chart/values.yaml", "docs/bootstrap.md", "docs/aws.md"] {
         for image in
             text(file).split(".amazonaws.com/").skip(1).filter_map(|rest| rest.split_once('@')).map(|(name, _)| name.to_owned())
@@ -328,7 +328,7 @@ fn only_functions_in_a_vpc_may_have_network_interfaces_made() {
     }
 }
 
-/// Lambda stops a function after 16 hops if its messages come back to it.
+/// Lambda stops a function after 16 hops if its messages return to it.
 #[test]
 fn a_function_in_a_cycle_of_messages_allows_it_and_no_other_does() {
     let template = read(TEMPLATE).unwrap();

@@ -1,4 +1,4 @@
-//! What roles and the bucket allow, and what they deny.
+//! The permissions of roles and the bucket, and their denials.
 
 use super::*;
 
@@ -17,14 +17,14 @@ fn a_task_reaches_its_own_folder_only_and_cannot_even_ask_what_exists() {
     assert!(!may("s3:ListBucket", ""));
 }
 
-/// A PUT as the gate asks for it: `once` has `If-None-Match: *`.
+/// A PUT with the gate's demand: `once` has `If-None-Match: *`.
 fn put(template: &Template, key: &str, once: bool) -> Demand {
     let demand = Demand::new("s3:PutObject", format!("arn:aws:s3:::{}/{key}", template.bucket));
     let demand = demand.with("s3:ObjectCreationOperation", "true");
     if once { demand.with("s3:if-none-match", "*") } else { demand }
 }
 
-/// Returns whether the bucket policy lets a principal of the account do this whose own policy allows every action.
+/// Returns whether the bucket policy allows this to a principal of the account whose own policy allows every action.
 fn anyone_may(template: &Template, demand: &Demand) -> bool {
     let everything = serde_json::json!({ "Effect": "Allow", "Action": "*", "Resource": "*" });
     let everything: Statement = serde_json::from_value(everything).unwrap();
@@ -54,7 +54,7 @@ fn a_task_writes_progress_lock_and_one_result_and_nothing_else() {
     for name in ["progress", "lock", "result", "log/0001"] {
         let part = put(&template, &format!("tasks/{id}:t1/out/{name}"), true).with("s3:ObjectCreationOperation", "false");
         assert!(!may(&part), "a part of an upload of {name}");
-        // What a task writes can be read: it is neither archived nor under a key of its own.
+        // A task's objects must be readable: neither archived nor encrypted under another key.
         for (header, value) in [
             ("x-amz-storage-class", "GLACIER"),
             ("x-amz-server-side-encryption", "aws:kms"),
@@ -93,7 +93,7 @@ fn owner_outcome_result_and_key_are_write_once_for_everyone() {
     assert!(!may("RecorderRole", "runs/kind/u/launch"));
 }
 
-/// A task may write progress as often as it likes.
+/// A task may write progress at any rate.
 #[test]
 fn progress_has_a_queue_of_its_own() {
     let template = read(TEMPLATE).unwrap();
@@ -125,7 +125,7 @@ fn leftovers_of_tasks_expire_after_the_longest_run() {
     let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
     let tasks: Vec<_> = rules.iter().filter(|rule| rule["Prefix"] == "tasks/").collect();
     assert_eq!((tasks.len(), &tasks[0]["ExpirationInDays"], &tasks[0]["Status"]), (1, &1.into(), &"Enabled".into()));
-    // `in/run` says which run a live task is of, to the end of the longest run.
+    // `in/run` names the run of a live task until the end of the longest run.
     let raw: Value = serde_saphyr::from_str(TEMPLATE).unwrap();
     let longest = raw["Parameters"]["MaxRunSeconds"]["MaxValue"].as_u64();
     assert!(longest.is_none_or(|longest| longest + 3600 <= 86400), "a run of {longest:?} s outlives its task's folder");
