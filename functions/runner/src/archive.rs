@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::{
     pack::{PackError, Packed, Selection, pack},
-    restore::{RestoreError, restore},
+    restore::restore,
 };
 
 /// What the footer begins with: the magic, and the format version in its last byte.
@@ -39,6 +39,9 @@ const MAX_FRAMES: usize = 10_000;
 
 /// The most bytes of an index, compressed or not.
 const MAX_INDEX: u64 = 8 << 20;
+
+/// The most bytes of an entry's name, and of a link's target: Linux takes no longer path.
+const MAX_NAME: usize = 4096;
 
 const LEVEL: i32 = 3;
 

@@ -55,14 +55,14 @@ pub(crate) struct Cache<'a> {
     /// The digest of the image: what is installed belongs to it.
     image: String,
     scratch: PathBuf,
-    /// What was there before anything was installed: the image's, or the source's.
+    /// The places that existed before anything was installed, in the image or the source.
     before: BTreeMap<Layer, BTreeSet<PathBuf>>,
-    /// What was restored.
+    /// The restored places.
     restored: RefCell<BTreeMap<Layer, BTreeSet<PathBuf>>>,
     told: RefCell<Told>,
 }
 
-/// What is known of the run's dependencies.
+/// The report on the run's dependencies so far.
 #[derive(Default)]
 struct Told {
     report: Option<Installed>,
@@ -125,11 +125,10 @@ impl<'a> Cache<'a> {
         let is_needed = has_packages && !self.restored.borrow().contains_key(&Layer::Dependencies);
         let mut told = self.told.borrow_mut();
         let why = match (self.spec, told.problem.take()) {
-            (None, _) => String::new(),
             (Some(_), Some(problem)) => format!(": {problem}"),
             (Some(RunCache { uncached: Some(why), .. }), None) => format!(": {why}"),
             (Some(_), None) if is_needed => ": no cache entry".into(),
-            (Some(_), None) => String::new(),
+            (None, _) | (Some(_), None) => String::new(),
         };
         let report = told.report.get_or_insert_default();
         report.millis += u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

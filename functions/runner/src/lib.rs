@@ -28,6 +28,7 @@ mod selection;
 mod session;
 mod settings;
 mod stop;
+mod task;
 
 use std::{
     cell::{Cell, RefCell},
@@ -50,9 +51,9 @@ use failure::Failure;
 use jiff::Timestamp;
 use log::Log;
 pub use s3::{BucketEndpoint, StoreError};
-use serde::Deserialize;
 use session::{Gauge, Session, Steps, Told};
 use stop::{Stop, asked};
+use task::Task;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -106,6 +107,19 @@ pub struct Settings {
     pub now: fn() -> Timestamp,
 }
 
+impl Settings {
+    /// A directory for Pulumi's events, for archives, and for Pulumi's home if the image has none. It is deleted with the task's disk.
+    fn scratch(&self) -> PathBuf {
+        self.share.join(".driftless")
+    }
+
+    fn create_scratch(&self) -> Result<(), Error> {
+        let path = self.scratch();
+        let created = std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path);
+        created.map_err(|source| Error::Scratch { path, source })
+    }
+}
+
 /// Why no result was stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -157,7 +171,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         begun = begin(settings, &is_absent) => begun?,
         () = asked(&mut stop) => return Err(stopped(since.elapsed(), is_absent.get())),
     };
-    let scratch = scratch(settings)?;
+    settings.create_scratch()?;
     let gauge = Gauge {
         phase: Cell::new(Phase::Fetch),
         steps: RefCell::default(),
@@ -179,8 +193,7 @@ pub async fn run(settings: &Settings, mut stop: watch::Receiver<bool>) -> Result
         } else {
             None
         };
-        let session =
-            Session::new(settings, &scratch, &spec, identity, &task.image, &folder, &gauge, &log).map_err(Failure::unknown)?;
+        let session = Session::new(settings, &spec, identity, &task.image, &folder, &gauge, &log).map_err(Failure::unknown)?;
         Box::pin(session.run(&mut told, &mut stop)).await
     };
     let ended = tokio::select! {
@@ -227,52 +240,6 @@ async fn begin(
             }
             Err(error.into())
         }
-    }
-}
-
-/// A directory for Pulumi's events, and for its home if the image has none. It is deleted with the task's disk.
-fn scratch(settings: &Settings) -> Result<PathBuf, Error> {
-    let path = settings.share.join(".driftless");
-    match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&path) {
-        Ok(()) => Ok(path),
-        Err(source) => Err(Error::Scratch { path, source }),
-    }
-}
-
-/// What ECS says of this task.
-struct Task {
-    arn: String,
-    /// The digest of this container's image; empty if ECS does not say.
-    image: String,
-    /// See [`RunResult::pull_millis`].
-    pull_millis: Option<u64>,
-}
-
-impl Task {
-    async fn read(client: &reqwest::Client, metadata: &str) -> Result<Self, reqwest::Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
-        struct Document {
-            #[serde(rename = "TaskARN")]
-            arn: String,
-            pull_started_at: Option<Timestamp>,
-            pull_stopped_at: Option<Timestamp>,
-        }
-        #[derive(Deserialize)]
-        struct Container {
-            #[serde(rename = "ImageID", default)]
-            image: String,
-        }
-        let get = async |url: &str| client.get(url).send().await?.error_for_status();
-        let once = || async {
-            let task: Document = get(&format!("{metadata}/task")).await?.json().await?;
-            let container: Container = get(metadata).await?.json().await?;
-            Ok((task, container))
-        };
-        let (task, container) = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
-        let pulled = task.pull_started_at.zip(task.pull_stopped_at).map(|(started, stopped)| stopped.duration_since(started));
-        let pull_millis = pulled.and_then(|pulled| u64::try_from(pulled.as_millis()).ok());
-        Ok(Self { arn: task.arn, image: container.image, pull_millis })
     }
 }
 

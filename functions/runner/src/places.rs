@@ -34,7 +34,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// What is installed of a layer, by the directory that it is below. Fails if a later run could not restore it, with the reason.
+    /// The installed parts of a layer, by root. Fails with the reason if a later run could not restore them.
     pub(crate) fn installed(&self, layer: Layer) -> Result<Vec<Selection>, String> {
         let mut found = match layer {
             Layer::Plugins => vec![self.plugins()],
@@ -149,7 +149,7 @@ fn root(name: &str, dir: &Path) -> Root {
     Root { name: name.to_owned(), dir: dir.to_owned() }
 }
 
-/// The names in a directory; none if it is not there.
+/// The names in a directory; empty for an absent one.
 fn names(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().into()).collect()
 }

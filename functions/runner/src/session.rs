@@ -1,5 +1,6 @@
 //! The run itself, step by step.
 
+mod dependencies;
 mod outputs;
 mod stack;
 
@@ -15,7 +16,7 @@ use std::{
 
 use backon::Retryable;
 use driftless_contract::{
-    Drift, File, Identity, Installed, Layer, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo,
+    Drift, File, Identity, Installed, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo,
     ResourceFailure, RunSource, RunSpec, VERSION, to_json,
 };
 use futures::future::pending;
@@ -37,10 +38,9 @@ use crate::{
     files,
     hydrate::{HydrateError, hydrate},
     identity::ProgramIdentity,
-    install, lock,
+    lock,
     log::Log,
     mask::Mask,
-    places::Places,
     pulumi::{Ended, Pulumi},
     s3::{Folder, back_off},
     selection,
@@ -117,7 +117,6 @@ pub(crate) struct Session<'a> {
 impl<'a> Session<'a> {
     pub(crate) fn new(
         settings: &Settings,
-        scratch: &Path,
         spec: &'a RunSpec,
         identity: Option<Identity>,
         image: &str,
@@ -125,11 +124,12 @@ impl<'a> Session<'a> {
         gauge: &'a Gauge,
         log: &'a Log,
     ) -> io::Result<Self> {
+        let scratch = &settings.scratch();
         let (source, workspace) = (settings.share.join("source"), settings.share.join("workspace"));
         let identity = identity.map(|identity| ProgramIdentity::new(&settings.secrets, identity)).transpose()?;
         let who = identity.as_ref().map_or_else(Vec::new, |identity| identity.variables(&spec.stack));
         let Environment { mut variables, secrets } = environment(settings.environment.iter().cloned(), who, &spec.env, scratch)?;
-        for (name, value) in Cache::variables(spec.cache.as_ref(), &compiled(scratch)) {
+        for (name, value) in Cache::variables(spec.cache.as_ref(), &dependencies::compiled(scratch)) {
             variables.entry(name).or_insert(value);
         }
         let dir = match &spec.source {
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
             engaged,
             cache: OnceCell::new(),
             image: image.to_owned(),
-            scratch: scratch.to_owned(),
+            scratch: scratch.clone(),
         })
     }
 
@@ -258,23 +258,6 @@ impl<'a> Session<'a> {
         if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
     }
 
-    /// Returns whether `pulumi install` may do something that the operation needs.
-    async fn needs_install(&self) -> bool {
-        let Pulumi { dir, environment, .. } = &self.pulumi;
-        if install::has_all(dir, environment) {
-            return false;
-        }
-        let runs_program = self.spec.run_program || matches!(self.spec.operation, Operation::Up | Operation::Preview);
-        if runs_program || self.spec.resources.is_none() || !install::may_leave_out(dir, environment) {
-            return true;
-        }
-        // The state is sufficient, except for resources that the program itself provides.
-        let export = Call::new(["stack", "export"], Some(&self.spec.stack));
-        let state = self.pulumi.ask(&export).await;
-        let is_needed = !matches!(state, Ok((true, state, _)) if !install::has_dynamic(&state));
-        is_needed || !install::leave_out(dir)
-    }
-
     /// Configures the stack, carries out the operation, and reads the outputs.
     async fn configured(&self, configuration: &mut Configuration<'_>, told: &mut Told) -> Result<(), Failure> {
         for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
@@ -299,48 +282,6 @@ impl<'a> Session<'a> {
         }
         self.store(told).await;
         Ok(())
-    }
-
-    /// Has the dependencies of the program in their places: from the cache, or installed.
-    async fn install(&self, told: &mut Told) -> Result<(), Failure> {
-        let cache = self.cache.get_or_init(|| {
-            let places = Places {
-                source: self.source.clone(),
-                project: self.pulumi.dir.clone(),
-                compiled: compiled(&self.scratch),
-                environment: self.pulumi.environment.clone(),
-            };
-            Cache::new(self.folder, self.spec.cache.as_ref(), places, self.image.clone(), &self.scratch)
-        });
-        let restore = |layer| self.unless_stopped(async move { Ok(cache.restore(layer).await) });
-        restore(Layer::Plugins).await?;
-        if self.needs_install().await {
-            let has_packages = restore(Layer::Dependencies).await?;
-            if has_packages {
-                restore(Layer::Build).await?;
-            }
-            if !has_packages || !cache.is_complete() {
-                let since = Instant::now();
-                self.call(&Call::new(["install"], None)).await?;
-                cache.installed(since.elapsed());
-            }
-        }
-        told.installed = cache.report();
-        if let Some(installed) = &told.installed {
-            let summary = self.pulumi.mask.apply(&installed.summary);
-            self.log.say(&format!("driftless: dependencies: {summary}"));
-            self.gauge.dependencies.replace(Some(summary));
-        }
-        Ok(())
-    }
-
-    /// Stores for later runs what this one installed.
-    async fn store(&self, told: &mut Told) {
-        let Some(cache) = self.cache.get() else { return };
-        for problem in cache.store().await {
-            self.log.say(&format!("driftless: {problem}"));
-        }
-        told.installed = cache.report();
     }
 
     async fn fetch(&self) -> Result<(), Failure> {
@@ -541,11 +482,6 @@ impl<'a> Session<'a> {
         let planned = started.max(self.spec.resources.unwrap_or(0));
         self.gauge.steps.replace(Steps { planned, started, done, failed, current });
     }
-}
-
-/// See [`Places::compiled`].
-fn compiled(scratch: &Path) -> PathBuf {
-    scratch.join("compiled")
 }
 
 /// Returns how many processes the kernel has killed for lack of memory since its start; 0 if it does not report it.

@@ -141,7 +141,7 @@ pub fn sealed(cluster: &str, stack: &StackId) -> Key<SealedInputs> {
 
 folder! {
     /// The folder of the cache entries that a program may restore: those that runs of the same source stored as the same `ServiceAccount`.
-    /// Whoever can write to one of the two cannot change what another program executes.
+    /// A person who can change one of the two cannot change what another program executes.
     CacheFolder
 }
 

@@ -78,7 +78,7 @@ pub struct CacheNames {
     pub uncached: Option<String>,
 }
 
-/// What is known of the package managers of a runtime. Names of files are compared with the last part of a path; one that begins with `*` is
+/// The package managers of a runtime. Names of files are compared with the last part of a path; one that begins with `*` is
 /// a suffix.
 struct Manager {
     runtime: &'static str,

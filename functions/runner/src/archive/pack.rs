@@ -13,13 +13,14 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, read
 use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 
-use super::{Counts, Frame, Index, LEVEL, Limits, MAGIC, MAX_FRAMES, MAX_INDEX, Root, WINDOW_LOG, dirs::Dirs, hex};
+use super::{Counts, Frame, Index, LEVEL, Limits, MAGIC, MAX_FRAMES, MAX_INDEX, MAX_NAME, Root, WINDOW_LOG, dirs::Dirs, hex};
 
 /// Content of a frame, with a header for each entry.
 const FRAME: u64 = 16 << 20;
 const HEADER: u64 = 512;
 
-/// What is packed of a root.
+/// The part of a root that is packed.
+#[derive(Debug, Clone)]
 pub(crate) struct Selection {
     pub(crate) root: Root,
     /// Files, links, and directories with everything below them. A path within another one is packed once.
@@ -239,6 +240,9 @@ impl Entry {
     }
 
     fn append(self, builder: &mut Builder<impl Write>) -> io::Result<()> {
+        if self.path.as_os_str().len() > MAX_NAME {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
         let content = self.counts().content;
         let mut header = Header::new_gnu();
         header.set_mode(self.stat.st_mode & 0o777);

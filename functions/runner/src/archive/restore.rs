@@ -19,10 +19,10 @@ use rustix::{
 use sha2::{Digest, Sha256};
 use tar::{Archive, Entry, EntryType};
 
-use super::{Counts, Damaged, Frame, Root, damaged, decoder, dirs::Dirs, hex};
+use super::{Counts, Damaged, Frame, MAX_NAME, Root, damaged, decoder, dirs::Dirs, hex};
 
-/// The most bytes of an entry's headers, with a name and a link's target of 4096 bytes, and of the padding before them.
-const HEADERS: u64 = 16 << 10;
+/// The most bytes of an entry's headers, which repeat a long name and a link's long target, and of the padding before them.
+const HEADERS: u64 = 2 * MAX_NAME as u64 + (8 << 10);
 
 const BUFFER: usize = 64 << 10;
 
@@ -48,7 +48,7 @@ pub(crate) enum RestoreError {
 /// target, is left as it is: the image already had it when the archive was packed. Any other existing file or link is an error.
 ///
 /// The digest is verified after the last entry. On an error, the caller removes what this and other frames restored, also before it
-/// tries again: a second try would leave files as they are that the first one did not verify.
+/// retries: a second try would leave files as they are that the first one did not verify.
 pub(crate) fn restore(frame: &Frame, compressed: impl Read, into: &[Root]) -> Result<Counts, RestoreError> {
     let budget = Cell::new(0);
     let source = Compressed { inner: compressed.take(frame.size), digest: Sha256::new(), error: None };

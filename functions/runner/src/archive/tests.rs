@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
-use super::*;
+use super::{restore::RestoreError, *};
 
 const LIMITS: Limits = Limits { content: 1 << 30, entries: 100_000, archive: 1 << 30 };
 
@@ -280,6 +280,27 @@ fn path_that_cannot_be_packed_is_named() {
         let error = pack_paths(dir.path(), &[path], &LIMITS).unwrap_err();
         let PackError::Entry { path: named, .. } = error else { panic!("{error}") };
         assert_eq!(named, Path::new("source").join(path));
+    }
+}
+
+#[test]
+fn name_of_4096_bytes_is_the_longest() {
+    for (last, is_packed) in [(194, true), (195, false)] {
+        let (from, to) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        // "source" and 19 names of 204 bytes, each with its slash.
+        let parent: PathBuf = vec!["p".repeat(204); 19].iter().collect();
+        let path = parent.join("f".repeat(last));
+        let mut dirs = dirs::Dirs::create(from.path()).unwrap();
+        rustix::fs::symlinkat("t".repeat(4095), dirs.at(&parent).unwrap(), path.file_name().unwrap()).unwrap();
+        let packed = pack_paths(from.path(), &[""], &LIMITS);
+        assert_eq!(packed.is_ok(), is_packed, "{}", path.as_os_str().len());
+        if let Ok((archive, _)) = packed {
+            restore_all(&archive, to.path()).unwrap();
+            let mut dirs = dirs::Dirs::open(to.path()).unwrap();
+            let (parent, name) = dirs.parent(&path).unwrap();
+            let found = rustix::fs::readlinkat(parent, name, Vec::new()).unwrap();
+            assert_eq!(found.as_bytes(), "t".repeat(4095).as_bytes());
+        }
     }
 }
 

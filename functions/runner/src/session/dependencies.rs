@@ -1,0 +1,75 @@
+//! The dependencies of a run: restored, installed, and stored for later runs.
+
+use std::path::{Path, PathBuf};
+
+use driftless_contract::{Layer, Operation};
+use tokio::time::Instant;
+
+use super::{Session, Told};
+use crate::{arguments::Call, cache::Cache, failure::Failure, install, places::Places, pulumi::Pulumi};
+
+/// See [`Places::compiled`].
+pub(super) fn compiled(scratch: &Path) -> PathBuf {
+    scratch.join("compiled")
+}
+
+impl Session<'_> {
+    /// Puts the dependencies of the program into place: restores them from the cache, or installs them.
+    pub(super) async fn install(&self, told: &mut Told) -> Result<(), Failure> {
+        let cache = self.cache.get_or_init(|| {
+            let places = Places {
+                source: self.source.clone(),
+                project: self.pulumi.dir.clone(),
+                compiled: compiled(&self.scratch),
+                environment: self.pulumi.environment.clone(),
+            };
+            Cache::new(self.folder, self.spec.cache.as_ref(), places, self.image.clone(), &self.scratch)
+        });
+        let restore = |layer| self.unless_stopped(async move { Ok(cache.restore(layer).await) });
+        restore(Layer::Plugins).await?;
+        if self.needs_install().await {
+            let has_packages = restore(Layer::Dependencies).await?;
+            if has_packages {
+                restore(Layer::Build).await?;
+            }
+            if !has_packages || !cache.is_complete() {
+                let since = Instant::now();
+                self.call(&Call::new(["install"], None)).await?;
+                cache.installed(since.elapsed());
+            }
+        }
+        told.installed = cache.report();
+        if let Some(installed) = &told.installed {
+            let summary = self.pulumi.mask.apply(&installed.summary);
+            self.log.say(&format!("driftless: dependencies: {summary}"));
+            self.gauge.dependencies.replace(Some(summary));
+        }
+        Ok(())
+    }
+
+    /// Stores for later runs what this one installed.
+    pub(super) async fn store(&self, told: &mut Told) {
+        let Some(cache) = self.cache.get() else { return };
+        for problem in cache.store().await {
+            self.log.say(&format!("driftless: {problem}"));
+        }
+        told.installed = cache.report();
+    }
+
+    /// Returns whether `pulumi install` may do something that the operation needs.
+    async fn needs_install(&self) -> bool {
+        let Pulumi { dir, environment, .. } = &self.pulumi;
+        if install::has_all(dir, environment) {
+            return false;
+        }
+        let runs_program = self.spec.run_program || matches!(self.spec.operation, Operation::Up | Operation::Preview);
+        if runs_program || self.spec.resources.is_none() || !install::may_leave_out(dir, environment) {
+            return true;
+        }
+        // The state is sufficient, except for resources that the program itself provides.
+        let export = Call::new(["stack", "export"], Some(&self.spec.stack));
+        let state = self.pulumi.ask(&export).await;
+        let is_needed = !matches!(state, Ok((true, state, _)) if !install::has_dynamic(&state));
+        is_needed || !install::leave_out(dir)
+    }
+}
