@@ -50,13 +50,18 @@ async fn keep<O: Objects>(objects: &O, settings: &Settings, archive: &str, entry
     let is_full = async || -> Result<_, Error> {
         Ok(objects.size(&namespace, 0).await?.saturating_add(bytes) > settings.cache_namespace_bytes)
     };
-    if is_full().await? {
-        for key in least_recently_used(objects, &namespace).await? {
-            objects.delete(&key).await?;
-            if !is_full().await? {
-                break;
-            }
-        }
+    let mut evicted = if is_full().await? { least_recently_used(objects, &namespace).await? } else { Vec::new() }.into_iter();
+    while is_full().await? {
+        let Some(key) = evicted.next() else {
+            tracing::info!(
+                archive,
+                bytes,
+                limit = settings.cache_namespace_bytes,
+                "an archive is not kept: the namespace is full"
+            );
+            return Ok(());
+        };
+        objects.delete(&key).await?;
     }
     objects.copy(archive, entry).await?;
     Ok(())

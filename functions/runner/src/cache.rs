@@ -104,12 +104,12 @@ impl<'a> Cache<'a> {
                 self.restored.borrow_mut().insert(layer, found);
                 let mut told = self.told.borrow_mut();
                 told.content += counts.content;
+                let content = told.content;
                 let report = told.report.get_or_insert_default();
                 report.restored.insert(layer);
                 report.restored_bytes += bytes;
                 report.millis += millis(since);
-                drop(told);
-                self.summarize();
+                report.summary = format!("restored {} in {}", megabytes(content), seconds(report.millis));
                 true
             }
             Err(problem) => {
@@ -130,18 +130,12 @@ impl<'a> Cache<'a> {
             (Some(_), None) if is_needed => ": no cache entry".into(),
             (None, _) | (Some(_), None) => String::new(),
         };
+        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let report = told.report.get_or_insert_default();
-        report.millis += u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let restored = if report.restored.is_empty() { String::new() } else { format!("{}, ", report.summary) };
+        report.millis += took;
         report.missed = is_needed && self.spec.is_some_and(|spec| spec.uncached.is_none());
-        report.summary = format!("installed in {}{why}", seconds(report.millis));
-    }
-
-    fn summarize(&self) {
-        let mut told = self.told.borrow_mut();
-        let content = told.content;
-        if let Some(report) = &mut told.report {
-            report.summary = format!("restored {} in {}", megabytes(content), seconds(report.millis));
-        }
+        report.summary = format!("{restored}installed in {}{why}", seconds(took));
     }
 
     /// How the run got its dependencies, so far as is known.

@@ -9,7 +9,7 @@ use std::{
 
 use driftless_contract::PROJECT_FILES;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::files;
 
@@ -22,8 +22,7 @@ const PACKAGES: [&str; 2] = ["packages", "plugins"];
 /// The prefix of a function's name.
 const FUNCTION: &str = "fn::";
 
-/// Returns whether the image has everything that a YAML project needs. Any doubt, such as a version that the program requires, is
-/// left to Pulumi.
+/// Returns whether the image has everything that a YAML project needs. Any doubt is left to Pulumi.
 pub(crate) fn has_all(dir: &Path, environment: &BTreeMap<OsString, OsString>) -> bool {
     let Some(Value::Object(project)) = read(dir) else { return false };
     let is_yaml = project.get("runtime").is_some_and(|runtime| runtime == "yaml");
@@ -33,7 +32,7 @@ pub(crate) fn has_all(dir: &Path, environment: &BTreeMap<OsString, OsString>) ->
         && is_simple
         && has_one_program(dir)
         && project.iter().all(|(key, value)| take(key, value, &mut packages))
-        && packages.iter().all(|package| is_installed(package, environment))
+        && packages.iter().all(|(package, version)| is_installed(package, version.as_deref(), environment))
 }
 
 /// Reads the project's file if Pulumi reads no other one.
@@ -67,8 +66,11 @@ fn has_one_program(dir: &Path) -> bool {
     true
 }
 
+/// A package, and the version that the program requires of it.
+type Package = (String, Option<String>);
+
 /// Collects the packages of the types and functions in a part of the program; `false` if Pulumi has to decide.
-fn take(key: &str, value: &Value, packages: &mut BTreeSet<String>) -> bool {
+fn take(key: &str, value: &Value, packages: &mut BTreeSet<Package>) -> bool {
     // A function's own name is in the key, or a field beside its arguments.
     let function = key.get(..FUNCTION.len()).filter(|start| start.eq_ignore_ascii_case(FUNCTION)).map(|_| &key[FUNCTION.len()..]);
     let token = match (function, value) {
@@ -76,24 +78,33 @@ fn take(key: &str, value: &Value, packages: &mut BTreeSet<String>) -> bool {
         (None, Value::String(token)) if ["type", "function"].iter().any(|name| key.eq_ignore_ascii_case(name)) => {
             Some(token.as_str())
         }
-        (None, Value::Object(options))
-            if key.eq_ignore_ascii_case("options") && options.keys().any(|option| is_version(option)) =>
-        {
-            return false;
-        }
         _ => None,
     };
-    packages.extend(token.and_then(package));
+    packages.extend(token.and_then(package).map(|package| (package, None)));
     match value {
+        Value::Object(fields) if !take_version(fields, packages) => false,
         Value::Object(fields) => fields.iter().all(|(key, value)| take(key, value, packages)),
         Value::Array(values) => values.iter().all(|value| take("", value, packages)),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
     }
 }
 
-/// Returns whether an option of a resource or a function names a plugin or its version.
-fn is_version(option: &str) -> bool {
-    ["version", "pluginDownloadURL"].iter().any(|name| option.eq_ignore_ascii_case(name))
+/// Collects the package of a resource or a function that requires a version of its plugin; `false` if the version is not known.
+fn take_version(fields: &Map<String, Value>, packages: &mut BTreeSet<Package>) -> bool {
+    let field = |fields: &Map<String, Value>, name: &str| {
+        fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.clone())
+    };
+    let Some(Value::Object(options)) = field(fields, "options") else { return true };
+    let (version, url) = (field(&options, "version"), field(&options, "pluginDownloadURL"));
+    let token = field(fields, "type").or_else(|| field(fields, "function"));
+    match (version, token) {
+        (None, _) => url.is_none(),
+        (Some(Value::String(version)), Some(Value::String(token))) => {
+            packages.extend(package(&token).map(|package| (package, Some(version))));
+            true
+        }
+        _ => false,
+    }
 }
 
 /// Returns the package of a type or a function, unless it is built into Pulumi.
@@ -107,8 +118,8 @@ fn package(token: &str) -> Option<String> {
     (package != "pulumi").then(|| package.to_owned())
 }
 
-/// Returns whether Pulumi finds a resource plugin of the package without a download, in any version.
-fn is_installed(package: &str, environment: &BTreeMap<OsString, OsString>) -> bool {
+/// Returns whether Pulumi finds a resource plugin of the package without a download: of that version, or else of any.
+fn is_installed(package: &str, version: Option<&str>, environment: &BTreeMap<OsString, OsString>) -> bool {
     let variable = |name: &str| environment.get(OsStr::new(name)).filter(|value| !value.is_empty());
     let home = variable("PULUMI_HOME").map(PathBuf::from).or_else(|| Some(Path::new(variable("HOME")?).join(".pulumi")));
     let prefix = format!("resource-{package}-v");
@@ -117,7 +128,10 @@ fn is_installed(package: &str, environment: &BTreeMap<OsString, OsString>) -> bo
         let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
         let partial = path.with_file_name(format!("{name}.partial"));
         let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
-        name.starts_with(&prefix) && is_directory && fs::symlink_metadata(partial).is_err()
+        let is_wanted = name
+            .strip_prefix(&prefix)
+            .is_some_and(|found| version.is_none_or(|version| found == version.trim_start_matches('v')));
+        is_wanted && is_directory && fs::symlink_metadata(partial).is_err()
     };
     plugins.into_iter().flatten().flatten().any(|entry| is_complete(&entry.path()))
 }
@@ -241,6 +255,10 @@ mod tests {
             (bucket.replace("aws", "gcp"), false),
             ("resources: { p: { type: 'pulumi:providers:gcp' } }\n".into(), false),
             (format!("{bucket}    options: {{ version: 6.0.0 }}\n"), false),
+            (format!("{bucket}    options: {{ version: 7.1.0 }}\n"), true),
+            (format!("{bucket}    options: {{ version: 7.1.0, pluginDownloadURL: 'https://x' }}\n"), true),
+            (format!("{bucket}    options: {{ version: 7.1 }}\n"), false),
+            (invoke("invoke: { function: 'aws:getRegion', options: { version: 6.0.0 } }"), false),
             (format!("{bucket}    options: {{ pluginDownloadURL: 'https://x' }}\n"), false),
             (format!("{bucket}    options: {{ protect: true }}\n"), true),
             ("packages: { a: b }\n".into(), false),

@@ -168,6 +168,51 @@ async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator
 }
 
 #[tokio::test]
+async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
+    for program in [&TYPESCRIPT, &PYTHON] {
+        if program.is_skipped().await? {
+            continue;
+        }
+        let (world, _turn) = world().await?;
+        let team = world.namespace(&format!("{}-cache", program.language)).await?;
+        let repository = world.git.create(&team.name).await?;
+        program.commit(&repository, "app", "app").await?;
+        team.apply_git_repository("app", &repository.url).await?;
+        let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
+        // How a run got its packages, and what it changed.
+        let run = async |number: usize, annotations: &str| {
+            let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
+            let message = format!("{secret}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
+            team.apply_stack_as("app", "dev", annotations, source, &message).await?;
+            if number == 1 {
+                first_run(&team).await?;
+            }
+            let stack = team.ready_after("app", number).await?;
+            let update = team.updates("app").await?.pop().context("an Update")?;
+            let update = ours(&wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?);
+            let dependencies = update.progress.and_then(|progress| progress.dependencies).context("no word of dependencies")?;
+            anyhow::Ok((dependencies, update.changes, stack))
+        };
+        let (installed, ..) = run(1, "{}").await?;
+        ensure!(installed.starts_with("installed in ") && installed.ends_with(": no cache entry"), "{installed}");
+        let (restored, plan, stack) = run(2, "{}").await?;
+        ensure!(restored.starts_with("restored ") && !restored.contains("installed"), "{restored}");
+        let (installed, fresh, fresh_stack) = run(3, &format!("{{ {}: 'off' }}", names::CACHE)).await?;
+        ensure!(installed.starts_with("installed in "), "{installed}");
+        assert_eq!((plan, output(&stack, "pet")), (fresh, output(&fresh_stack, "pet")), "another plan with restored packages");
+        if program.language == TYPESCRIPT.language {
+            assert_eq!(output(&stack, "types"), Some(&json!("20.19.0")));
+            let id = program.commit(&repository, "20.19.0", "20.19.1").await?;
+            team.reconcile_source("app", &id).await?;
+            let types = |stack: &Stack| is_ready(stack) && output(stack, "types") == Some(&json!("20.19.1"));
+            team.wait("app", "to have the changed package", types).await?;
+        }
+        team.clear().await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_program_sees_the_region_of_its_cluster_in_every_run() -> Result<()> {
     if COMMAND.is_skipped().await? {
         return Ok(());
@@ -285,10 +330,24 @@ impl Program {
 
     /// Commits its files in the directory `app`, with some words replaced.
     async fn commit(&self, repository: &Repository, words: &str, edited: &str) -> Result<String> {
-        let files: Vec<_> = self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
+        let mut files: Vec<_> = self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
+        if let Some((_, packages)) = files.iter().find(|(name, _)| name == "app/package.json") {
+            files.push(("app/package-lock.json".to_owned(), lock(packages).await?));
+        }
         let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         repository.commit(edited, &files).await
     }
+}
+
+/// The lock file of these packages, as a developer commits it.
+async fn lock(packages: &str) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    fs::write(folder.path().join("package.json"), packages)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--package-lock-only", "--ignore-scripts", "--no-audit"]).current_dir(folder.path()).kill_on_drop(true);
+    let done = timeout(FIRST_RUN, npm.output()).await.context("npm takes too long")??;
+    ensure!(done.status.success(), "npm: {}", String::from_utf8_lossy(&done.stderr));
+    Ok(fs::read_to_string(folder.path().join("package-lock.json"))?)
 }
 
 async fn is_reached(registry: &str) -> bool {

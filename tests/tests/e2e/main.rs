@@ -5,6 +5,7 @@ mod alerts;
 mod answers;
 mod attacks;
 mod bootstrap;
+mod cache;
 mod canary;
 mod capacity;
 mod cli;

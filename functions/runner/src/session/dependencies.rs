@@ -41,7 +41,9 @@ impl Session<'_> {
         told.installed = cache.report();
         if let Some(installed) = &told.installed {
             let summary = self.pulumi.mask.apply(&installed.summary);
-            self.log.say(&format!("driftless: dependencies: {summary}"));
+            if self.spec.cache.is_some() {
+                self.log.say(&format!("driftless: dependencies: {summary}"));
+            }
             self.gauge.dependencies.replace(Some(summary));
         }
         Ok(())

@@ -98,7 +98,7 @@ async fn archive_that_cannot_be_used_is_installed_anew() {
         ("frame", broken(20), "archive is damaged"),
         ("index", broken(dependencies.len() - 60), "its index has another digest"),
         ("footer", broken(dependencies.len() - 1), "its index has another digest"),
-        ("short", dependencies[..100].to_vec(), "footer"),
+        ("short", dependencies[..100].to_vec(), "its format is unknown"),
         ("empty", Vec::new(), "size"),
     ] {
         let aws = run(name, &[(Layer::Dependencies, archive)].into(), cache([Layer::Dependencies])).await;

@@ -10,3 +10,5 @@ const resource = new random.RandomPet("pet", {
 export const pet = resource.id;
 export const keepers = resource.keepers;
 export const word = new pulumi.Config().requireSecret("word");
+// The version of a package that is installed.
+export const types: string = require("@types/node/package.json").version;
