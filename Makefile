@@ -132,6 +132,8 @@ bench: tools ## The figures of the README, of the release build.
 	@tests/tools/install untar
 	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
 	@cargo run --quiet --locked --package driftless-tests --bin bench
+	@mkdir -p target/restore
+	@cargo run --quiet --locked --release --package runner --example restore -- target/restore
 
 .PHONY: build
 build: tools ## The binaries that are deployed, and those that test them.

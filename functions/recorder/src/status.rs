@@ -83,9 +83,7 @@ pub(crate) fn fill(
     ours.changes = changes.collect();
     ours.duration = outcome.started_at.map(|started| words(outcome.ended_at.duration_since(started)));
     ours.image_pull = outcome.pull_millis.map(|millis| words(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0))));
-    if let Some(installed) = &outcome.installed {
-        ours.progress.get_or_insert_default().dependencies = Some(installed.summary.clone());
-    }
+    ours.dependencies = outcome.installed.as_ref().map(|installed| installed.summary.clone());
     ours.log_config_map = log;
     ours.summary = summary(outcome);
 }

@@ -175,6 +175,8 @@ pub struct DriftlessUpdateStatus {
     /// How many resources were created, updated, deleted and so on, by what was done.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub changes: BTreeMap<String, i64>,
+    /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache entry`.
+    pub dependencies: Option<String>,
     /// How long the run took, such as `1m12s`.
     pub duration: Option<String>,
     /// How long ECS pulled the images of the task, such as `12s`.
@@ -202,7 +204,7 @@ pub struct DriftlessUpdateStatus {
 pub struct UpdateProgress {
     /// A step that is under way: `update URN`.
     pub current: Option<String>,
-    /// How the run got its dependencies: `restored 98 MB in 0.6s`, `installed in 41s: no cache entry`.
+    /// How the run got its dependencies, once that is known.
     pub dependencies: Option<String>,
     /// Resource steps that have ended.
     pub done: i64,

@@ -89,7 +89,7 @@ impl Plugins {
         let update = team.updates(name).await?.pop().context("an Update")?;
         // The Stack can be Ready before its Update is complete.
         let update = wait(team, &update.name_any(), "to be complete", Update::is_complete).await?;
-        ours(&update).progress.and_then(|progress| progress.dependencies).context("no word of dependencies")
+        ours(&update).dependencies.context("no word of dependencies")
     }
 }
 

@@ -190,7 +190,7 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
             let stack = team.ready_after("app", number).await?;
             let update = team.updates("app").await?.pop().context("an Update")?;
             let update = ours(&wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?);
-            let dependencies = update.progress.and_then(|progress| progress.dependencies).context("no word of dependencies")?;
+            let dependencies = update.dependencies.context("no word of dependencies")?;
             anyhow::Ok((dependencies, update.changes, stack))
         };
         let (installed, ..) = run(1, "{}").await?;
@@ -330,7 +330,8 @@ impl Program {
 
     /// Commits its files in the directory `app`, with some words replaced.
     async fn commit(&self, repository: &Repository, words: &str, edited: &str) -> Result<String> {
-        let mut files: Vec<_> = self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
+        let mut files: Vec<_> =
+            self.files.iter().map(|(name, text)| (format!("app/{name}"), text.replace(words, edited))).collect();
         if let Some((_, packages)) = files.iter().find(|(name, _)| name == "app/package.json") {
             files.push(("app/package-lock.json".to_owned(), lock(packages).await?));
         }

@@ -7,6 +7,7 @@ mod sources;
 mod stack;
 mod starts;
 mod sweep;
+mod warm;
 
 use std::{path::Path, time::Duration};
 
@@ -31,7 +32,7 @@ async fn main() -> Result<()> {
     if wants("sweep") {
         Box::pin(sweep::measure(&project)).await?;
     }
-    if ["stack", "calls", "hundred"].into_iter().any(&wants) {
+    if ["stack", "calls", "hundred", "warm"].into_iter().any(&wants) {
         let world = World::start(&project, WORLDS[0], Limits::default()).await?;
         let measured = Box::pin(async {
             if wants("stack") {
@@ -39,6 +40,9 @@ async fn main() -> Result<()> {
             }
             if wants("calls") {
                 calls::measure(&world).await?;
+            }
+            if wants("warm") {
+                Box::pin(warm::measure(&world)).await?;
             }
             if wants("hundred") {
                 hundred::measure(&world).await?;
