@@ -11,7 +11,7 @@ use crate::{render::Format, request::RunSettings};
 
 /// Shows Stacks, explains why they run or wait, reads their logs, and requests runs.
 ///
-/// Exit codes: 0 done; 1 failed; 2 wrong usage; 124 the timeout has passed.
+/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff failed; 124 the timeout has passed.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-driftless", bin_name = "kubectl driftless", version, max_term_width = 100)]
 pub struct Arguments {
@@ -69,6 +69,17 @@ pub enum Command {
         /// The namespace of Driftless itself.
         #[arg(long, default_value = "driftless-system")]
         system_namespace: String,
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Shows what the last preview would change, the last update changed, and the last drift check found.
+    ///
+    /// Exit codes, as of kubectl diff: 0 no difference is left to apply or to put back; 1 one is; 2 the command failed, or a run
+    /// failed, so that this is not known.
+    Diff {
+        /// The Stack.
+        stack: String,
         /// The format of the output.
         #[command(flatten)]
         output: Output,

@@ -1,6 +1,6 @@
 //! Carries a command out: reads objects, has a pure module render them, and prints the text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
 
 use clap::CommandFactory as _;
 use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::{
     Error, Result,
-    arguments::{Arguments, Command, Output, RunOperation},
+    arguments::{Arguments, Command, Connection, Output, RunOperation},
     cluster::{Cluster, Target},
-    explain,
+    diff, explain,
     facts::Reader,
     get::{self, Row},
     log,
@@ -47,42 +47,52 @@ impl Terminal<'_> {
     }
 }
 
-/// Carries a command out.
-pub async fn run(arguments: Arguments, terminal: &mut Terminal<'_>) -> Result<()> {
-    if let Command::Completion { shell } = arguments.command {
-        (terminal.out)(&completion(shell, terminal.program));
-        return Ok(());
+/// Carries a command out. Returns its exit code.
+pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
+    match command {
+        Command::Completion { shell } => (terminal.out)(&completion(shell, terminal.program)),
+        Command::Diff { stack, output } => {
+            let unknown = |error: Error| Error::Unknown(error.to_string());
+            let cluster = open(&connection).await.map_err(unknown)?;
+            return diff(&cluster, &stack, output, terminal).await.map_err(unknown);
+        }
+        command => in_cluster(&open(&connection).await?, command, terminal).await?,
     }
-    let connection = arguments.connection;
-    let cluster =
-        Cluster::open(connection.kubeconfig.as_deref(), connection.context.as_deref(), connection.namespace.as_deref()).await?;
-    match arguments.command {
-        Command::Get { stacks, all_namespaces, output } => get(&cluster, &stacks, all_namespaces, output, terminal).await,
-        Command::Tree { stack, last, output } => tree(&cluster, &stack, last, output, terminal).await,
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn open(Connection { kubeconfig, context, namespace }: &Connection) -> Result<Cluster> {
+    Cluster::open(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref()).await
+}
+
+async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal<'_>) -> Result<()> {
+    match command {
+        Command::Get { stacks, all_namespaces, output } => get(cluster, &stacks, all_namespaces, output, terminal).await,
+        Command::Tree { stack, last, output } => tree(cluster, &stack, last, output, terminal).await,
         Command::Explain { target, system_namespace, output } => {
             let target = cluster.target(&target).await?;
-            explain(&cluster, target, &system_namespace, output, terminal).await
+            explain(cluster, target, &system_namespace, output, terminal).await
         }
-        Command::Logs { target, follow } => logs(&cluster, &target, follow, terminal).await,
+        Command::Logs { target, follow } => logs(cluster, &target, follow, terminal).await,
         Command::Reconcile { stack, with_source, dry_run } => {
             let request = request::reconcile(&cluster.get(&stack).await?, with_source, (terminal.now)())?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Suspend { stack, dry_run } => {
             let request = request::suspend(&cluster.get(&stack).await?);
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Resume { stack, dry_run } => {
             let request = request::resume(&cluster.get(&stack).await?)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Cancel { target, dry_run } => {
             let request = request::cancel(&cluster.target(&target).await?)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Remediate { stack, always, dry_run } => {
             let request = request::remediate(&cluster.get(&stack).await?, always)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Run { operation, stack, settings, wait, timeout, yes, dry_run } => {
             if operation == RunOperation::Destroy && !yes && !dry_run.dry_run {
@@ -94,22 +104,20 @@ pub async fn run(arguments: Arguments, terminal: &mut Terminal<'_>) -> Result<()
                 let name = stack.name_any();
                 return Err(Error::failed(format!("Stack {name:?} has no Workspace to run in; reconcile the Stack first")));
             }
-            let created = carry_out(&cluster, &request, dry_run.dry_run, terminal).await?;
+            let created = carry_out(cluster, &request, dry_run.dry_run, terminal).await?;
             match created.filter(|_| wait) {
-                Some(update) => {
-                    wait::until_complete(&cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await
-                }
+                Some(update) => wait::until_complete(cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await,
                 None => Ok(()),
             }
         }
         Command::Wait { stack, commit, timeout, applied: _ } => {
             let deadline = wait::Deadline::after(timeout);
-            wait::until_applied(&cluster, &stack, commit.as_deref(), deadline, &mut *terminal.note).await?;
+            wait::until_applied(cluster, &stack, commit.as_deref(), deadline, &mut *terminal.note).await?;
             let what = commit.map_or_else(|| "its spec".to_owned(), |commit| format!("commit {commit}"));
             (terminal.out)(&format!("Stack {}/{stack} has applied {what}\n", cluster.namespace));
             Ok(())
         }
-        Command::Completion { .. } => Ok(()),
+        Command::Completion { .. } | Command::Diff { .. } => Ok(()),
     }
 }
 
@@ -155,8 +163,7 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
         }
         _ => None,
     };
-    let all = cluster.list::<Update>(Some(namespace), Some(&format!("spec.workspaceName={name}"))).await?;
-    let updates = view::updates_of(&stack, all);
+    let updates = updates(cluster, &stack).await?;
     let shown = &updates[..updates.len().min(last)];
     let root = tree::of(&stack, source.as_ref(), shown, (terminal.now)());
     terminal.show(&root, output, |root, style, _| {
@@ -166,6 +173,32 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
         }
         text
     })
+}
+
+async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
+    let stack: Stack = cluster.get(name).await?;
+    let updates = updates(cluster, &stack).await?;
+    let mut logs = BTreeMap::new();
+    for update in diff::last(&updates).into_iter().flatten() {
+        logs.extend(log::read(cluster, update).await.map(|text| (update.name_any(), text)));
+    }
+    let diff = diff::of(&stack, &updates, &logs);
+    if diff.runs.is_empty() {
+        let remedy = format!("start a preview with: kubectl driftless run preview {name}");
+        return Err(Error::failed(format!("{} has no ended preview, update or drift check; {remedy}", diff.object)));
+    }
+    terminal.show(&diff, output, diff::render)?;
+    match diff.differs {
+        Some(differs) => Ok(ExitCode::from(u8::from(differs))),
+        None => Err(Error::failed(format!("{}: a run failed, so that its differences are not known", diff.object))),
+    }
+}
+
+/// The Updates of a Stack, the newest first.
+async fn updates(cluster: &Cluster, stack: &Stack) -> Result<Vec<Update>> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let fields = format!("spec.workspaceName={}", stack.name_any());
+    Ok(view::updates_of(stack, cluster.list::<Update>(Some(&namespace), Some(&fields)).await?))
 }
 
 async fn explain(

@@ -1,11 +1,12 @@
 //! `kubectl driftless`: shows Stacks, explains them by the code that decides, reads logs, and requests runs. It uses the kubeconfig of its
 //! user and nothing else.
 //!
-//! [`commands`] reads and writes; [`get`], [`tree`], [`explain`] and [`request`] are pure.
+//! [`commands`] reads and writes; [`get`], [`tree`], [`diff`], [`explain`] and [`request`] are pure.
 
 pub mod arguments;
 pub mod cluster;
 pub mod commands;
+pub mod diff;
 mod error;
 pub mod explain;
 pub mod facts;

@@ -33,6 +33,14 @@ pub fn updates() -> Vec<Update> {
     documents(include_str!("../objects/updates.yaml"))
 }
 
+/// A preview of the Stack `shop` that is newer than its last update.
+pub fn preview() -> Update {
+    serde_saphyr::from_str(include_str!("../objects/previews.yaml")).unwrap()
+}
+
+/// The log of that preview, as Pulumi writes it.
+pub const PREVIEW_LOG: &str = include_str!("../objects/preview-log.txt");
+
 fn named<K: kube::Resource>(objects: Vec<K>, name: &str) -> Option<K> {
     objects.into_iter().find(|object| object.meta().name.as_deref() == Some(name))
 }
