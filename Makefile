@@ -195,6 +195,11 @@ crds: ## Generates infra/kubernetes/crds from the types.
 messages: ## Generates docs/messages.md from the reasons in the code.
 	cargo run --quiet --locked --package driftless-tests --bin messages
 
+.PHONY: pictures
+pictures: tools ## Writes docs/pictures: the page of kubectl driftless ui in headless Chromium (CHROMIUM names the program).
+	@cargo build --quiet --locked --package driftless-cli
+	@infra/cli/tests/pictures.py
+
 .PHONY: tools
 tools:
 	@tests/tools/install

@@ -92,6 +92,18 @@ pub enum Command {
         #[arg(long, short)]
         follow: bool,
     },
+    /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its URL. Ctrl-C ends it.
+    Ui {
+        /// Show the Stacks of all namespaces.
+        #[arg(long, short = 'A')]
+        all_namespaces: bool,
+        /// The port of 127.0.0.1; a free one without it.
+        #[arg(long, default_value_t = 0, hide_default_value = true)]
+        port: u16,
+        /// The namespace of Driftless itself.
+        #[arg(long, default_value = "driftless-system")]
+        system_namespace: String,
+    },
     /// Requests another run of a Stack.
     Reconcile {
         /// The Stack.

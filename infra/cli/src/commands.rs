@@ -13,13 +13,14 @@ use crate::{
     Error, Result,
     arguments::{Arguments, Command, Connection, Output, RunOperation},
     cluster::{Cluster, Target},
-    diff, explain,
+    diff,
+    explain::{self, Explanation},
     facts::Reader,
     get::{self, Row},
     log,
     render::{Style, formatted},
     request::{self, Request},
-    tree, view, wait,
+    tree, ui, view, wait,
 };
 
 /// Where a command prints, and what time it is.
@@ -55,6 +56,13 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
             let unknown = |error: Error| Error::Unknown(error.to_string());
             let cluster = open(&connection).await.map_err(unknown)?;
             return diff(&cluster, &stack, output, terminal).await.map_err(unknown);
+        }
+        Command::Ui { all_namespaces, port, system_namespace } => {
+            let page = ui::Page { cluster: open(&connection).await?, all_namespaces, system_namespace, now: terminal.now };
+            let server = ui::Server::bind(port).await?;
+            (terminal.out)(&format!("{}\n", server.url()));
+            (terminal.note)("the URL has the key of this page; keep it to yourself; Ctrl-C ends the page");
+            server.serve(page).await?;
         }
         command => in_cluster(&open(&connection).await?, command, terminal).await?,
     }
@@ -117,7 +125,7 @@ async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal
             (terminal.out)(&format!("Stack {}/{stack} has applied {what}\n", cluster.namespace));
             Ok(())
         }
-        Command::Completion { .. } | Command::Diff { .. } => Ok(()),
+        Command::Completion { .. } | Command::Diff { .. } | Command::Ui { .. } => Ok(()),
     }
 }
 
@@ -176,13 +184,7 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
 }
 
 async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
-    let stack: Stack = cluster.get(name).await?;
-    let updates = updates(cluster, &stack).await?;
-    let mut logs = BTreeMap::new();
-    for update in diff::last(&updates).into_iter().flatten() {
-        logs.extend(log::read(cluster, update).await.map(|text| (update.name_any(), text)));
-    }
-    let diff = diff::of(&stack, &updates, &logs);
+    let diff = difference(cluster, &cluster.get(name).await?).await?;
     if diff.runs.is_empty() {
         let remedy = format!("start a preview with: kubectl driftless run preview {name}");
         return Err(Error::failed(format!("{} has no ended preview, update or drift check; {remedy}", diff.object)));
@@ -194,8 +196,20 @@ async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Term
     }
 }
 
+/// The recorded differences of a Stack. Without its log, the resources of a run are not named.
+pub(crate) async fn difference(cluster: &Cluster, stack: &Stack) -> Result<diff::Diff> {
+    let updates = updates(cluster, stack).await?;
+    let mut logs = BTreeMap::new();
+    for update in diff::last(&updates).into_iter().flatten() {
+        if let Ok(Some(parts)) = log::data(cluster, update).await {
+            logs.insert(update.name_any(), log::parts_after(&parts, None).0);
+        }
+    }
+    Ok(diff::of(stack, &updates, &logs))
+}
+
 /// The Updates of a Stack, the newest first.
-async fn updates(cluster: &Cluster, stack: &Stack) -> Result<Vec<Update>> {
+pub(crate) async fn updates(cluster: &Cluster, stack: &Stack) -> Result<Vec<Update>> {
     let namespace = stack.namespace().unwrap_or_default();
     let fields = format!("spec.workspaceName={}", stack.name_any());
     Ok(view::updates_of(stack, cluster.list::<Update>(Some(&namespace), Some(&fields)).await?))
@@ -208,24 +222,32 @@ async fn explain(
     output: Output,
     terminal: &mut Terminal<'_>,
 ) -> Result<()> {
-    // Kubernetes keeps times in whole seconds.
-    let now = Timestamp::from_second((terminal.now)().as_second()).unwrap_or_default();
+    let now = (terminal.now)();
     let explanation = match target {
-        Target::Stack(stack) => {
-            let reader = Reader::new(cluster, system_namespace);
-            let snapshot = snapshot(&reader, CoreStack::from(&*stack), now).await?;
-            let update = match &snapshot.run {
-                RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
-                RunState::None | RunState::Missing | RunState::Foreign => None,
-            };
-            explain::stack(&snapshot, reader.unknown(), update.as_ref(), now)
-        }
+        Target::Stack(stack) => explanation(cluster, &stack, system_namespace, now).await?,
         Target::Update(update) => {
             let standing = standing(cluster, &update, system_namespace).await?;
-            explain::update(&update, standing, system_namespace, now)
+            explain::update(&update, standing, system_namespace, whole(now))
         }
     };
-    terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, now))
+    terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, whole(now)))
+}
+
+/// Kubernetes keeps times in whole seconds.
+fn whole(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or_default()
+}
+
+/// The explanation of a Stack.
+pub(crate) async fn explanation(cluster: &Cluster, stack: &Stack, system_namespace: &str, now: Timestamp) -> Result<Explanation> {
+    let now = whole(now);
+    let reader = Reader::new(cluster, system_namespace);
+    let snapshot = snapshot(&reader, CoreStack::from(stack), now).await?;
+    let update = match &snapshot.run {
+        RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
+        RunState::None | RunState::Missing | RunState::Foreign => None,
+    };
+    Ok(explain::stack(&snapshot, reader.unknown(), update.as_ref(), now))
 }
 
 /// How an Update and its Stack stand to each other.

@@ -48,11 +48,11 @@ fn config_map(update: &Update) -> String {
     view::ours(update).log_config_map.unwrap_or_else(|| format!("{}{}", update.name_any(), names::LOG_SUFFIX))
 }
 
-/// The text of an Update's log, if it has one that the user may read.
-pub async fn read(cluster: &Cluster, update: &Update) -> Option<String> {
+/// The parts of an Update's log by key, in order. `None` if it has no log.
+pub async fn data(cluster: &Cluster, update: &Update) -> Result<Option<BTreeMap<String, String>>> {
     let namespace = update.namespace().unwrap_or_default();
-    let found = cluster.find::<ConfigMap>(&namespace, &config_map(update)).await.ok().flatten()?;
-    Some(parts_after(&found.data.unwrap_or_default(), None).0)
+    let found = cluster.find::<ConfigMap>(&namespace, &config_map(update)).await?;
+    Ok(found.map(|found| found.data.unwrap_or_default()))
 }
 
 /// Prints the log of an Update; if it is followed, until the run has ended.
