@@ -6,12 +6,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use driftless_api::duration;
 use driftless_core::Operation;
+use driftless_doctor::command::{Cost, Doctor};
 
 use crate::{render::Format, request::RunSettings};
 
 /// Shows Stacks, explains why they run or wait, reads their logs, and requests runs.
 ///
-/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff failed; 124 the timeout has passed.
+/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff or migrate failed; 124 the timeout has passed.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-driftless", bin_name = "kubectl driftless", version, max_term_width = 100)]
 pub struct Arguments {
@@ -186,6 +187,16 @@ pub enum Command {
         #[arg(long, default_value = "30m", value_parser = parse_duration)]
         timeout: Duration,
     },
+    /// Checks an installation of Driftless with the AWS CLI and kubectl, and names what is wrong and the remedy.
+    ///
+    /// --context names the only cluster to check; without it, all that the installation serves. The canary is a Stack in --namespace.
+    Doctor(Doctor),
+    /// Says what becomes of the objects of the Pulumi Kubernetes Operator, with kubectl.
+    ///
+    /// Exit codes: 0 none is refused; 1 one is; 2 they cannot be read.
+    Migrate,
+    /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is assumed.
+    Cost(Cost),
     /// Prints the completion script of a shell.
     Completion {
         /// The shell.

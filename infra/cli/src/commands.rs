@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
 use clap::CommandFactory as _;
 use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
 use driftless_core::{Operation, RunState, SourceRef, SourceState, Stack as CoreStack, run::Standing};
+use driftless_doctor::{Level, tools::Kubectl};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -52,6 +53,16 @@ impl Terminal<'_> {
 pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
     match command {
         Command::Completion { shell } => (terminal.out)(&completion(shell, terminal.program)),
+        Command::Cost(cost) => (terminal.out)(&format!("{}\n", cost.bill())),
+        Command::Doctor(doctor) => {
+            let namespace = connection.namespace.as_deref().unwrap_or("default");
+            return Ok(exit_code(doctor.run(&kubectl(&connection), namespace, terminal.out) != Level::Fail));
+        }
+        Command::Migrate => {
+            return driftless_doctor::command::migrate(&kubectl(&connection), terminal.out)
+                .map(exit_code)
+                .map_err(Error::Unknown);
+        }
         Command::Diff { stack, output } => {
             let unknown = |error: Error| Error::Unknown(error.to_string());
             let cluster = open(&connection).await.map_err(unknown)?;
@@ -67,6 +78,16 @@ pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Te
         command => in_cluster(&open(&connection).await?, command, terminal).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(is_well: bool) -> ExitCode {
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The program kubectl, for the checks of an installation.
+fn kubectl(Connection { kubeconfig, context, .. }: &Connection) -> Kubectl {
+    let kubeconfig = kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
+    Kubectl { context: context.clone(), kubeconfig }
 }
 
 async fn open(Connection { kubeconfig, context, namespace }: &Connection) -> Result<Cluster> {
@@ -125,7 +146,12 @@ async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal
             (terminal.out)(&format!("Stack {}/{stack} has applied {what}\n", cluster.namespace));
             Ok(())
         }
-        Command::Completion { .. } | Command::Diff { .. } | Command::Ui { .. } => Ok(()),
+        Command::Completion { .. }
+        | Command::Cost(_)
+        | Command::Diff { .. }
+        | Command::Doctor(_)
+        | Command::Migrate
+        | Command::Ui { .. } => Ok(()),
     }
 }
 
@@ -191,7 +217,7 @@ async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Term
     }
     terminal.show(&diff, output, diff::render)?;
     match diff.differs {
-        Some(differs) => Ok(ExitCode::from(u8::from(differs))),
+        Some(differs) => Ok(exit_code(!differs)),
         None => Err(Error::failed(format!("{}: a run failed, so that its differences are not known", diff.object))),
     }
 }

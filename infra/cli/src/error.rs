@@ -6,7 +6,7 @@ pub enum Error {
     /// The command did not do what it was asked for, or what it waited for has failed.
     #[error("{0}")]
     Failed(String),
-    /// `diff` could not find out whether there are differences.
+    /// `diff` or `migrate` could not find out what it was asked for.
     #[error("{0}")]
     Unknown(String),
     /// The time was up before what it waited for had happened.
@@ -20,7 +20,7 @@ impl Error {
         Self::Failed(message.into())
     }
 
-    /// The exit code of the command: 1; 2 for unknown differences, as of `kubectl diff`; 124 for the end of a timeout, as of `timeout(1)`.
+    /// The exit code of the command: 1; 2 for an unknown answer, as of `kubectl diff`; 124 for the end of a timeout, as of `timeout(1)`.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {

@@ -6,7 +6,7 @@ mod support;
 
 use std::{fs, path::Path};
 
-use clap::CommandFactory as _;
+use clap::{CommandFactory as _, Parser as _};
 use driftless_api::{Update, facts::Facts as _};
 use driftless_cli::{
     Error,
@@ -270,6 +270,15 @@ fn command_line_is_consistent_and_completed() {
         let script = completion(shell, "kubectl-driftless");
         assert!(script.contains("explain") && script.contains("all-namespaces"), "{shell}");
     }
+}
+
+#[test]
+fn cost_is_that_of_make_cost() {
+    let command = ["kubectl-driftless", "cost"].map(str::to_owned);
+    let arguments =
+        Arguments::try_parse_from(command.iter().chain(&["--stacks=100".to_owned(), "--runs-per-day=50".into()])).unwrap();
+    let driftless_cli::arguments::Command::Cost(cost) = arguments.command else { unreachable!("the command is cost") };
+    golden("cost", &format!("{}\n", cost.bill()));
 }
 
 #[test]
