@@ -159,6 +159,31 @@ fn requests_are_what_a_person_would_write() {
 }
 
 #[test]
+fn request_says_what_it_leads_to() {
+    let mut suspended = stack("web");
+    suspended.annotations_mut().insert("driftless.dev/suspend".into(), "true".into());
+    let done = [
+        request::suspend(&stack("web")),
+        request::cancel(&Target::Stack(Box::new(suspended))).unwrap(),
+        request::resume(&stack("old")).unwrap(),
+        request::reconcile(&stack("shop"), true, now()).unwrap(),
+    ];
+    let [suspend, cancel, resume, reconcile] = done.map(|request| request.done + "\n");
+    golden("cancel-done", &(suspend + &cancel));
+    golden("resume-done", &resume);
+    golden("reconcile-done", &reconcile);
+}
+
+#[tokio::test]
+async fn log_is_printed_whole() {
+    let (mut printed, mut notes) = (String::new(), String::new());
+    let cluster = support::cluster("team");
+    log::print(&cluster, update("web-5a6b7c8d9e0f"), false, |text| printed += text, |note| notes += note).await.unwrap();
+    golden("logs", &printed);
+    assert_eq!(notes, "", "the log is there");
+}
+
+#[test]
 fn impossible_request_names_its_remedy() {
     let words = |request: driftless_cli::Result<request::Request>| request.unwrap_err().to_string();
     let by_spec = serde_json::from_value(serde_json::json!({ "suspend": true })).unwrap();

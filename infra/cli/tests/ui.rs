@@ -1,71 +1,26 @@
-//! The page through its router, with an API server that answers from the objects of the tests.
+//! The page through its router.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
-use std::convert::Infallible;
-
 use axum::{body::Body, http};
-use driftless_cli::{
-    cluster::Cluster,
-    ui::{
-        Page,
-        guard::{Guard, HEADERS},
-        router,
-    },
+use driftless_cli::ui::{
+    Page,
+    guard::{Guard, HEADERS},
+    router,
 };
 use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use support::{PREVIEW_LOG, now, preview, stacks, updates};
-use tower::{ServiceExt as _, service_fn};
+use support::{PREVIEW_LOG, now};
+use tower::ServiceExt as _;
 
 const TOKEN: &str = "c0ffee";
 const COOKIE: &str = "driftless-4711=c0ffee";
 
-/// What the API server answers to a path with its query.
-fn answer(path: &str) -> Option<Value> {
-    let (path, query) = path.split_once('?').unwrap_or((path, ""));
-    let list = |items: Vec<Value>| Some(json!({ "metadata": {}, "items": items }));
-    let named = |kind: &str| path.split_once(&format!("/{kind}/")).map(|(_, name)| name.to_owned());
-    if path.ends_with("/stacks") && query.contains("includeObject") {
-        let columns = ["Name", "Ready", "Reconciling", "Stalled"].map(|name| json!({ "name": name }));
-        return Some(json!({ "columnDefinitions": columns, "rows": [{ "cells": ["shop", "True", null, null] }] }));
-    }
-    if path.ends_with("/stacks") {
-        return list(stacks().iter().map(|stack| json!(stack)).collect());
-    }
-    if path.ends_with("/updates") {
-        return list(updates().iter().chain([&preview()]).map(|update| json!(update)).collect());
-    }
-    if let Some(name) = named("stacks") {
-        return stacks().into_iter().find(|stack| stack.name_any() == name).map(|stack| json!(stack));
-    }
-    if let Some(name) = named("updates") {
-        return updates().into_iter().chain([preview()]).find(|update| update.name_any() == name).map(|update| json!(update));
-    }
-    if path.ends_with("/events") {
-        let message = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db: quota exceeded: ask for more";
-        let event = json!({ "metadata": {}, "involvedObject": {}, "message": message, "lastTimestamp": "2026-11-26T11:59:00Z" });
-        return list(vec![event]);
-    }
-    let log = json!({ "metadata": {}, "data": { "0001": PREVIEW_LOG, "0002": "<script>alert(1)</script>\n" } });
-    (named("configmaps")? == "shop-preview-k9d2m-log").then_some(log)
-}
-
 fn page(namespace: &str) -> axum::Router {
-    let api = service_fn(|request: Request<kube::client::Body>| async move {
-        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-        let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
-        let (status, body) = match answer(&path) {
-            Some(body) => (200, body),
-            None => (404, missing),
-        };
-        Ok::<_, Infallible>(Response::builder().status(status).body(Body::from(body.to_string())).unwrap())
-    });
-    let cluster = Cluster::of(Client::new(api, namespace), namespace);
+    let cluster = support::cluster(namespace);
     let page = Page { cluster, all_namespaces: false, system_namespace: "driftless-system".into(), now };
     router(page, Guard::new(4711, TOKEN.into()))
 }
