@@ -131,6 +131,7 @@ fuzz: ## Everything that reads the bytes of others, fuzzed: make fuzz SECONDS=60
 bench: tools ## The figures of the README, of the release build.
 	@tests/tools/install untar
 	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
+	@cargo build --quiet --locked --package driftless-cli
 	@cargo run --quiet --locked --package driftless-tests --bin bench
 
 .PHONY: build
