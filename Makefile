@@ -131,6 +131,7 @@ fuzz: ## Everything that reads the bytes of others, fuzzed: make fuzz SECONDS=60
 bench: tools ## The figures of the README, of the release build.
 	@tests/tools/install untar
 	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
+	@cargo build --quiet --locked --package driftless-cli
 	@cargo run --quiet --locked --package driftless-tests --bin bench
 	@mkdir -p target/restore
 	@cargo run --quiet --locked --release --package runner --example restore -- target/restore
@@ -196,6 +197,11 @@ crds: ## Generates infra/kubernetes/crds from the types.
 .PHONY: messages
 messages: ## Generates docs/messages.md from the reasons in the code.
 	cargo run --quiet --locked --package driftless-tests --bin messages
+
+.PHONY: pictures
+pictures: tools ## Writes docs/pictures: the page of kubectl driftless ui in headless Chromium (CHROMIUM names the program).
+	@cargo build --quiet --locked --package driftless-cli
+	@infra/cli/tests/pictures.py
 
 .PHONY: tools
 tools:

@@ -6,12 +6,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use driftless_api::duration;
 use driftless_core::Operation;
+use driftless_doctor::command::{Cost, Doctor};
 
 use crate::{render::Format, request::RunSettings};
 
 /// Shows Stacks, explains why they run or wait, reads their logs, and requests runs.
 ///
-/// Exit codes: 0 done; 1 failed; 2 wrong usage; 124 the timeout has passed.
+/// Exit codes: 0 done; 1 failed, or diff found differences; 2 wrong usage, or diff or migrate failed; 124 the timeout has passed.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-driftless", bin_name = "kubectl driftless", version, max_term_width = 100)]
 pub struct Arguments {
@@ -73,6 +74,17 @@ pub enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Shows what the last preview would change, the last update changed, and the last drift check found.
+    ///
+    /// Exit codes, as of kubectl diff: 0 no difference is left to apply or to put back; 1 one is; 2 the command failed, or a run
+    /// failed, so that this is not known.
+    Diff {
+        /// The Stack.
+        stack: String,
+        /// The format of the output.
+        #[command(flatten)]
+        output: Output,
+    },
     /// Prints the masked log of an Update, or of a Stack's current or last Update.
     Logs {
         /// The Stack or the Update: NAME, stack/NAME or update/NAME.
@@ -80,6 +92,18 @@ pub enum Command {
         /// Print further lines until the run has ended.
         #[arg(long, short)]
         follow: bool,
+    },
+    /// Serves a page on loopback that shows the Stacks, their runs and their logs, and prints its URL. Ctrl-C ends it.
+    Ui {
+        /// Show the Stacks of all namespaces.
+        #[arg(long, short = 'A')]
+        all_namespaces: bool,
+        /// The port of 127.0.0.1; a free one without it.
+        #[arg(long, default_value_t = 0, hide_default_value = true)]
+        port: u16,
+        /// The namespace of Driftless itself.
+        #[arg(long, default_value = "driftless-system")]
+        system_namespace: String,
     },
     /// Requests another run of a Stack.
     Reconcile {
@@ -163,6 +187,16 @@ pub enum Command {
         #[arg(long, default_value = "30m", value_parser = parse_duration)]
         timeout: Duration,
     },
+    /// Checks an installation of Driftless with the AWS CLI and kubectl, and names what is wrong and the remedy.
+    ///
+    /// --context names the only cluster to check; without it, all that the installation serves. The canary is a Stack in --namespace.
+    Doctor(Doctor),
+    /// Says what becomes of the objects of the Pulumi Kubernetes Operator, with kubectl.
+    ///
+    /// Exit codes: 0 none is refused; 1 one is; 2 they cannot be read.
+    Migrate,
+    /// Estimates what an installation costs a month in us-east-1; docs/cost.md says what is assumed.
+    Cost(Cost),
     /// Prints the completion script of a shell.
     Completion {
         /// The shell.

@@ -3,6 +3,7 @@
 use std::{fmt::Debug, path::Path, time::Duration};
 
 use driftless_api::{Stack, Update};
+use http::{Request, header::ACCEPT};
 use kube::{
     Api, Client, Config, Resource,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
@@ -48,6 +49,12 @@ pub enum Target {
 }
 
 impl Cluster {
+    /// The cluster that a client calls.
+    #[must_use]
+    pub fn of(client: Client, namespace: impl Into<String>) -> Self {
+        Self { client, namespace: namespace.into() }
+    }
+
     /// The cluster of this context, or of the current one, of this kubeconfig, or of the one that kubectl uses.
     pub async fn open(kubeconfig: Option<&Path>, context: Option<&str>, namespace: Option<&str>) -> Result<Self> {
         let unusable = |error: &dyn std::fmt::Display| Error::failed(format!("the kubeconfig cannot be used: {error}"));
@@ -58,7 +65,7 @@ impl Cluster {
         config.read_timeout = Some(TIMEOUT);
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), ToOwned::to_owned);
         let client = Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Self { client, namespace })
+        Ok(Self::of(client, namespace))
     }
 
     fn api<K: Kind>(&self, namespace: &str) -> Api<K> {
@@ -130,6 +137,17 @@ impl Cluster {
                 None => return Ok(found),
             }
         }
+    }
+
+    /// The objects of a namespace, or of all, in the columns that kubectl prints, from the cache of the API server. The rows of one
+    /// namespace have no metadata, which would be most of the answer.
+    pub async fn table<K: Kind, T: DeserializeOwned>(&self, namespace: Option<&str>) -> Result<T> {
+        let call = format!("list {}", K::plural(&()));
+        let object = if namespace.is_some() { "None" } else { "Metadata" };
+        let uri = format!("{}?resourceVersion=0&includeObject={object}", K::url_path(&(), namespace));
+        let request = Request::get(uri).header(ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io").body(Vec::new());
+        let request = request.map_err(|error| Error::failed(format!("{call}: {error}")))?;
+        self.client.request(request).await.map_err(|error| failure(&call, &error))
     }
 
     /// Creates an object in the user's namespace.

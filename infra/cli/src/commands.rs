@@ -1,25 +1,27 @@
 //! Carries a command out: reads objects, has a pure module render them, and prints the text.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _, process::ExitCode};
 
 use clap::CommandFactory as _;
 use driftless_api::{Source, Stack, Update, Workspace, facts::snapshot};
 use driftless_core::{Operation, RunState, SourceRef, SourceState, Stack as CoreStack, run::Standing};
+use driftless_doctor::{Level, tools::Kubectl};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
 use crate::{
     Error, Result,
-    arguments::{Arguments, Command, Output, RunOperation},
+    arguments::{Arguments, Command, Connection, Output, RunOperation},
     cluster::{Cluster, Target},
-    explain,
+    diff,
+    explain::{self, Explanation},
     facts::Reader,
     get::{self, Row},
     log,
     render::{Style, formatted},
     request::{self, Request},
-    tree, view, wait,
+    tree, ui, view, wait,
 };
 
 /// Where a command prints, and what time it is.
@@ -47,42 +49,79 @@ impl Terminal<'_> {
     }
 }
 
-/// Carries a command out.
-pub async fn run(arguments: Arguments, terminal: &mut Terminal<'_>) -> Result<()> {
-    if let Command::Completion { shell } = arguments.command {
-        (terminal.out)(&completion(shell, terminal.program));
-        return Ok(());
+/// Carries a command out. Returns its exit code.
+pub async fn run(Arguments { connection, command }: Arguments, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
+    match command {
+        Command::Completion { shell } => (terminal.out)(&completion(shell, terminal.program)),
+        Command::Cost(cost) => (terminal.out)(&format!("{}\n", cost.bill())),
+        Command::Doctor(doctor) => {
+            let namespace = connection.namespace.as_deref().unwrap_or("default");
+            return Ok(exit_code(doctor.run(&kubectl(&connection), namespace, terminal.out) != Level::Fail));
+        }
+        Command::Migrate => {
+            return driftless_doctor::command::migrate(&kubectl(&connection), terminal.out)
+                .map(exit_code)
+                .map_err(Error::Unknown);
+        }
+        Command::Diff { stack, output } => {
+            let unknown = |error: Error| Error::Unknown(error.to_string());
+            let cluster = open(&connection).await.map_err(unknown)?;
+            return diff(&cluster, &stack, output, terminal).await.map_err(unknown);
+        }
+        Command::Ui { all_namespaces, port, system_namespace } => {
+            let page = ui::Page { cluster: open(&connection).await?, all_namespaces, system_namespace, now: terminal.now };
+            let server = ui::Server::bind(port).await?;
+            (terminal.out)(&format!("{}\n", server.url()));
+            (terminal.note)("the URL has the key of this page; keep it to yourself; Ctrl-C ends the page");
+            server.serve(page).await?;
+        }
+        command => in_cluster(&open(&connection).await?, command, terminal).await?,
     }
-    let connection = arguments.connection;
-    let cluster =
-        Cluster::open(connection.kubeconfig.as_deref(), connection.context.as_deref(), connection.namespace.as_deref()).await?;
-    match arguments.command {
-        Command::Get { stacks, all_namespaces, output } => get(&cluster, &stacks, all_namespaces, output, terminal).await,
-        Command::Tree { stack, last, output } => tree(&cluster, &stack, last, output, terminal).await,
+    Ok(ExitCode::SUCCESS)
+}
+
+fn exit_code(is_well: bool) -> ExitCode {
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The program kubectl, for the checks of an installation.
+fn kubectl(Connection { kubeconfig, context, .. }: &Connection) -> Kubectl {
+    let kubeconfig = kubeconfig.as_ref().map(|path| path.to_string_lossy().into_owned());
+    Kubectl { context: context.clone(), kubeconfig }
+}
+
+async fn open(Connection { kubeconfig, context, namespace }: &Connection) -> Result<Cluster> {
+    Cluster::open(kubeconfig.as_deref(), context.as_deref(), namespace.as_deref()).await
+}
+
+async fn in_cluster(cluster: &Cluster, command: Command, terminal: &mut Terminal<'_>) -> Result<()> {
+    match command {
+        Command::Get { stacks, all_namespaces, output } => get(cluster, &stacks, all_namespaces, output, terminal).await,
+        Command::Tree { stack, last, output } => tree(cluster, &stack, last, output, terminal).await,
         Command::Explain { target, system_namespace, output } => {
             let target = cluster.target(&target).await?;
-            explain(&cluster, target, &system_namespace, output, terminal).await
+            explain(cluster, target, &system_namespace, output, terminal).await
         }
-        Command::Logs { target, follow } => logs(&cluster, &target, follow, terminal).await,
+        Command::Logs { target, follow } => logs(cluster, &target, follow, terminal).await,
         Command::Reconcile { stack, with_source, dry_run } => {
             let request = request::reconcile(&cluster.get(&stack).await?, with_source, (terminal.now)())?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Suspend { stack, dry_run } => {
             let request = request::suspend(&cluster.get(&stack).await?);
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Resume { stack, dry_run } => {
             let request = request::resume(&cluster.get(&stack).await?)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Cancel { target, dry_run } => {
             let request = request::cancel(&cluster.target(&target).await?)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Remediate { stack, always, dry_run } => {
             let request = request::remediate(&cluster.get(&stack).await?, always)?;
-            carry_out(&cluster, &request, dry_run.dry_run, terminal).await.map(drop)
+            carry_out(cluster, &request, dry_run.dry_run, terminal).await.map(drop)
         }
         Command::Run { operation, stack, settings, wait, timeout, yes, dry_run } => {
             if operation == RunOperation::Destroy && !yes && !dry_run.dry_run {
@@ -94,22 +133,25 @@ pub async fn run(arguments: Arguments, terminal: &mut Terminal<'_>) -> Result<()
                 let name = stack.name_any();
                 return Err(Error::failed(format!("Stack {name:?} has no Workspace to run in; reconcile the Stack first")));
             }
-            let created = carry_out(&cluster, &request, dry_run.dry_run, terminal).await?;
+            let created = carry_out(cluster, &request, dry_run.dry_run, terminal).await?;
             match created.filter(|_| wait) {
-                Some(update) => {
-                    wait::until_complete(&cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await
-                }
+                Some(update) => wait::until_complete(cluster, &update, wait::Deadline::after(timeout), &mut *terminal.note).await,
                 None => Ok(()),
             }
         }
         Command::Wait { stack, commit, timeout, applied: _ } => {
             let deadline = wait::Deadline::after(timeout);
-            wait::until_applied(&cluster, &stack, commit.as_deref(), deadline, &mut *terminal.note).await?;
+            wait::until_applied(cluster, &stack, commit.as_deref(), deadline, &mut *terminal.note).await?;
             let what = commit.map_or_else(|| "its spec".to_owned(), |commit| format!("commit {commit}"));
             (terminal.out)(&format!("Stack {}/{stack} has applied {what}\n", cluster.namespace));
             Ok(())
         }
-        Command::Completion { .. } => Ok(()),
+        Command::Completion { .. }
+        | Command::Cost(_)
+        | Command::Diff { .. }
+        | Command::Doctor(_)
+        | Command::Migrate
+        | Command::Ui { .. } => Ok(()),
     }
 }
 
@@ -155,8 +197,7 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
         }
         _ => None,
     };
-    let all = cluster.list::<Update>(Some(namespace), Some(&format!("spec.workspaceName={name}"))).await?;
-    let updates = view::updates_of(&stack, all);
+    let updates = updates(cluster, &stack).await?;
     let shown = &updates[..updates.len().min(last)];
     let root = tree::of(&stack, source.as_ref(), shown, (terminal.now)());
     terminal.show(&root, output, |root, style, _| {
@@ -168,6 +209,38 @@ async fn tree(cluster: &Cluster, name: &str, last: usize, output: Output, termin
     })
 }
 
+async fn diff(cluster: &Cluster, name: &str, output: Output, terminal: &mut Terminal<'_>) -> Result<ExitCode> {
+    let diff = difference(cluster, &cluster.get(name).await?).await?;
+    if diff.runs.is_empty() {
+        let remedy = format!("start a preview with: kubectl driftless run preview {name}");
+        return Err(Error::failed(format!("{} has no ended preview, update or drift check; {remedy}", diff.object)));
+    }
+    terminal.show(&diff, output, diff::render)?;
+    match diff.differs {
+        Some(differs) => Ok(exit_code(!differs)),
+        None => Err(Error::failed(format!("{}: a run failed, so that its differences are not known", diff.object))),
+    }
+}
+
+/// The recorded differences of a Stack. Without its log, the resources of a run are not named.
+pub(crate) async fn difference(cluster: &Cluster, stack: &Stack) -> Result<diff::Diff> {
+    let updates = updates(cluster, stack).await?;
+    let mut logs = BTreeMap::new();
+    for update in diff::last(&updates).into_iter().flatten() {
+        if let Ok(Some(parts)) = log::data(cluster, update).await {
+            logs.insert(update.name_any(), log::parts_after(&parts, None).0);
+        }
+    }
+    Ok(diff::of(stack, &updates, &logs))
+}
+
+/// The Updates of a Stack, the newest first.
+pub(crate) async fn updates(cluster: &Cluster, stack: &Stack) -> Result<Vec<Update>> {
+    let namespace = stack.namespace().unwrap_or_default();
+    let fields = format!("spec.workspaceName={}", stack.name_any());
+    Ok(view::updates_of(stack, cluster.list::<Update>(Some(&namespace), Some(&fields)).await?))
+}
+
 async fn explain(
     cluster: &Cluster,
     target: Target,
@@ -175,24 +248,32 @@ async fn explain(
     output: Output,
     terminal: &mut Terminal<'_>,
 ) -> Result<()> {
-    // Kubernetes keeps times in whole seconds.
-    let now = Timestamp::from_second((terminal.now)().as_second()).unwrap_or_default();
+    let now = (terminal.now)();
     let explanation = match target {
-        Target::Stack(stack) => {
-            let reader = Reader::new(cluster, system_namespace);
-            let snapshot = snapshot(&reader, CoreStack::from(&*stack), now).await?;
-            let update = match &snapshot.run {
-                RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
-                RunState::None | RunState::Missing | RunState::Foreign => None,
-            };
-            explain::stack(&snapshot, reader.unknown(), update.as_ref(), now)
-        }
+        Target::Stack(stack) => explanation(cluster, &stack, system_namespace, now).await?,
         Target::Update(update) => {
             let standing = standing(cluster, &update, system_namespace).await?;
-            explain::update(&update, standing, system_namespace, now)
+            explain::update(&update, standing, system_namespace, whole(now))
         }
     };
-    terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, now))
+    terminal.show(&explanation, output, |explanation, style, _| explain::render(explanation, style, whole(now)))
+}
+
+/// Kubernetes keeps times in whole seconds.
+fn whole(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or_default()
+}
+
+/// The explanation of a Stack.
+pub(crate) async fn explanation(cluster: &Cluster, stack: &Stack, system_namespace: &str, now: Timestamp) -> Result<Explanation> {
+    let now = whole(now);
+    let reader = Reader::new(cluster, system_namespace);
+    let snapshot = snapshot(&reader, CoreStack::from(stack), now).await?;
+    let update = match &snapshot.run {
+        RunState::Live(run, ..) | RunState::Ended(run, _) => cluster.find(&run.namespace, &run.name).await?,
+        RunState::None | RunState::Missing | RunState::Foreign => None,
+    };
+    Ok(explain::stack(&snapshot, reader.unknown(), update.as_ref(), now))
 }
 
 /// How an Update and its Stack stand to each other.

@@ -6,6 +6,9 @@ pub enum Error {
     /// The command did not do what it was asked for, or what it waited for has failed.
     #[error("{0}")]
     Failed(String),
+    /// `diff` or `migrate` could not find out what it was asked for.
+    #[error("{0}")]
+    Unknown(String),
     /// The time was up before what it waited for had happened.
     #[error("{0}")]
     TimedOut(String),
@@ -17,11 +20,12 @@ impl Error {
         Self::Failed(message.into())
     }
 
-    /// The exit code of the command: 1, or 124 for the end of a timeout, as of `timeout(1)`.
+    /// The exit code of the command: 1; 2 for an unknown answer, as of `kubectl diff`; 124 for the end of a timeout, as of `timeout(1)`.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Failed(_) => ExitCode::FAILURE,
+            Self::Unknown(_) => ExitCode::from(2),
             Self::TimedOut(_) => ExitCode::from(124),
         }
     }

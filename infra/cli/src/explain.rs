@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use driftless_api::Update;
 use driftless_core::{
-    Effect, LastUpdate, Plan, Readiness, RunState, Snapshot, SourceRef, SourceState, Stack, Sync, decide, due, is_synced,
-    its_turn, refused,
+    Effect, LastUpdate, Plan, Readiness, RunState, Snapshot, SourceRef, SourceState, Stack, StackReason, Sync, decide, due,
+    is_synced, its_turn, refused,
     run::{
         Block, LaunchFacts, Object, OwnerFacts, Question, RunFacts, RunPlan, Standing, TaskFacts, UpdateEffect, UpdateFacts,
         WaitReason, plan_run, plan_update,
@@ -72,6 +72,15 @@ pub struct Fact {
     pub value: String,
 }
 
+/// What a reason means, and what a person does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Advice {
+    /// What it means.
+    pub meaning: &'static str,
+    /// What a person does.
+    pub remedy: &'static str,
+}
+
 /// Why an object is as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -84,6 +93,9 @@ pub struct Explanation {
     pub reason: String,
     /// The message of the reason.
     pub message: String,
+    /// What the reason means, and what a person does, as on the page of reasons.
+    #[serde(flatten)]
+    pub advice: Option<Advice>,
     /// Whether reason and message are the status' own, because the decision depends on an unknown fact.
     pub from_status: bool,
     /// When it is reconciled next.
@@ -128,6 +140,7 @@ pub fn stack(snapshot: &Snapshot, unknown: Vec<Unknown>, update: Option<&Update>
         object: format!("Stack {}/{}", stack.namespace, stack.name),
         doing,
         message: if message.is_empty() { rest(stack) } else { message },
+        advice: StackReason::parse(&reason).map(|reason| Advice { meaning: reason.meaning(), remedy: reason.remedy() }),
         reason,
         from_status,
         next: next(snapshot, plan.status.next_look, now),
@@ -323,6 +336,7 @@ pub fn update(update: &Update, standing: Standing, system_namespace: &str, now: 
     Explanation {
         object: format!("Update {}/{name}", update.namespace().unwrap_or_default()),
         doing,
+        advice: WaitReason::parse(&reason).map(|reason| Advice { meaning: reason.meaning(), remedy: reason.remedy() }),
         reason,
         message,
         from_status: false,
@@ -454,11 +468,14 @@ fn update_facts(update: &Update, standing: Standing, now: Timestamp) -> Vec<Fact
 /// The explanation as text.
 #[must_use]
 pub fn render(explanation: &Explanation, style: Style, now: Timestamp) -> String {
-    let Explanation { object, doing, reason, message, from_status, next, now: now_does, facts, unknown } = explanation;
+    let Explanation { object, doing, reason, message, advice, from_status, next, now: now_does, facts, unknown } = explanation;
     let (tone, words) = doing.words();
     let mut text = format!("{object} {}: {reason}\n", style.paint(tone, words));
     if !message.is_empty() {
         let _ = writeln!(text, "  {}", clean(message.trim_end()).replace('\n', "\n  "));
+    }
+    if let Some(Advice { meaning, remedy }) = advice {
+        let _ = write!(text, "\nMeaning: {meaning}\nRemedy: {remedy}\n");
     }
     let at = match next.at {
         Some(at) if at > now => format!("{} (in {})", time(at), span(at.duration_since(now))),

@@ -1,6 +1,9 @@
 //! The facts about a Stack that its user may read. What Driftless keeps in S3 is taken from statuses, or recorded as unknown.
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
 
 use driftless_api::{
     Program, Source, Stack, Update, Workspace,
@@ -46,24 +49,24 @@ impl Unknown {
 pub struct Reader<'a> {
     cluster: &'a Cluster,
     system_namespace: &'a str,
-    unknown: RefCell<BTreeSet<Unknown>>,
+    unknown: Mutex<BTreeSet<Unknown>>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of this cluster.
     #[must_use]
     pub fn new(cluster: &'a Cluster, system_namespace: &'a str) -> Self {
-        Self { cluster, system_namespace, unknown: RefCell::default() }
+        Self { cluster, system_namespace, unknown: Mutex::default() }
     }
 
     /// The facts that were asked for and are unknown.
     #[must_use]
     pub fn unknown(self) -> Vec<Unknown> {
-        self.unknown.into_inner().into_iter().collect()
+        self.unknown.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().collect()
     }
 
     fn lacks(&self, fact: Unknown) {
-        self.unknown.borrow_mut().insert(fact);
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner).insert(fact);
     }
 
     /// The digest of the tree that the Stack's last run used, and the digest of its paths.

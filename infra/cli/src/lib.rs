@@ -1,11 +1,13 @@
 //! `kubectl driftless`: shows Stacks, explains them by the code that decides, reads logs, and requests runs. It uses the kubeconfig of its
 //! user and nothing else.
 //!
-//! [`commands`] reads and writes; [`get`], [`tree`], [`explain`] and [`request`] are pure.
+//! [`commands`] reads and writes; [`get`], [`tree`], [`diff`], [`explain`] and [`request`] are pure. [`ui`] serves the same
+//! as a page.
 
 pub mod arguments;
 pub mod cluster;
 pub mod commands;
+pub mod diff;
 mod error;
 pub mod explain;
 pub mod facts;
@@ -14,6 +16,7 @@ pub mod log;
 pub mod render;
 pub mod request;
 pub mod tree;
+pub mod ui;
 pub mod view;
 pub mod wait;
 

@@ -44,6 +44,17 @@ pub fn absent(update: &Update) -> String {
     }
 }
 
+fn config_map(update: &Update) -> String {
+    view::ours(update).log_config_map.unwrap_or_else(|| format!("{}{}", update.name_any(), names::LOG_SUFFIX))
+}
+
+/// The parts of an Update's log by key, in order. `None` if it has no log.
+pub async fn data(cluster: &Cluster, update: &Update) -> Result<Option<BTreeMap<String, String>>> {
+    let namespace = update.namespace().unwrap_or_default();
+    let found = cluster.find::<ConfigMap>(&namespace, &config_map(update)).await?;
+    Ok(found.map(|found| found.data.unwrap_or_default()))
+}
+
 /// Prints the log of an Update; if it is followed, until the run has ended.
 pub async fn print(
     cluster: &Cluster,
@@ -53,7 +64,7 @@ pub async fn print(
     mut note: impl FnMut(&str),
 ) -> Result<()> {
     let name = update.name_any();
-    let config_map = view::ours(&update).log_config_map.unwrap_or_else(|| format!("{name}{}", names::LOG_SUFFIX));
+    let config_map = config_map(&update);
     let mut update = Some(update);
     let mut last = None;
     let mut told = String::new();

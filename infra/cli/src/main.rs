@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
     let program = program.as_deref().unwrap_or("kubectl-driftless");
     let mut terminal = Terminal { program, style, now, out: &mut out, note: &mut note };
     match run(arguments, &mut terminal).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {}", clean(&error.to_string()));
             error.exit_code()

@@ -8,7 +8,8 @@ use serde::Serialize;
 use crate::{Error, Result};
 
 /// A colour with a meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Tone {
     /// As it should be.
     Good,

@@ -6,14 +6,14 @@ mod support;
 
 use std::{fs, path::Path};
 
-use clap::CommandFactory as _;
-use driftless_api::facts::Facts as _;
+use clap::{CommandFactory as _, Parser as _};
+use driftless_api::{Update, facts::Facts as _};
 use driftless_cli::{
     Error,
     arguments::Arguments,
     cluster::Target,
     commands::completion,
-    explain,
+    diff, explain,
     facts::Unknown,
     get::{self, Row},
     log,
@@ -22,7 +22,8 @@ use driftless_cli::{
     tree, view, wait,
 };
 use driftless_core::{Operation, SourceState, Stack as CoreStack, run::Standing};
-use support::{facts_of, now, stack, stacks, update, updates};
+use kube::ResourceExt as _;
+use support::{PREVIEW_LOG, facts_of, now, preview, stack, stacks, update, updates};
 
 const PLAIN: Style = Style { colour: false };
 
@@ -80,6 +81,40 @@ fn tree_shows_the_source_its_revisions_updates_and_tasks() {
     golden("tree-unreadable-source", &tree::render(&root, PLAIN));
 }
 
+fn difference(name: &str, updates: &[Update], log: &str) -> diff::Diff {
+    let logs = updates.iter().map(|update| (update.name_any(), log.to_owned())).collect();
+    diff::of(&stack(name), updates, &logs)
+}
+
+#[test]
+fn diff_shows_what_a_preview_would_change_and_a_check_found() {
+    let previewed = difference("shop", &[preview()], PREVIEW_LOG);
+    assert_eq!(previewed.differs, Some(true));
+    golden("diff", &diff::render(&previewed, PLAIN, now()));
+    golden("diff-json", &formatted(&difference("old", &[], ""), Format::Json).unwrap());
+    let drifted = difference("old", &[], "");
+    assert_eq!(drifted.differs, Some(true));
+    golden("diff-drift", &diff::render(&drifted, PLAIN, now()));
+}
+
+#[test]
+fn diff_differs_only_by_what_is_left_to_apply() {
+    let applied = difference("web", &view::updates_of(&stack("web"), updates()), "");
+    assert_eq!(applied.differs, Some(false), "an applied change is no difference");
+    golden("diff-applied", &diff::render(&applied, PLAIN, now()));
+    assert_eq!(difference("network", &[], "").differs, None, "a failed update leaves an unknown difference");
+    assert_eq!(difference("api", &[], "").runs, [], "it never ran");
+
+    let mut older = preview();
+    older.status.as_mut().unwrap().end_time = serde_json::from_str("\"2026-11-26T11:20:00Z\"").unwrap();
+    let obsolete = difference("shop", &[older], PREVIEW_LOG);
+    assert_eq!((obsolete.differs, obsolete.runs.len()), (Some(false), 2), "the update of 11:30 came after it");
+    let mut failed = preview();
+    let condition = &mut failed.status.as_mut().unwrap().conditions[0];
+    (condition.status, condition.reason) = ("True".into(), "Unknown".into());
+    assert_eq!(difference("shop", &[failed], PREVIEW_LOG).differs, None, "a failed preview knows no difference");
+}
+
 #[test]
 fn explanation_names_reason_next_time_and_facts() {
     golden("explain-ready", &explained("shop", true, Vec::new()));
@@ -121,6 +156,31 @@ fn requests_are_what_a_person_would_write() {
     let settings =
         RunSettings { targets: vec!["urn:pulumi:prod::shop::aws:s3/bucket:Bucket::logs".into()], ..RunSettings::default() };
     golden("run", &dry_run(request::run(&stack("shop"), Operation::Preview, &settings)));
+}
+
+#[test]
+fn request_says_what_it_leads_to() {
+    let mut suspended = stack("web");
+    suspended.annotations_mut().insert("driftless.dev/suspend".into(), "true".into());
+    let done = [
+        request::suspend(&stack("web")),
+        request::cancel(&Target::Stack(Box::new(suspended))).unwrap(),
+        request::resume(&stack("old")).unwrap(),
+        request::reconcile(&stack("shop"), true, now()).unwrap(),
+    ];
+    let [suspend, cancel, resume, reconcile] = done.map(|request| request.done + "\n");
+    golden("cancel-done", &(suspend + &cancel));
+    golden("resume-done", &resume);
+    golden("reconcile-done", &reconcile);
+}
+
+#[tokio::test]
+async fn log_is_printed_whole() {
+    let (mut printed, mut notes) = (String::new(), String::new());
+    let cluster = support::cluster("team");
+    log::print(&cluster, update("web-5a6b7c8d9e0f"), false, |text| printed += text, |note| notes += note).await.unwrap();
+    golden("logs", &printed);
+    assert_eq!(notes, "", "the log is there");
 }
 
 #[test]
@@ -235,6 +295,15 @@ fn command_line_is_consistent_and_completed() {
         let script = completion(shell, "kubectl-driftless");
         assert!(script.contains("explain") && script.contains("all-namespaces"), "{shell}");
     }
+}
+
+#[test]
+fn cost_is_that_of_make_cost() {
+    let command = ["kubectl-driftless", "cost"].map(str::to_owned);
+    let arguments =
+        Arguments::try_parse_from(command.iter().chain(&["--stacks=100".to_owned(), "--runs-per-day=50".into()])).unwrap();
+    let driftless_cli::arguments::Command::Cost(cost) = arguments.command else { unreachable!("the command is cost") };
+    golden("cost", &format!("{}\n", cost.bill()));
 }
 
 #[test]

@@ -81,6 +81,8 @@ fn every_state_has_its_reason_and_a_next_time() {
         let explanation = explain::stack(&snapshot, Vec::new(), None, now());
         assert_eq!(explanation.reason, reason, "{explanation:#?}");
         assert!(!explanation.message.is_empty() && !explanation.now.is_empty(), "{explanation:#?}");
+        let remedy = StackReason::parse(reason).map(StackReason::remedy);
+        assert_eq!(explanation.advice.map(|advice| advice.remedy), remedy, "{explanation:#?}");
         assert!(explanation.next.at.is_some_and(|at| at > now()), "{explanation:#?}");
     }
 }

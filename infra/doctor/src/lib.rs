@@ -4,6 +4,7 @@
 
 pub mod canary;
 pub mod cluster;
+pub mod command;
 pub mod cost;
 mod finding;
 pub mod installation;

@@ -58,18 +58,20 @@ impl Aws {
 }
 
 /// `kubectl` as an administrator of a cluster.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Kubectl {
     /// The context's name; `None` for the current one.
     pub context: Option<String>,
+    /// The kubeconfig; kubectl's own if there is none.
+    pub kubeconfig: Option<String>,
 }
 
 impl Kubectl {
     /// Runs `kubectl`.
     pub fn text(&self, arguments: &[&str], input: Option<&str>) -> Result<String, String> {
         let mut all = Vec::new();
-        if let Some(context) = &self.context {
-            all.extend(["--context", context]);
+        for (flag, value) in [("--context", &self.context), ("--kubeconfig", &self.kubeconfig)] {
+            all.extend(value.iter().flat_map(|value| [flag, value]));
         }
         all.extend(["--request-timeout", "20s"]);
         all.extend(arguments);

@@ -1,6 +1,9 @@
 //! `kubectl driftless`, as a user runs it: the binary with a kubeconfig, without AWS.
 
-use std::{path::Path, process::Output};
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use driftless_api::{Stack, Update};
@@ -10,7 +13,10 @@ use driftless_tests::{
 };
 use kube::ResourceExt as _;
 use serde_json::Value;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
 
 use crate::{logs::printed, updates::wait, world::shared};
 
@@ -160,5 +166,44 @@ async fn cli_requests_suspends_cancels_and_runs() -> Result<()> {
     drop(hold);
     done(&team, &["resume", "app"]).await?;
     team.wait("app", "to be Ready", driftless_tests::scenario::is_ready).await?;
+    team.clear().await
+}
+
+#[tokio::test]
+async fn cli_serves_its_page_to_its_user_alone() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("cli-page").await?;
+    team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
+    team.apply_stack("app", Source::Program("app"), "").await?;
+    team.ready_after("app", 1).await?;
+    let mut page = command(&world, &team.name, &["ui"])?;
+    let mut page = page.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true).spawn()?;
+    let lines = BufReader::new(page.stdout.take().context("its output")?).lines();
+    let url = { lines }.next_line().await?.context("a URL")?;
+    let (root, token) = url.split_once("/?token=").context("a token")?;
+    let port = root.rsplit(':').next().context("a port")?;
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let read = async |path: &str, cookie: String| {
+        let answer = client.get(format!("{root}{path}")).header("cookie", cookie).send().await?;
+        anyhow::Ok((answer.status().as_u16(), answer.text().await?))
+    };
+    let cookie = format!("driftless-{port}={token}");
+    let (status, fleet) = read("/api/stacks", cookie.clone()).await?;
+    let fleet: Value = serde_json::from_str(&fleet)?;
+    ensure!(status == 200 && fleet["rows"][0]["name"] == "app" && fleet["rows"][0]["state"] == "Ready", "{fleet}");
+    let (_, stack) = read("/api/stack?namespace=cli-page&name=app", cookie.clone()).await?;
+    let stack: Value = serde_json::from_str(&stack)?;
+    ensure!(stack["explanation"]["reason"] == "Ready" && stack["runs"][0]["state"] == "succeeded", "{stack}");
+    let run = stack["runs"][0]["name"].as_str().context("a run")?;
+    let (_, run) = read(&format!("/api/update?namespace=cli-page&name={run}&after="), cookie).await?;
+    let run: Value = serde_json::from_str(&run)?;
+    ensure!(run["complete"] == true && run["log"].as_str().is_some_and(|log| log.contains("Resources:")), "{run}");
+    ensure!(run["resources"].as_array().is_some_and(|found| !found.is_empty()), "{run}");
+    for (path, cookie) in [("/", String::new()), ("/api/stacks", format!("driftless-{port}={}", "0".repeat(64)))] {
+        let (status, text) = read(path, cookie).await?;
+        ensure!(status == 403 && !text.contains("app"), "{path}: {status} {text}");
+    }
+    let printed = done(&team, &["diff", "app"]).await?;
+    ensure!(printed.contains("The last update of") && printed.contains("+ create urn:pulumi:"), "{printed}");
     team.clear().await
 }

@@ -4,15 +4,18 @@
 
 use std::{convert::Infallible, fmt::Debug};
 
+use axum::{body::Body, http};
 use driftless_api::{
     Artifact, Program, ProgramStatus, Source, Stack, Update,
     facts::{Facts, Fetch, Found, snapshot},
 };
+use driftless_cli::cluster::Cluster;
 use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState};
 use jiff::Timestamp;
-use kube::core::ObjectMeta;
+use kube::{Client, ResourceExt as _, core::ObjectMeta};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
+use tower::service_fn;
 
 /// The clock of the tests.
 pub fn now() -> Timestamp {
@@ -32,6 +35,14 @@ pub fn stacks() -> Vec<Stack> {
 pub fn updates() -> Vec<Update> {
     documents(include_str!("../objects/updates.yaml"))
 }
+
+/// A preview of the Stack `shop` that is newer than its last update.
+pub fn preview() -> Update {
+    serde_saphyr::from_str(include_str!("../objects/previews.yaml")).unwrap()
+}
+
+/// The log of that preview, as Pulumi writes it.
+pub const PREVIEW_LOG: &str = include_str!("../objects/preview-log.txt");
 
 fn named<K: kube::Resource>(objects: Vec<K>, name: &str) -> Option<K> {
     objects.into_iter().find(|object| object.meta().name.as_deref() == Some(name))
@@ -118,4 +129,52 @@ pub fn facts_of(stack: CoreStack, is_stored: bool) -> Snapshot {
 /// The result of a future that waits for nothing.
 pub fn block_on<T, E: Debug>(future: impl Future<Output = Result<T, E>>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future).unwrap()
+}
+
+/// What the API server answers to a path with its query.
+fn answer(path: &str) -> Option<Value> {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let list = |items: Vec<Value>| Some(json!({ "metadata": {}, "items": items }));
+    let named = |kind: &str| path.split_once(&format!("/{kind}/")).map(|(_, name)| name.to_owned());
+    if path.ends_with("/stacks") && query.contains("includeObject") {
+        let columns = ["Name", "Ready", "Reconciling", "Stalled"].map(|name| json!({ "name": name }));
+        return Some(json!({ "columnDefinitions": columns, "rows": [{ "cells": ["shop", "True", null, null] }] }));
+    }
+    if path.ends_with("/stacks") {
+        return list(stacks().iter().map(|stack| json!(stack)).collect());
+    }
+    if path.ends_with("/updates") {
+        return list(updates().iter().chain([&preview()]).map(|update| json!(update)).collect());
+    }
+    if let Some(name) = named("stacks") {
+        return stacks().into_iter().find(|stack| stack.name_any() == name).map(|stack| json!(stack));
+    }
+    if let Some(name) = named("updates") {
+        return updates().into_iter().chain([preview()]).find(|update| update.name_any() == name).map(|update| json!(update));
+    }
+    if path.ends_with("/events") {
+        let message = "urn:pulumi:prod::shop::aws:rds/instance:Instance::db: quota exceeded: ask for more";
+        let event = json!({ "metadata": {}, "involvedObject": {}, "message": message, "lastTimestamp": "2026-11-26T11:59:00Z" });
+        return list(vec![event]);
+    }
+    let log = match named("configmaps")?.as_str() {
+        "shop-preview-k9d2m-log" => json!({ "0001": PREVIEW_LOG, "0002": "<script>alert(1)</script>\n" }),
+        "web-5a6b7c8d9e0f-log" => json!({ "0001": include_str!("../objects/web-log.txt") }),
+        _ => return None,
+    };
+    Some(json!({ "metadata": {}, "data": log }))
+}
+
+/// A cluster whose API server answers reads from the objects of the tests.
+pub fn cluster(namespace: &str) -> Cluster {
+    let api = service_fn(|request: http::Request<kube::client::Body>| async move {
+        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let missing = json!({ "kind": "Status", "status": "Failure", "message": "no", "reason": "NotFound", "code": 404 });
+        let (status, body) = match answer(&path) {
+            Some(body) => (200, body),
+            None => (404, missing),
+        };
+        Ok::<_, Infallible>(http::Response::builder().status(status).body(Body::from(body.to_string())).unwrap())
+    });
+    Cluster::of(Client::new(api, namespace), namespace)
 }

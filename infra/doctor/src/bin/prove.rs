@@ -114,12 +114,12 @@ fn prove(arguments: &Arguments) -> Result<bool, String> {
             .to_owned(),
     };
     let aws = Aws { region: Some(region.clone()) };
-    let current = Kubectl { context: None };
+    let current = Kubectl::default();
     let cluster = match &arguments.cluster {
         Some(cluster) => cluster.clone(),
         None => current.text(&["config", "current-context"], None)?.trim().to_owned(),
     };
-    let kubectl = Kubectl { context: Some(cluster.clone()) };
+    let kubectl = Kubectl { context: Some(cluster.clone()), ..Kubectl::default() };
     let kubeconfig = arguments.kubeconfig_file.as_ref().unwrap_or(&arguments.kubeconfig);
     let ours = Installation {
         prefix: &arguments.prefix,

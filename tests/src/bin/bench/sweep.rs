@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::Path,
+    process::Stdio,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -35,7 +36,10 @@ use kube::{
     core::Request,
 };
 use serde_json::{Value, json};
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+};
 
 use crate::{mebibytes, median, now};
 
@@ -89,6 +93,12 @@ async fn sizes(project: &Path, dirs: &Dirs, supervisor: &Supervisor) -> Result<(
         tracing::info!(size, there, seconds = begin.elapsed().as_secs(), "the Stacks are made");
         there = size;
         times.push(bench.sweeps(project, size).await?);
+        let (page, bytes) = bench.fleet(size).await?;
+        println!(
+            "  {size:>6} {:6.0} ms {:5.1} MiB  the fleet of kubectl driftless ui, debug build",
+            page.as_secs_f64() * 1e3,
+            mebibytes(bytes)
+        );
     }
     println!("  {} times the Stacks took {:.1} times the time", SIZES[1] / SIZES[0], times[1].div_duration_f64(times[0]));
     Ok(())
@@ -181,6 +191,35 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    /// The time and the size of the answer that has all Stacks for the page of `kubectl driftless ui`.
+    async fn fleet(&self, size: usize) -> Result<(Duration, u64)> {
+        let binary = std::env::current_exe()?.with_file_name("kubectl-driftless");
+        let mut command = Command::new(&binary);
+        command.args(["ui", "--all-namespaces"]).env("KUBECONFIG", &self.cluster.admin_kubeconfig);
+        command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        let mut page = command.spawn().with_context(|| format!("{}: run `make build`", binary.display()))?;
+        let mut lines = BufReader::new(page.stdout.take().context("its output")?).lines();
+        let url = lines.next_line().await?.context("a URL")?;
+        let (root, token) = url.split_once("/?token=").context("a token")?;
+        let port = root.rsplit(':').next().context("a port")?;
+        let client = reqwest::Client::builder().no_proxy().build()?;
+        let (mut times, mut bytes) = (Vec::new(), 0);
+        // The first opens connections.
+        for run in 0..=RUNS {
+            let begin = Instant::now();
+            let request = client.get(format!("{root}/api/stacks")).header("cookie", format!("driftless-{port}={token}"));
+            let answer = request.send().await?.error_for_status()?.text().await?;
+            let time = begin.elapsed();
+            let shown = answer.matches("\"name\":").count();
+            ensure!(shown == size, "{shown} of {size} Stacks are shown");
+            bytes = answer.len() as u64;
+            if run > 0 {
+                times.push(time);
+            }
+        }
+        Ok((median(times), bytes))
     }
 
     /// The number of the sweeper's requests that the API server has answered.

@@ -1,0 +1,169 @@
+//! The commands `doctor`, `migrate` and `cost`: their arguments, and what they print.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, builder::FalseyValueParser};
+use driftless_core::DefaultSize;
+
+use crate::{
+    Finding, Level,
+    canary::Canary,
+    cluster,
+    cost::{Bill, IMAGE_MIB, Load},
+    installation::{self, Installation},
+    migrate::{self, Objects, Verdict},
+    tools::{Aws, Kubectl},
+};
+
+/// Prints a part of the output.
+pub type Print<'a> = &'a mut dyn FnMut(&str);
+
+/// The arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// The installation: the name of its stack.
+    #[arg(long, env = "STACK", default_value = "driftless")]
+    stack: String,
+    /// Its region; that of the AWS CLI by default.
+    #[arg(long, env = "AWS_REGION")]
+    region: Option<String>,
+    /// The only parts to check.
+    #[arg(long, env = "ONLY", value_delimiter = ',', default_value = "aws,cluster,canary")]
+    only: Vec<Part>,
+    /// The URL of the canary's backend, which tasks must be able to reach. Without it there is no canary.
+    #[arg(long, env = "BACKEND_URL")]
+    backend_url: Option<String>,
+    /// A Secret in the canary's namespace whose entries are its environment: the backend's credentials.
+    #[arg(long, env = "BACKEND_SECRET")]
+    backend_secret: Option<String>,
+    /// The time limit in seconds for the canary to become Ready, and to be deleted.
+    #[arg(long, env = "DEADLINE", default_value = "600")]
+    deadline: u64,
+}
+
+/// A part of an installation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// The resources of the installation in AWS.
+    Aws,
+    /// Each cluster that the installation serves.
+    Cluster,
+    /// A Stack of the doctor, which has to become Ready.
+    Canary,
+}
+
+impl Doctor {
+    /// Checks the installation, and the cluster of the context of `kubectl`, or all that the installation serves if it has none. The canary
+    /// is in `namespace`, which must allow runs. Returns the worst level.
+    pub fn run(&self, kubectl: &Kubectl, namespace: &str, print: Print<'_>) -> Level {
+        let mut worst = Level::Ok;
+        let mut show = |title: &str, findings: &[Finding]| {
+            print(&format!("== {title}\n"));
+            for finding in findings {
+                print(&format!("{finding}\n"));
+                worst = worst.max(finding.level);
+            }
+        };
+        let checks = |part| self.only.contains(&part);
+        let aws = Aws { region: self.region.clone() };
+        let mut found = Installation::default();
+        if checks(Part::Aws) {
+            let (findings, installation) = installation::examine(&aws, &self.stack);
+            show("AWS", &findings);
+            found = installation;
+        }
+        let clusters = kubectl.context.as_ref().map_or_else(|| found.clusters.clone(), |cluster| vec![cluster.clone()]);
+        for name in &clusters {
+            let kubectl = Kubectl { context: Some(name.clone()), ..kubectl.clone() };
+            if checks(Part::Cluster) {
+                show(&format!("cluster {name}"), &cluster::examine(&kubectl, &aws, name, &found));
+            }
+            if checks(Part::Canary) {
+                show(&format!("canary in {name}"), &self.canary(&kubectl, &aws, namespace));
+            }
+        }
+        if clusters.is_empty() {
+            let remedy = "name a context with --context, or with CLUSTER=… of make doctor";
+            show("clusters", &[Finding::fail("no cluster to check", "the installation names none", remedy)]);
+        }
+        worst
+    }
+
+    fn canary(&self, kubectl: &Kubectl, aws: &Aws, namespace: &str) -> Vec<Finding> {
+        let Some(backend) = &self.backend_url else {
+            let why = "that needs a backend: it starts a task, and keeps a state there for a minute";
+            return vec![Finding::warn("canary: not tried", why, "BACKEND_URL=… [BACKEND_SECRET=…] [NAMESPACE=…]")];
+        };
+        let limit = Duration::from_secs(self.deadline);
+        Canary { namespace, backend, secret: self.backend_secret.as_deref(), limit }.fly(kubectl, aws)
+    }
+}
+
+/// Reads the objects of the Pulumi Kubernetes Operator in a cluster, and prints how each would run. Returns whether none is refused;
+/// `Err` has kubectl's message.
+pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
+    let objects = Objects::read(kubectl).map_err(|why| format!("the objects cannot be read: {why}"))?;
+    let reports = migrate::scan(&objects);
+    for report in &reports {
+        print(&format!("{report}\n"));
+    }
+    let of = |verdict| reports.iter().filter(|report| report.verdict() == verdict).count();
+    let refused = of(Verdict::Refused);
+    print(&format!(
+        "== {} same, {} better, {} different, {refused} refused\n",
+        of(Verdict::Same),
+        of(Verdict::Better),
+        of(Verdict::Different)
+    ));
+    print(
+        "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way); a backend \
+         file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states (docs/migration.md)\n",
+    );
+    Ok(refused == 0)
+}
+
+/// The arguments of `cost`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Cost {
+    /// The number of Stacks.
+    #[arg(long, env = "STACKS", default_value = "100")]
+    stacks: f64,
+    /// The number of runs a day, of all Stacks together.
+    #[arg(long, env = "RUNS_PER_DAY", default_value = "50")]
+    runs_per_day: f64,
+    /// The duration of a run in minutes.
+    #[arg(long, env = "MINUTES", default_value = "3")]
+    minutes: f64,
+    /// The number of clusters.
+    #[arg(long, env = "CLUSTERS", default_value = "1")]
+    clusters: f64,
+    /// The CPU units of a task; `TaskCpu` in the template.
+    #[arg(long, env = "TASK_CPU", default_value_t = DefaultSize::default().cpu)]
+    task_cpu: u32,
+    /// The memory of a task in MiB; `TaskMemory` in the template.
+    #[arg(long, env = "TASK_MEMORY", default_value_t = DefaultSize::default().memory_mib)]
+    task_memory: u32,
+    /// The compressed size of the images that a task pulls, in MiB.
+    #[arg(long, env = "IMAGE_MIB", default_value_t = IMAGE_MIB)]
+    image_mib: f64,
+    /// The size of a run's other downloads, plugins and packages, in MiB.
+    #[arg(long, env = "INSTALL_MIB", default_value = "200")]
+    install_mib: f64,
+    /// The number of NAT gateways that exist for Driftless alone; 0 if the VPC has them anyway.
+    #[arg(long, env = "NAT_GATEWAYS", default_value = "2")]
+    nat_gateways: f64,
+    /// The images are in ECR of the same Region, and the VPC has a gateway endpoint for S3.
+    #[arg(long, env = "ECR", value_parser = FalseyValueParser::new())]
+    ecr: bool,
+}
+
+impl Cost {
+    /// The monthly costs of an installation.
+    #[must_use]
+    pub fn bill(self) -> Bill {
+        let Self { stacks, runs_per_day, minutes, clusters, task_cpu, task_memory, image_mib, install_mib, nat_gateways, ecr } =
+            self;
+        let size = DefaultSize { cpu: task_cpu, memory_mib: task_memory };
+        Load { stacks, runs_per_day, minutes, clusters, size, image_mib, install_mib, nat_gateways, ecr }.bill()
+    }
+}
