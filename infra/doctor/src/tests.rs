@@ -434,12 +434,17 @@ fn default_images_have_the_pulumi_that_is_tested() {
     let versions = include_str!("../../../tests/tools/pulumi/go.mod");
     let version =
         versions.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    let (image, small) =
-        (format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot"), format!("yaml=public.ecr.aws/pulumi/pulumi-base:{version}"));
-    assert_eq!(template()["Parameters"]["DefaultImage"]["Default"], image);
-    assert_eq!(template()["Parameters"]["RuntimeImages"]["Default"], small);
-    for page in [include_str!("../../../docs/images.md"), include_str!("../../../docs/aws.md")] {
-        assert!(page.contains(&image) && page.contains(&small));
+    let image = format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot");
+    let template = template();
+    assert_eq!(template["Parameters"]["DefaultImage"]["Default"], image);
+    let small = template["Parameters"]["RuntimeImages"]["Default"].as_str().unwrap();
+    let (runtimes, images): (Vec<_>, Vec<_>) = small.split(',').filter_map(|entry| entry.split_once('=')).unzip();
+    assert_eq!(runtimes, ["yaml", "nodejs", "python", "go", "dotnet", "java"]);
+    assert!(images.iter().all(|image| image.ends_with(&format!(":{version}"))), "{small}");
+    let page = include_str!("../../../docs/images.md");
+    for image in images.into_iter().chain([&*image]) {
+        let name = image.strip_prefix("public.ecr.aws/pulumi/").unwrap();
+        assert!(page.contains(&format!("`{name}`")), "docs/images.md has no {name}");
     }
 }
 
