@@ -110,6 +110,19 @@ fn scan(kubectl: &Kubectl) -> ExitCode {
         of(Verdict::Better),
         of(Verdict::Different)
     );
+    let bare = migrate::without_image(&objects);
+    if !bare.is_empty() {
+        println!(
+            "== {} without an image: their runs lack kubectl, helm, the cloud CLIs and other languages of PKO's image",
+            bare.len()
+        );
+        for object in bare {
+            println!("           {object}");
+        }
+        println!(
+            "             do: make deploy PARAMETERS=RuntimeImages= keeps the large image for all (docs/migration.md, Images)"
+        );
+    }
     println!(
         "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way); a backend \
          file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states (docs/migration.md)"
