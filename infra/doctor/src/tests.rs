@@ -430,6 +430,17 @@ fn the_bill_has_as_many_mappings_and_metrics_of_alarms_as_the_template() {
 }
 
 #[test]
+fn the_bill_counts_the_calls_of_a_run_that_the_readme_has() {
+    let readme = include_str!("../../../README.md");
+    let first = |what: &str| {
+        let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| {what} | "))).unwrap();
+        row.split([',', ' ']).next().unwrap().to_owned()
+    };
+    assert_eq!(first("calls of AWS: S3, SQS, ECS"), crate::cost::RUN_S3_CALLS.to_string());
+    assert_eq!(first("invocations of functions"), crate::cost::RUN_INVOCATIONS.to_string());
+}
+
+#[test]
 fn default_images_have_the_pulumi_that_is_tested() {
     let versions = include_str!("../../../tests/tools/pulumi/go.mod");
     let version =
