@@ -223,8 +223,9 @@ fn inbound_rules_and_images_that_move_are_told() {
         (groups(json!([])), Level::Ok, "no inbound rules"),
         (groups(json!([{ "IpProtocol": "-1", "UserIdGroupPairs": [{ "GroupId": "sg-2" }] }])), Level::Warn, "sg-2"),
         (installation::security_groups(&no()).remove(0), Level::Warn, "ec2:DescribeSecurityGroups"),
-        (installation::default_image("default image", "pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
-        (installation::default_image("default image", "pulumi/pulumi:3.259.0-nonroot"), Level::Warn, "no digest"),
+        (installation::default_images("all@sha256:ab", "yaml=base@sha256:cd"), Level::Ok, "pinned"),
+        (installation::default_images("all:1", ""), Level::Warn, "without a digest: all:1"),
+        (installation::default_images("all@sha256:ab", "yaml=base:1,go=go:1"), Level::Warn, "without a digest: base:1, go:1"),
     ]);
 }
 
