@@ -161,7 +161,7 @@ prove: ## Deploys, asks what only AWS can answer, undeploys: make prove BUDGET_U
 	@cargo run --quiet --locked --package driftless-doctor --bin prove
 
 .PHONY: cost
-cost: ## What it costs a month, by network: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3 IMAGE_MIB=2000
+cost: ## What it costs a month, by network: make cost STACKS=100 RUNS_PER_DAY=50 MINUTES=3 IMAGE_MIB=300
 	@cargo run --quiet --locked --package driftless-doctor --bin cost
 
 .PHONY: images

@@ -21,6 +21,8 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+#[path = "deployment/completion.rs"]
+mod completion;
 #[path = "deployment/preflight.rs"]
 mod preflight;
 #[path = "deployment/scripts.rs"]
@@ -47,32 +49,21 @@ const PARAMETERS: [(&str, &str); 8] = [
     ("RunnerImage", "runner:1"),
 ];
 
-/// What moto's `CloudFormation` silently ignores or cannot show, so that it is not tested here. An entry that no longer applies
-/// fails the test, like a missing one.
+/// What neither moto's `CloudFormation` nor another call of moto makes, or what moto cannot show, so that it is not tested here. An
+/// entry that no longer applies fails the test, like a missing one.
 const GAPS: &[(&str, &str)] = &[
-    ("AWS::CloudWatch::Alarm", NOT_MADE),
-    ("AWS::ECS::ClusterCapacityProviderAssociations", NOT_MADE),
-    ("AWS::IAM::Role.ManagedPolicyArns", "not attached, though the policy itself is made"),
     ("AWS::KMS::Key.Description", "moto fails to describe a key that CloudFormation made"),
     ("AWS::KMS::Key.PendingWindowInDays", "shown by no call until the key is deleted"),
-    ("AWS::Lambda::EventInvokeConfig", NOT_MADE),
     ("AWS::Lambda::Function.Architectures", NOT_SET),
     ("AWS::Lambda::Function.EphemeralStorage", NOT_SET),
-    ("AWS::Lambda::Function.LoggingConfig", NOT_SET),
-    ("AWS::Lambda::Function.RecursiveLoop", NOT_SET),
-    ("AWS::Lambda::Permission.FunctionUrlAuthType", NOT_SET),
-    ("AWS::Lambda::Permission.InvokedViaFunctionUrl", NOT_SET),
-    ("AWS::Lambda::Url", NOT_MADE),
-    ("AWS::Logs::AccountPolicy", NOT_MADE),
-    ("AWS::S3::Bucket.LifecycleConfiguration", NOT_SET),
-    ("AWS::S3::Bucket.NotificationConfiguration", NOT_SET),
-    ("AWS::S3::Bucket.OwnershipControls", NOT_SET),
-    ("AWS::S3::Bucket.PublicAccessBlockConfiguration", NOT_SET),
-    ("AWS::S3::BucketPolicy", NOT_MADE),
-    ("AWS::SQS::QueuePolicy", NOT_MADE),
+    ("AWS::Lambda::Function.LoggingConfig", WIRED),
+    ("AWS::Lambda::Function.RecursiveLoop", "tested by a_function_in_a_cycle_of_messages_allows_it_and_no_other_does"),
+    ("AWS::Lambda::Permission.FunctionUrlAuthType", WIRED),
+    ("AWS::Lambda::Permission.InvokedViaFunctionUrl", WIRED),
+    ("AWS::Logs::AccountPolicy", "moto lacks the call; tested by output_of_tasks_makes_no_metrics"),
 ];
-const NOT_MADE: &str = "moto's CloudFormation does not make it";
-const NOT_SET: &str = "moto's CloudFormation makes the resource without it";
+const NOT_SET: &str = "moto has the resource without this property";
+const WIRED: &str = "the template's reader refuses a wrong value: a_wrong_wire_is_found_before_anything_starts";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result<()> {
@@ -94,7 +85,9 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
     let template = Template::read(&project.join("infra/template.yaml"), &settings)?;
     aws.deploy(&project.join("infra/template.yaml"), &template, &parameters).await?;
 
-    let found = aws.look(&template).await?;
+    let names = aws.names(&template).await?;
+    aws.complete(&template, &names).await?;
+    let found = aws.look(&template, &names).await?;
     let mut gaps = BTreeMap::new();
     for (id, resource) in &template.resources {
         let actual = found.properties(resource);
@@ -144,7 +137,12 @@ fn covers(actual: &Value, expected: &Value) -> bool {
         (Value::Array(actual), Value::Array(expected)) => {
             actual.len() == expected.len() && actual.iter().zip(expected).all(|(actual, expected)| covers(actual, expected))
         }
-        (Value::Number(_) | Value::Bool(_), _) => expected == actual || *expected == actual.to_string().as_str(),
+        // CloudWatch shows 60 as 60.0.
+        (Value::Number(actual), _) => {
+            let expected = expected.as_str().map_or_else(|| expected.as_f64(), |text| text.parse().ok());
+            expected.is_some() && expected == actual.as_f64()
+        }
+        (Value::Bool(_), _) => expected == actual || *expected == actual.to_string().as_str(),
         (_, Value::Number(_) | Value::Bool(_)) => *actual == expected.to_string().as_str(),
         // moto's attribute Arn of a log group lacks the `:*`.
         (Value::String(actual), Value::String(expected)) if expected.contains(":log-group:") => {
@@ -208,8 +206,8 @@ impl<'a> Aws<'a> {
         Ok(())
     }
 
-    /// Reads all resources. Names and numbers from AWS are replaced by those of the template's reader.
-    async fn look(&self, template: &Template) -> Result<Found> {
+    /// Returns the names and numbers that AWS assigned, each with the one of the template's reader.
+    async fn names(&self, template: &Template) -> Result<BTreeMap<String, String>> {
         let mut names = BTreeMap::new();
         let stack: Value =
             serde_json::from_str(&self.run(&["cloudformation", "list-stack-resources", "--stack-name", STACK]).await?)?;
@@ -230,15 +228,25 @@ impl<'a> Aws<'a> {
                 names.insert(role["RoleId"].as_str().context("an id")?.into(), known.id.clone());
             }
         }
-        let names = &names;
+        Ok(names)
+    }
+
+    /// Creates what moto's `CloudFormation` ignores.
+    async fn complete(&self, template: &Template, names: &BTreeMap<String, String>) -> Result<()> {
+        let calls: Vec<_> = template.resources.values().flat_map(completion::calls).collect();
+        let made = stream::iter(calls).map(async |(service, operation, input): completion::Call| {
+            let input = renamed(names, input);
+            let what = format!("{service} {operation} {input}");
+            self.run(&[service, operation, "--cli-input-json", &input.to_string()]).await.context(what)
+        });
+        made.buffer_unordered(COMMANDS).try_for_each(|_| async { Ok(()) }).await
+    }
+
+    /// Reads all resources, with the names of the template's reader.
+    async fn look(&self, template: &Template, names: &BTreeMap<String, String>) -> Result<Found> {
         let commands: BTreeSet<String> = template.resources.values().flat_map(commands).collect();
         let answers = stream::iter(commands).map(async |line: String| {
-            let words = line.split(' ').map(|word| {
-                names
-                    .iter()
-                    .find(|(theirs, ours)| *ours == word && !theirs.starts_with("https://"))
-                    .map_or(word, |(theirs, _)| theirs)
-            });
+            let words = line.split(' ').map(|word| theirs(names, word));
             // A refused call means that the resource does not exist.
             let answer = ours(self.run(&words.collect::<Vec<_>>()).await.unwrap_or_default(), names);
             // An unset setting has an empty answer.
@@ -246,6 +254,22 @@ impl<'a> Aws<'a> {
             anyhow::Ok((line, answer))
         });
         Ok(Found(answers.buffer_unordered(COMMANDS).try_collect().await?))
+    }
+}
+
+/// The name that AWS assigned instead of one of the template's reader; any other word unchanged.
+fn theirs<'a>(names: &'a BTreeMap<String, String>, word: &'a str) -> &'a str {
+    let mut all = names.iter();
+    all.find(|(theirs, ours)| *ours == word && !theirs.starts_with("https://")).map_or(word, |(theirs, _)| theirs)
+}
+
+/// The value with the names that AWS assigned.
+fn renamed(names: &BTreeMap<String, String>, value: Value) -> Value {
+    match value {
+        Value::String(text) => theirs(names, &text).into(),
+        Value::Array(items) => items.into_iter().map(|item| renamed(names, item)).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (name, renamed(names, value))).collect(),
+        other => other,
     }
 }
 
@@ -346,8 +370,10 @@ impl Found {
                     "ServerSideEncryptionByDefault":
                         first["ServerSideEncryptionConfiguration"]["Rules"][0]["ApplyServerSideEncryptionByDefault"],
                 }] },
-                "OwnershipControls": answers[1]["OwnershipControls"], "LifecycleConfiguration": answers[2],
-                "NotificationConfiguration": answers[3], "PublicAccessBlockConfiguration": answers[4]["PublicAccessBlockConfiguration"],
+                "OwnershipControls": answers[1]["OwnershipControls"],
+                "LifecycleConfiguration": completion::lifecycle_of(answers[2]),
+                "NotificationConfiguration": completion::notifications_of(answers[3]),
+                "PublicAccessBlockConfiguration": answers[4]["PublicAccessBlockConfiguration"],
             }),
             "AWS::S3::BucketPolicy" if first.is_object() => {
                 json!({ "Bucket": expected["Bucket"], "PolicyDocument": parsed(&first["Policy"]) })
@@ -363,7 +389,8 @@ impl Found {
                 }
                 json!({
                     "Cluster": cluster["clusterName"], "CapacityProviders": providers,
-                    "DefaultCapacityProviderStrategy": cluster["defaultCapacityProviderStrategy"],
+                    "DefaultCapacityProviderStrategy":
+                        completion::with_letters(&cluster["defaultCapacityProviderStrategy"], &str::to_uppercase),
                 })
             }
             "AWS::IAM::Role" if first.is_object() && list(&answers[1]["PolicyNames"]).len() == answers.len() - 3 => {

@@ -53,6 +53,9 @@ async fn proof_deploys_runs_100_stacks_and_leaves_nothing() -> Result<()> {
     let images =
         calls.iter().filter(definition).flat_map(|call| call["input"]["containerDefinitions"].as_array().into_iter().flatten());
     let images: BTreeSet<_> = images.filter_map(|container| container["image"].as_str()).collect();
-    ensure!(images.iter().any(|image| image.starts_with("public.ecr.aws/pulumi/pulumi-base:")), "Programs run with {images:?}");
+    for name in ["pulumi-base", "pulumi-python-3.13"] {
+        let expected = format!("public.ecr.aws/pulumi/{name}:");
+        ensure!(images.iter().any(|image| image.starts_with(&expected)), "Programs run with {images:?}");
+    }
     Ok(())
 }

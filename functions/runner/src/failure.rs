@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use driftless_contract::{Lock, MORE_DISK, MORE_MEMORY, reason};
+use driftless_contract::{Lock, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, reason};
 
 use crate::{events::Events, lock};
 
@@ -72,6 +72,15 @@ impl Failure {
         Self { message: format!("a disk is full; if it is the task's, {MORE_DISK}; {}", self.message), ..self }
     }
 
+    /// Names the fields for another image if the message says that a program was not found: on the task's PATH, or on another machine
+    /// that runs commands. The remedy comes first, because a long message loses its end.
+    pub(crate) fn of_image(self) -> Self {
+        if !lacks_program(&self.message) {
+            return self;
+        }
+        Self { message: format!("a program was not found; if the run's image lacks it, {OTHER_IMAGE}; {}", self.message), ..self }
+    }
+
     /// Returns whether the backend has no such stack.
     pub(crate) fn is_of_no_stack(&self) -> bool {
         self.message.contains("no stack named")
@@ -100,8 +109,39 @@ impl Failure {
     }
 }
 
+/// Returns whether the text has the message of a language, a shell or pulumi that did not find a program.
+fn lacks_program(text: &str) -> bool {
+    // The start and the end of each message; a line can have other text around them.
+    const MESSAGES: [(&str, &str); 6] = [
+        // Go, and with it pulumi and its providers.
+        ("exec: ", "executable file not found in $PATH"),
+        // pulumi, if a part of the program is in another language.
+        ("no language plugin ", "found in the workspace"),
+        // bash.
+        ("", ": command not found"),
+        // Node.js.
+        ("spawn", " ENOENT"),
+        // Java.
+        ("Cannot run program ", "No such file or directory"),
+        // .NET.
+        ("trying to start process ", "No such file or directory"),
+    ];
+    let of_language =
+        |line: &str| MESSAGES.iter().any(|(start, end)| line.split_once(start).is_some_and(|(_, rest)| rest.contains(end)));
+    // dash and BusyBox, as /bin/sh; a line with "refresh: " is neither.
+    let of_shell = |line: &str| {
+        line.split_once("sh: ")
+            .is_some_and(|(before, rest)| !before.ends_with(char::is_alphabetic) && rest.trim_end().ends_with(": not found"))
+    };
+    // Python has the same error for a file that it cannot open.
+    let of_python = text.contains("in _execute_child") && text.contains("FileNotFoundError");
+    of_python || text.lines().any(|line| of_language(line) || of_shell(line))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -136,6 +176,48 @@ mod tests {
             assert!(told.ends_with(&format!("; {words}")), "{told}");
         }
         assert_eq!(message("error: update failed"), "error: update failed");
+    }
+
+    #[test]
+    fn missing_program_is_told_with_the_fields_of_the_image() {
+        let message = |words: &str| Failure::unknown(words).of_image().message;
+        // The output of the programs of this machine.
+        let said = |program: &str, arguments: &[&str]| {
+            let output = Command::new(program).args(arguments).output().unwrap();
+            assert!(!output.status.success(), "{program} {arguments:?}");
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        for words in [
+            said("sh", &["-c", "kubectl-missing get pods"]),
+            said("python3", &["-c", "import subprocess; subprocess.run(['kubectl-missing', 'get'])"]),
+            // dash in the error of a provider, bash, BusyBox.
+            "error: exit status 127: running \" kubectl get\":\n/bin/sh: 1: kubectl: not found".into(),
+            "./deploy: line 3: kubectl: command not found".into(),
+            "sh: helm: not found".into(),
+            // Go 1.26, Node.js 20, Java 17.
+            "error: exec: \"kubectl\": executable file not found in $PATH".into(),
+            "Error: spawn kubectl ENOENT\n    at ChildProcess._handle.onexit (node:internal/child_process:285:19)".into(),
+            "Error: spawnSync kubectl ENOENT\n    at Object.spawnSync (node:internal/child_process:1123:20)".into(),
+            "java.io.IOException: Cannot run program \"kubectl\": error=2, No such file or directory".into(),
+            "error: no language plugin 'pulumi-language-python' found in the workspace or on your $PATH".into(),
+        ] {
+            let told = message(&words);
+            assert!(
+                told.starts_with("a program was not found; if the run's image lacks it, name one that has it in spec."),
+                "{told}"
+            );
+            assert!(told.contains("RuntimeImages") && told.ends_with(&format!("; {words}")), "{told}");
+        }
+        for words in [
+            "error: update failed",
+            "error: GET https://example.com/a: 404 not found",
+            "error: resource plugin 'random' not found",
+            "error: refresh: the stack: not found",
+            "Error: ENOENT: no such file or directory, open 'spawn.txt'",
+            "FileNotFoundError: [Errno 2] No such file or directory: 'settings.json'",
+        ] {
+            assert_eq!(message(words), words);
+        }
     }
 
     #[test]

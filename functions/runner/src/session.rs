@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
             ended = self.steps(told) => ended,
         };
         ended.map_err(|failure| {
-            let Failure { reason, message } = failure.of_disk();
+            let Failure { reason, message } = failure.of_disk().of_image();
             let message = cut(&self.pulumi.mask.apply(&message), MAX_MESSAGE_BYTES);
             Failure { reason, message }
         })

@@ -552,6 +552,17 @@ async fn failed_run_names_the_memory_if_the_kernel_killed_a_process() {
 }
 
 #[tokio::test]
+async fn failed_run_names_the_image_if_it_lacks_a_program() {
+    let aws = Aws::new("lacks");
+    fs::write(aws.dir.join("lacks"), "").unwrap();
+    aws.launch(|_| {});
+    aws.run().await.unwrap();
+    let (.., message) = aws.failure();
+    let words = "a program was not found; if the run's image lacks it, name one that has it in spec.workspaceTemplate.spec.image of the Stack";
+    assert!(message.starts_with(words) && message.contains("kubectl-missing: "), "{message}");
+}
+
+#[tokio::test]
 async fn a_refresh_that_only_looks_tells_the_drift_it_found_if_it_succeeds() {
     let drifted = r#"{"resOutputsEvent":{"metadata":{"op":"update","urn":"urn:a","type":"t","old":{"custom":true},"new":{"custom":true,"outputs":{"content":"canary"}},"diffs":["content"],"detailedDiff":{"content":{"diffKind":"update","inputDiff":false}}},"planning":true}}
 {"summaryEvent":{"resourceChanges":{"same":2,"update":1}}}"#;

@@ -115,6 +115,18 @@ pub fn migrate(kubectl: &Kubectl, print: Print<'_>) -> Result<bool, String> {
         of(Verdict::Better),
         of(Verdict::Different)
     ));
+    let bare = migrate::without_image(&objects);
+    if !bare.is_empty() {
+        print(&format!(
+            "== {} without an image: their runs lack kubectl, helm, the cloud CLIs and other languages of PKO's image\n",
+            bare.len()
+        ));
+        for object in bare {
+            print(&format!("           {object}\n"));
+        }
+        let command = "make deploy PARAMETERS=RuntimeImages= keeps the large image for all (docs/migration.md, Images)";
+        print(&format!("             do: {command}\n"));
+    }
     print(
         "not seen from here: roles of EKS Pod Identity and of nodes, which a task does not have (eks.amazonaws.com/role-arn is the way); a backend \
          file:// in Pulumi.yaml, or in an envRef of the type Secret; Programs; the layout of states (docs/migration.md)\n",

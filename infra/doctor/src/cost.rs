@@ -68,14 +68,15 @@ pub(crate) const ALARM_METRICS: f64 = 30.0;
 /// Fargate bills from the pull of the image, at this many MiB a minute; then the containers start.
 const PULL_MIB_PER_MINUTE: f64 = 900.0;
 const START_MINUTES: f64 = 0.25;
-/// MiB of the images that a task pulls by default, compressed: the template's `DefaultImage` is the largest part.
-pub const IMAGE_MIB: f64 = 2000.0;
+/// MiB of the images that a task pulls by default, compressed: the largest that Pulumi states for the images of `RuntimeImages`.
+pub const IMAGE_MIB: f64 = 300.0;
 /// A MiB in GB, by which AWS prices traffic.
 const GB_PER_MIB: f64 = 1.048_576e-3;
-/// One run, as `make bench` counts it: calls of S3 and SQS, and invocations of functions.
-const RUN_S3_CALLS: f64 = 75.0;
-const RUN_SQS_CALLS: f64 = 48.0;
-const RUN_INVOCATIONS: f64 = 16.0;
+/// The calls of S3 of a first run, as `bench calls` counts them; a run of a change makes fewer. The README has the figures.
+pub(crate) const RUN_S3_CALLS: f64 = 55.0;
+/// The invocations of functions of a first run, counted in the same way. Each has one message, which is sent, received and deleted like
+/// that of a reconciliation.
+pub(crate) const RUN_INVOCATIONS: f64 = 10.0;
 /// The logs of a run.
 const RUN_LOG_GB: f64 = 100e-6;
 /// The Pulumi Kubernetes Operator's default CPU request for a workspace pod, in vCPUs; a node's vCPU comes with 4 GiB.
@@ -160,7 +161,7 @@ impl Load {
                 ("public addresses", [0.0, runs * task_hours * price::ADDRESS_HOUR]),
                 both(
                     "S3, SQS and Lambda",
-                    runs * (RUN_S3_CALLS * price::S3_CALL + RUN_SQS_CALLS * price::SQS_CALL)
+                    runs * (RUN_S3_CALLS * price::S3_CALL + RUN_INVOCATIONS * LOOK_SQS_CALLS * price::SQS_CALL)
                         + lambda(runs * RUN_INVOCATIONS, LOOK_SECONDS),
                 ),
                 both("logs of runs", runs * RUN_LOG_GB * price::LOG_GB),

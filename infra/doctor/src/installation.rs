@@ -121,10 +121,9 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
         let arguments: Vec<_> = ["ec2", "describe-security-groups", "--group-ids"].into_iter().chain(ids).collect();
         findings.extend(security_groups(&aws.json(&arguments)));
     }
-    findings.extend(parameters.get("DefaultImage").map(|image| default_image("default image", image)));
-    let by_runtime = parameters.get("RuntimeImages").map_or("", |images| images);
-    let by_runtime = by_runtime.split(',').filter_map(|entry| entry.trim().split_once('='));
-    findings.extend(by_runtime.map(|(runtime, image)| default_image(&format!("default image of {runtime}"), image)));
+    if let Some(image) = parameters.get("DefaultImage") {
+        findings.push(default_images(image, parameters.get("RuntimeImages").map_or("", |images| images)));
+    }
     if let Some(image) = parameters.get("RunnerImage") {
         findings.push(runner_image(image, look_up_image(image)));
     }
@@ -363,15 +362,17 @@ pub fn security_groups(described: &Answer) -> Vec<Finding> {
     if findings.is_empty() { vec![Finding::ok("security groups of tasks: no inbound rules")] } else { findings }
 }
 
-/// Checks that a default image is pinned to a digest. The finding begins with `what`, such as `default image of yaml`.
+/// Checks that the images of runs whose Workspaces name none are pinned to digests: the default, and those of `RuntimeImages`.
 #[must_use]
-pub fn default_image(what: &str, image: &str) -> Finding {
-    if image.contains("@sha256:") {
-        return Finding::ok(format!("{what} {image}: pinned"));
+pub fn default_images(default: &str, by_runtime: &str) -> Finding {
+    let by_runtime = by_runtime.split(',').filter_map(|entry| Some(entry.split_once('=')?.1.trim()));
+    let moving: Vec<_> = [default].into_iter().chain(by_runtime).filter(|image| !image.contains("@sha256:")).collect();
+    if moving.is_empty() {
+        return Finding::ok("default images: pinned");
     }
     Finding::warn(
-        format!("{what} {image}: has no digest"),
-        "whoever can move its tag runs code with the Secrets of every Stack that names no image",
+        format!("default images without a digest: {}", moving.join(", ")),
+        "whoever can move such a tag runs code with the Secrets of the Stacks that name no image",
         "make deploy COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
     )
 }

@@ -8,7 +8,7 @@ use std::{
 
 use driftless_api::{Stack, Update, Workspace, WorkspaceSpec};
 use driftless_core::{DefaultSize, SourceRef, Stack as CoreStack, frequent_resync, invalid_spec, login_in};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, de::DeserializeOwned};
 use serde_json::Value;
 use url::Url;
 
@@ -144,16 +144,43 @@ pub fn scan(objects: &Objects) -> Vec<Report> {
     stacks.chain(workspaces.filter(is_worth_a_line)).chain(updates.filter(is_worth_a_line)).collect()
 }
 
-fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Note>) -> Report {
+/// The Stacks, and the Workspaces that are no Stack's, whose runs have the image of the installation. PKO's has programs that the small
+/// images lack.
+#[must_use]
+pub fn without_image(objects: &Objects) -> Vec<String> {
+    let stacks =
+        objects.stacks.iter().filter(|object| Stack::deserialize(*object).is_ok_and(|stack| names_none(stack.workspace())));
+    let is_bare = |object: &&Value| {
+        Workspace::deserialize(*object).is_ok_and(|workspace| !is_of_stack(&workspace) && names_none(workspace.spec))
+    };
+    stacks.chain(objects.workspaces.iter().filter(is_bare)).map(name).collect()
+}
+
+/// Whether neither the field nor the container `pulumi` of the pod template names an image.
+fn names_none(mut workspace: WorkspaceSpec) -> bool {
+    (workspace.git, workspace.flux, workspace.local) = (None, None, None);
+    let image = workspace.shape("spec", DefaultSize::default()).map(|shape| shape.image);
+    image.unwrap_or(workspace.image).is_none_or(|image| image.is_empty())
+}
+
+fn is_of_stack(workspace: &Workspace) -> bool {
+    workspace.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Stack")
+}
+
+/// `Kind namespace/name`.
+fn name(object: &Value) -> String {
     let text = |field: &Value| field.as_str().unwrap_or_default().to_owned();
     let metadata = &object["metadata"];
-    let name = format!("{} {}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]));
+    format!("{} {}/{}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+}
+
+fn report<K: DeserializeOwned>(object: &Value, notes: impl FnOnce(&K) -> Vec<Note>) -> Report {
     let notes = match K::deserialize(object) {
         Ok(object) => notes(&object),
         // serde's message may quote a value, so it is not shown.
         Err(_) => vec![refused("a field has another type than the definition says", "compare it with kubectl explain")],
     };
-    Report { object: name, notes }
+    Report { object: name(object), notes }
 }
 
 fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
@@ -183,8 +210,7 @@ fn of_stack(stack: &Stack, accounts: &[Value]) -> Vec<Note> {
 }
 
 fn of_workspace(workspace: &Workspace, accounts: &[Value]) -> Vec<Note> {
-    let is_stacks = workspace.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Stack");
-    if is_stacks {
+    if is_of_stack(workspace) {
         return vec![];
     }
     let mut spec = workspace.spec.clone();
@@ -599,6 +625,39 @@ mod tests {
             let text = scan(&objects)[0].to_string();
             assert!(text.starts_with(&verdict.to_string()) && text.contains(words), "{text}");
         }
+    }
+
+    #[test]
+    fn stacks_and_workspaces_without_an_image_are_named() {
+        let named = |name: &str, spec: &Value| {
+            let mut stack = stack(spec);
+            stack["metadata"]["name"] = name.into();
+            stack
+        };
+        let workspace = |name: &str, spec: Value, owner: &str| {
+            let owners = json!([{ "apiVersion": "pulumi.com/v1", "kind": owner, "name": "app", "uid": "1" }]);
+            let metadata = json!({ "namespace": "shop", "name": name, "ownerReferences": owners });
+            json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Workspace", "metadata": metadata, "spec": spec })
+        };
+        let git = json!({ "git": { "url": "https://git.example/a.git" } });
+        let objects = Objects {
+            stacks: vec![
+                named("none", &json!({})),
+                named("empty", &template(&json!({ "image": "" }))),
+                named("field", &template(&json!({ "image": "mine" }))),
+                named("container", &pod(&json!({ "containers": [{ "name": "pulumi", "image": "mine" }] }))),
+                named("sidecar", &pod(&json!({ "containers": [{ "name": "other", "image": "mine" }] }))),
+                named("unread", &json!({ "stack": 7 })),
+            ],
+            workspaces: vec![
+                workspace("own", git.clone(), "Other"),
+                workspace("image", driftless_api::merge(git.clone(), &json!({ "image": "mine" })), "Other"),
+                workspace("of-stack", git, "Stack"),
+            ],
+            ..Objects::default()
+        };
+        let expected = ["Stack shop/none", "Stack shop/empty", "Stack shop/sidecar", "Workspace shop/own"];
+        assert_eq!(without_image(&objects), expected);
     }
 
     #[test]

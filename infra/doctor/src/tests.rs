@@ -223,8 +223,9 @@ fn inbound_rules_and_images_that_move_are_told() {
         (groups(json!([])), Level::Ok, "no inbound rules"),
         (groups(json!([{ "IpProtocol": "-1", "UserIdGroupPairs": [{ "GroupId": "sg-2" }] }])), Level::Warn, "sg-2"),
         (installation::security_groups(&no()).remove(0), Level::Warn, "ec2:DescribeSecurityGroups"),
-        (installation::default_image("default image", "pulumi/pulumi@sha256:ab"), Level::Ok, "pinned"),
-        (installation::default_image("default image", "pulumi/pulumi:3.259.0-nonroot"), Level::Warn, "no digest"),
+        (installation::default_images("all@sha256:ab", "yaml=base@sha256:cd"), Level::Ok, "pinned"),
+        (installation::default_images("all:1", ""), Level::Warn, "without a digest: all:1"),
+        (installation::default_images("all@sha256:ab", "yaml=base:1,go=go:1"), Level::Warn, "without a digest: base:1, go:1"),
     ]);
 }
 
@@ -430,16 +431,32 @@ fn the_bill_has_as_many_mappings_and_metrics_of_alarms_as_the_template() {
 }
 
 #[test]
+fn the_bill_counts_the_calls_of_a_run_that_the_readme_has() {
+    let readme = include_str!("../../../README.md");
+    let first = |what: &str| {
+        let row = readme.lines().find_map(|line| line.strip_prefix(&format!("| {what} | "))).unwrap();
+        row.split([',', ' ']).next().unwrap().to_owned()
+    };
+    assert_eq!(first("calls of AWS: S3, SQS, ECS"), crate::cost::RUN_S3_CALLS.to_string());
+    assert_eq!(first("invocations of functions"), crate::cost::RUN_INVOCATIONS.to_string());
+}
+
+#[test]
 fn default_images_have_the_pulumi_that_is_tested() {
     let versions = include_str!("../../../tests/tools/pulumi/go.mod");
     let version =
         versions.split("github.com/pulumi/pulumi/pkg/v3 v").nth(1).and_then(|rest| rest.split_whitespace().next()).unwrap();
-    let (image, small) =
-        (format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot"), format!("yaml=public.ecr.aws/pulumi/pulumi-base:{version}"));
-    assert_eq!(template()["Parameters"]["DefaultImage"]["Default"], image);
-    assert_eq!(template()["Parameters"]["RuntimeImages"]["Default"], small);
-    for page in [include_str!("../../../docs/images.md"), include_str!("../../../docs/aws.md")] {
-        assert!(page.contains(&image) && page.contains(&small));
+    let image = format!("public.ecr.aws/pulumi/pulumi:{version}-nonroot");
+    let template = template();
+    assert_eq!(template["Parameters"]["DefaultImage"]["Default"], image);
+    let small = template["Parameters"]["RuntimeImages"]["Default"].as_str().unwrap();
+    let (runtimes, images): (Vec<_>, Vec<_>) = small.split(',').filter_map(|entry| entry.split_once('=')).unzip();
+    assert_eq!(runtimes, ["yaml", "nodejs", "python", "go", "dotnet", "java"]);
+    assert!(images.iter().all(|image| image.ends_with(&format!(":{version}"))), "{small}");
+    let page = include_str!("../../../docs/images.md");
+    for image in images.into_iter().chain([&*image]) {
+        let name = image.strip_prefix("public.ecr.aws/pulumi/").unwrap();
+        assert!(page.contains(&format!("`{name}`")), "docs/images.md has no {name}");
     }
 }
 

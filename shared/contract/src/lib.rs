@@ -15,7 +15,8 @@ mod run;
 pub use document::{Document, InvalidMessage, Key, Rewritten, WrittenOnce, to_json};
 pub use driftless_core::{Architecture, SECRETS, SHARE};
 pub use driftless_core::{
-    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, MORE_DISK, MORE_MEMORY, Operation, PROJECT_FILES,
+    Drift, DriftedResource, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, Layer, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, Operation,
+    PROJECT_FILES,
 };
 pub use fetch::{FetchFailure, FetchOutcome, FetchRequest, FetchedArtifact};
 pub use hint::{Hint, MAX_HOPS, ObjectKey, REVISION_LOOKS};

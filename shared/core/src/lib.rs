@@ -64,7 +64,8 @@ pub use status::{
 };
 pub use synced::{Sync, Why, is_synced};
 pub use task_end::{
-    Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, SELECT_ARCHITECTURE, StopCode, TaskEnd,
+    Cause, EXIT_NO_RUN, EXIT_REFUSED, EXIT_UNREACHABLE, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, SELECT_ARCHITECTURE, StopCode,
+    TaskEnd,
 };
 pub use validate::invalid_spec;
 pub use watch::WatchNamespaces;

@@ -40,6 +40,10 @@ pub const MORE_MEMORY: &str = "give it more memory with spec.workspaceTemplate.s
 pub const MORE_DISK: &str = "give it a larger disk with spec.workspaceTemplate.spec.resources.limits.ephemeral-storage of the Stack, or \
                              spec.resources.limits.ephemeral-storage of the Workspace";
 
+/// The remedy for an image without a program that the run calls: the same fields, and the parameter of the installation.
+pub const OTHER_IMAGE: &str = "name one that has it in spec.workspaceTemplate.spec.image of the Stack, in spec.image of the Workspace, or \
+                               for a whole installation in the parameter RuntimeImages (docs/images.md)";
+
 /// The remedy for a runner that was killed for a reason that ECS does not name.
 const KILLED: &str = "a signal killed the runner, most often because the task ran out of memory: set more memory with \
                       spec.workspaceTemplate.spec.resources.limits.memory of the Stack, or spec.resources.limits.memory of the Workspace";

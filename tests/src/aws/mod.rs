@@ -35,7 +35,7 @@ pub use fargate::{PRIVATE_REGISTRY, may_limit_memory};
 pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;
-pub use site::CALLS_LOG;
+pub use site::{CALLS_LOG, INVOCATIONS_LOG};
 use tokio::net::TcpListener;
 
 use self::{

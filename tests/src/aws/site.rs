@@ -21,6 +21,8 @@ const ALARMS: usize = 100;
 
 /// The record of every call at the gate, beside the logs: a JSON object per line.
 pub const CALLS_LOG: &str = "aws-calls.jsonl";
+/// The same of every invocation of a function.
+pub const INVOCATIONS_LOG: &str = "invocations.jsonl";
 
 /// The account: its endpoints, the template, and the keys.
 pub struct Site {
@@ -40,7 +42,7 @@ pub struct Site {
     pub etc_hosts: Option<PathBuf>,
     /// [`CALLS_LOG`]: every call at the gate.
     pub calls: Journal,
-    /// `logs/invocations.jsonl`: every invocation of a function.
+    /// [`INVOCATIONS_LOG`]: every invocation of a function.
     pub invocations: Journal,
     /// Calls of S3 that are held for a test.
     pub holds: Holds,
@@ -63,7 +65,7 @@ impl Site {
         etc_hosts: Option<PathBuf>,
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
-        let (calls, invocations) = (journal(CALLS_LOG)?, journal("invocations.jsonl")?);
+        let (calls, invocations) = (journal(CALLS_LOG)?, journal(INVOCATIONS_LOG)?);
         let (holds, outages, tasks, alarms) = (Holds::default(), Outages::default(), Tasks::default(), Mutex::default());
         Ok(Self { dirs, endpoint, moto, template, identities, sqs, etc_hosts, calls, invocations, holds, outages, tasks, alarms })
     }

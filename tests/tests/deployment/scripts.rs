@@ -378,7 +378,8 @@ async fn images_are_copied_into_the_registry_of_the_account_once() -> Result<()>
     }
 
     let (_, said) = tree.script("deploy", &variables).await?;
-    assert!(said.contains("COPY_IMAGES=yes copies them into this account's ECR\n"), "{said}");
+    let offer = format!("to their digests: make deploy STACK={STACK} COPY_IMAGES=yes FORWARDER_IMAGE={forwarder}\n");
+    assert!(said.contains(&offer), "{said}");
     let (code, said) = tree.script("undeploy", &[]).await?;
     assert!(code == 1 && said.contains("  repository driftless/copies/pulumi of ECR: with all its images\n"), "{said}");
     let (code, said) = tree.script("undeploy", &[("CONFIRM", STACK)]).await?;

@@ -89,6 +89,8 @@ async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
         "different  Stack doctor-migrate/tolerant\n             different: ignored, as a run is no pod: \
          spec.workspaceTemplate.spec.podTemplate.spec.tolerations\n",
         "refused    Stack doctor-migrate/node\n             refused: spec.workspaceTemplate.spec.podTemplate.spec.volumes[v].hostPath has no meaning",
+        "\n           Stack doctor-migrate/plain\n",
+        "\n             do: make deploy PARAMETERS=RuntimeImages= keeps the large image for all",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }

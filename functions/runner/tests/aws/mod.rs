@@ -45,6 +45,7 @@ esac
   *) echo "error: denied" >&2; exit 1 ;;
 esac
 [ "$call" != "$(cat "$DIR/starves")" ] || { echo "oom_kill 4" > "$DIR/vmstat"; echo "error: the plugin is gone" >&2; exit 255; }
+[ ! -e "$DIR/lacks" ] || sh -c kubectl-missing || exit 255
 if [ "$call" = "$(cat "$DIR/hang")" ]; then
   trap 'echo "error: interrupted here" >&2; exit 1' INT
   touch "$DIR/hangs"

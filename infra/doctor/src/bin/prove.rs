@@ -173,7 +173,8 @@ fn ask(
     price: Price,
     proof: &mut Proof,
 ) -> Result<(), String> {
-    let outputs = installation::outputs(aws, arguments.installation.as_deref().unwrap_or(&arguments.prefix))?;
+    let stack = arguments.installation.as_deref().unwrap_or(&arguments.prefix);
+    let (outputs, python) = (installation::outputs(aws, stack)?, installation::python(aws, stack)?);
     let [bucket, ecs] = ["BucketName", "EcsCluster"].map(|key| installation::output(&outputs, key));
     let (bucket, ecs) = (bucket?, ecs?);
     let ground = Ground {
@@ -184,6 +185,7 @@ fn ask(
         backend: arguments.backend_url.as_deref(),
         bucket: &bucket,
         ecs: &ecs,
+        python: python.as_deref(),
         limit: Duration::from_secs(arguments.deadline.into()),
         price,
         budget: arguments.budget_usd,

@@ -74,6 +74,6 @@ pub fn check(most: f64, budget: f64) -> Result<f64, String> {
     }
     Err(format!(
         "this proof costs up to ${most:.2}, and BUDGET_USD is {budget:.2}; lower STACKS or TASKS, use public subnets (NETWORK=public), a \
-         smaller image (DefaultImage, IMAGE_MIB=…; ECR=1 if it is in ECR behind an S3 endpoint), or raise BUDGET_USD"
+         smaller image (RuntimeImages, IMAGE_MIB=…; ECR=1 if it is in ECR behind an S3 endpoint), or raise BUDGET_USD"
     ))
 }

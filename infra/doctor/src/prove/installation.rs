@@ -157,6 +157,14 @@ pub fn outputs(aws: &Aws, stack: &str) -> Result<Value, String> {
     Ok(described["Stacks"][0]["Outputs"].clone())
 }
 
+/// The image for runs in Python that the launcher of a stack has; `None` if it has none.
+pub fn python(aws: &Aws, stack: &str) -> Result<Option<String>, String> {
+    let query = format!("Functions[?FunctionName=='{stack}-launcher'].Environment.Variables.RUNTIME_IMAGES | [0]");
+    let images = aws.json(&["lambda", "list-functions", "--query", &query])?;
+    let mut images = images.as_str().unwrap_or_default().split(',');
+    Ok(images.find_map(|entry| entry.strip_prefix("python=")).map(ToOwned::to_owned))
+}
+
 /// One of the outputs.
 pub fn output(outputs: &Value, key: &str) -> Result<String, String> {
     let mut all = outputs.as_array().into_iter().flatten();

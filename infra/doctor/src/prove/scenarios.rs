@@ -21,7 +21,7 @@ use crate::{
 const NAME: &str = "prove";
 /// Opens the namespace `default` for runs.
 const RUNS: &str = include_str!("../../../kubernetes/runs/runs.yaml");
-/// See the file: it requires a `python3` in the image of the run.
+/// See the file: it requires a `python3` in its image.
 const SCOPING: &str = include_str!("scoping.py");
 const SPOT: &str = "FARGATE_SPOT";
 /// The number of Stacks that are applied at once; the budget is checked before each batch.
@@ -47,6 +47,8 @@ pub struct Ground<'a> {
     pub bucket: &'a str,
     /// The installation's ECS cluster.
     pub ecs: &'a str,
+    /// An image with `python3`; `None` for the image of the run.
+    pub python: Option<&'a str>,
     /// How long a scenario may wait for its Stacks.
     pub limit: Duration,
     /// The price of runs.
@@ -168,10 +170,10 @@ impl Ground<'_> {
         stack
     }
 
-    /// A Stack whose task runs this command before Pulumi.
-    fn stack_with_init(&self, name: &str, command: &[&str], env: &[(&str, &str)]) -> Value {
+    /// A Stack whose task runs this command before Pulumi, in this image; `None` for the image of the run.
+    fn stack_with_init(&self, name: &str, image: Option<&str>, command: &[&str], env: &[(&str, &str)]) -> Value {
         let env: Vec<_> = env.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
-        let init = json!({ "name": NAME, "command": command, "env": env });
+        let init = json!({ "name": NAME, "image": image, "command": command, "env": env });
         let mut stack = self.stack(name);
         stack["spec"]["workspaceTemplate"] = json!({ "spec": { "podTemplate": { "spec": { "initContainers": [init] } } } });
         stack
@@ -271,7 +273,7 @@ impl Ground<'_> {
 
     fn scoped(&self, other: &str) -> Result<Seen, String> {
         let (name, env) = (format!("{NAME}-scoping"), [("BUCKET", self.bucket), ("OTHER", other)]);
-        self.apply(&[self.stack_with_init(&name, &["python3", "-c", SCOPING], &env)])?;
+        self.apply(&[self.stack_with_init(&name, self.python, &["python3", "-c", SCOPING], &env)])?;
         self.until("the Stack is not Ready", |snapshot| {
             if snapshot.stacks.get(&name).is_some_and(canary::is_ready) {
                 return Ok(Some(()));
@@ -288,7 +290,7 @@ impl Ground<'_> {
     /// Checks that a stopped task is no failure of the program, and that another task follows.
     pub fn kill(&self) -> Result<Seen, String> {
         let name = format!("{NAME}-kill");
-        self.apply(&[self.stack_with_init(&name, &["sleep", "20"], &[])])?;
+        self.apply(&[self.stack_with_init(&name, None, &["sleep", "20"], &[])])?;
         let task = self.until("the Stack has no task", |snapshot| {
             let task = snapshot.updates(&name).first().and_then(|update| update["status"]["driftless"]["task"].as_str());
             Ok(task.map(ToOwned::to_owned))
@@ -453,7 +455,7 @@ pub(super) fn violated(message: &str) -> &'static str {
         ("13", "a task can read another's folder"),
         ("14", "a task can write into another's folder"),
         ("15", "a task can list the bucket"),
-        ("127", "the image of the run has no python3"),
+        ("127", "the image has no python3; name one that has it in RuntimeImages=python=IMAGE"),
     ];
     let code: String = message.split("exit code ").nth(1).unwrap_or_default().chars().take_while(char::is_ascii_digit).collect();
     let found = checks.into_iter().find(|(of, _)| *of == code);

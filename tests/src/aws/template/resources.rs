@@ -262,6 +262,10 @@ impl Raw {
             "AWS::ECS::Cluster" => self.clusters.push(shape::<raw::Cluster>(id, properties)?.cluster_name),
             "AWS::ECS::ClusterCapacityProviderAssociations" => {
                 self.capacity_providers = shape::<raw::CapacityProviders>(id, properties)?.capacity_providers;
+                if let Some(other) = self.capacity_providers.iter().find(|name| !["FARGATE", "FARGATE_SPOT"].contains(&&***name))
+                {
+                    return Err(Error::new(id, format!("{other} is no capacity provider of Fargate")));
+                }
             }
             "AWS::Logs::LogGroup" => self.log_groups.push(shape::<raw::LogGroup>(id, properties)?.log_group_name),
             "AWS::Logs::AccountPolicy" => drop(shape::<raw::AccountPolicy>(id, properties)?),
@@ -438,6 +442,9 @@ fn function(id: &str, arn: String, raw: raw::Function, folder: &Path, template: 
     }
     if raw.handler != "bootstrap" {
         return Err(Error::new(id, "a custom runtime's handler is its bootstrap"));
+    }
+    if !template.log_groups.contains(&raw.logging_config.log_group) {
+        return Err(Error::new(id, "its log group is none of the template, and Lambda would create one that keeps everything"));
     }
     let timeout = Duration::from_secs(raw.timeout);
     let (role, _) = template.role(&raw.role)?;

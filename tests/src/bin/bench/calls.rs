@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, fs, path::PathBuf, time::Duratio
 
 use anyhow::{Result, ensure};
 use driftless_tests::{
-    aws::CALLS_LOG,
+    aws::{CALLS_LOG, INVOCATIONS_LOG},
     scenario::{Handle, Namespace, RUN, Source, commit},
     world::{cluster::AUDIT_LOG, journal, ready, start::World},
 };
@@ -23,6 +23,7 @@ pub struct Since {
     logs: PathBuf,
     aws: u64,
     kubernetes: u64,
+    invocations: u64,
 }
 
 impl Since {
@@ -30,7 +31,7 @@ impl Since {
     pub fn now(world: &Handle) -> Result<Self> {
         let logs = PathBuf::from(world.get("WORLD_LOGS")?);
         let size = |name: &str| fs::metadata(logs.join(name)).map_or(0, |file| file.len());
-        Ok(Self { aws: size(CALLS_LOG), kubernetes: size(AUDIT_LOG), logs })
+        Ok(Self { aws: size(CALLS_LOG), kubernetes: size(AUDIT_LOG), invocations: size(INVOCATIONS_LOG), logs })
     }
 
     /// The calls of the functions, the forwarder and the tasks.
@@ -51,6 +52,11 @@ impl Since {
             }
         }
         Ok(calls)
+    }
+
+    /// The invocations of functions, each with one batch of messages while no sweep starts.
+    fn invocations(&self) -> Result<usize> {
+        journal::entries(&self.logs.join(INVOCATIONS_LOG), self.invocations)?.try_fold(0, |count, entry| entry.map(|_| count + 1))
     }
 
     /// The messages that were sent before the call for a task.
@@ -86,16 +92,17 @@ pub async fn measure(world: &World) -> Result<()> {
     quiet(&handle).await?;
     // No event is lost here, so no sweep is needed.
     handle.control.pause_schedule(true).await?;
-    let (mut first, mut change, mut messages) = (Calls::new(), Calls::new(), 0);
+    let (mut first, mut change, mut messages, mut invocations) = (Calls::new(), Calls::new(), 0, [0; 2]);
     for number in 0..RUNS {
         let app = format!("app{number}");
-        for (calls, content) in [(&mut first, "content"), (&mut change, "changed")] {
+        for (index, (calls, content)) in [(&mut first, "content"), (&mut change, "changed")].into_iter().enumerate() {
             let since = Since::now(&handle)?;
             run(&team, &app, content).await?;
             quiet(&handle).await?;
             for (who, count) in since.calls()? {
                 *calls.entry(who).or_default() += count;
             }
+            invocations[index] += since.invocations()?;
             if content == "changed" {
                 messages += since.messages_to_task()?;
             }
@@ -105,6 +112,8 @@ pub async fn measure(world: &World) -> Result<()> {
     println!("\n{RUNS} Stacks one after the other, each with its own Program; calls per run:");
     println!("  {:<38}  first   change", "");
     show(&first, &change);
+    let [of_first, of_change] = invocations.map(mean);
+    println!("  {:<38} {of_first:6.1}   {of_change:6.1}", "invocations of functions");
     println!("  messages from the change to RunTask     {:13.1}", mean(messages));
     Ok(())
 }

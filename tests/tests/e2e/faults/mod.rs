@@ -3,6 +3,7 @@
 mod clock;
 mod crashes;
 mod disk;
+mod image;
 mod releases;
 mod size;
 mod watch;

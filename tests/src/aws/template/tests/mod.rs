@@ -388,6 +388,7 @@ fn what_is_not_known_or_does_not_resolve_is_named() {
         ("Fn::Join:", "Fn::Split:", "Fn::Split"),
         ("\"${AWS::StackName}-hints\"", "\"${Hints.Arn}-hints\"", "its name depends on itself"),
         ("MemorySize: 256", "MemorySize: much", "a property is not of its type"),
+        ("[FARGATE, FARGATE_SPOT]", "[FARGATE, SPOT]", "SPOT is no capacity provider of Fargate"),
     ] {
         let error = broken(from, to);
         assert!(error.contains(words), "{error}");
@@ -401,6 +402,7 @@ fn a_wrong_wire_is_found_before_anything_starts() {
         ("Service: events.amazonaws.com", "Service: sns.amazonaws.com", "does not let events.amazonaws.com send"),
         ("Service: s3.amazonaws.com", "Service: sns.amazonaws.com", "does not let s3.amazonaws.com send"),
         ("[sqs:ReceiveMessage, sqs:DeleteMessage,", "[sqs:DeleteMessage,", "permission to call sqs:ReceiveMessage"),
+        ("LogGroup:\n          Ref: WebhookLogs", "LogGroup:\n          Ref: Webhook", "its log group is none of the template"),
         ("Service: lambda.amazonaws.com", "Service: ecs-tasks.amazonaws.com", "does not trust lambda.amazonaws.com"),
         ("Action: lambda:InvokeFunctionUrl", "Action: lambda:GetFunction", "no permission lets in lambda:InvokeFunctionUrl"),
         ("InvokedViaFunctionUrl: true", "InvokedViaFunctionUrl: false", "no permission lets in lambda:InvokeFunction by"),

@@ -120,6 +120,15 @@ fn progress_has_a_queue_of_its_own() {
 }
 
 #[test]
+fn bucket_is_closed_to_the_public_and_to_other_owners() {
+    let template = read(TEMPLATE).unwrap();
+    let bucket = &template.resources["Bucket"].properties;
+    let access = ["BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"];
+    assert!(access.iter().all(|name| bucket["PublicAccessBlockConfiguration"][name] == true), "{bucket}");
+    assert_eq!(bucket["OwnershipControls"]["Rules"][0]["ObjectOwnership"], "BucketOwnerEnforced");
+}
+
+#[test]
 fn leftovers_of_tasks_expire_after_the_longest_run() {
     let template = read(TEMPLATE).unwrap();
     let rules = template.resources["Bucket"].properties["LifecycleConfiguration"]["Rules"].as_array().unwrap();
