@@ -57,7 +57,7 @@ fn variable(env: &driftless_contract::Env) -> Variable<'_> {
 pub(crate) async fn give<O: Objects>(
     objects: &O,
     cache: &LaunchCache,
-    stores: bool,
+    is_kept: bool,
     max_bytes: u64,
     folder: &TaskFolder,
     now: Timestamp,
@@ -69,7 +69,7 @@ pub(crate) async fn give<O: Objects>(
             BTreeSet::new()
         }
     };
-    let stored = if stores { cache.entries.keys().copied().collect() } else { BTreeSet::new() };
+    let stored = if is_kept { cache.entries.keys().copied().collect() } else { BTreeSet::new() };
     RunCache { restored, stored, max_bytes, uncached: cache.uncached.clone() }
 }
 

@@ -2,9 +2,8 @@
 //!
 //! `restore DIR` measures below a directory. It calls itself for each part, so that each part has its own peak of memory.
 
-#![expect(missing_docs, reason = "a program")]
-
 #[path = "../src/archive/mod.rs"]
+#[allow(unused_imports, reason = "the runner uses more")]
 mod archive;
 
 use std::{

@@ -161,6 +161,12 @@ pub struct Cost {
     /// The size of a run's other downloads, plugins and packages, in MiB.
     #[arg(long, env = "INSTALL_MIB", default_value = "200")]
     install_mib: f64,
+    /// The percentage of runs that download them, because the cache of dependencies does not have them.
+    #[arg(long, env = "CACHE_MISS_PERCENT", default_value = "10")]
+    cache_miss_percent: f64,
+    /// The compressed size of the cache entries of a Stack, in MiB.
+    #[arg(long, env = "CACHE_MIB", default_value = "100")]
+    cache_mib: f64,
     /// The number of NAT gateways that exist for Driftless alone; 0 if the VPC has them anyway.
     #[arg(long, env = "NAT_GATEWAYS", default_value = "2")]
     nat_gateways: f64,
@@ -173,9 +179,11 @@ impl Cost {
     /// The monthly costs of an installation.
     #[must_use]
     pub fn bill(self) -> Bill {
-        let Self { stacks, runs_per_day, minutes, clusters, task_cpu, task_memory, image_mib, install_mib, nat_gateways, ecr } =
-            self;
+        let Self { stacks, runs_per_day, minutes, clusters, task_cpu, task_memory, .. } = self;
+        let Self { image_mib, install_mib, cache_miss_percent, cache_mib, nat_gateways, ecr, .. } = self;
+        let cache_misses = cache_miss_percent / 100.0;
         let size = DefaultSize { cpu: task_cpu, memory_mib: task_memory };
-        Load { stacks, runs_per_day, minutes, clusters, size, image_mib, install_mib, nat_gateways, ecr }.bill()
+        Load { stacks, runs_per_day, minutes, clusters, size, image_mib, install_mib, cache_misses, cache_mib, nat_gateways, ecr }
+            .bill()
     }
 }

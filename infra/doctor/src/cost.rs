@@ -27,6 +27,8 @@ pub mod price {
     pub const SQS_FIFO_CALL: f64 = 0.5e-6;
     /// A PUT of S3; most calls are cheaper.
     pub const S3_CALL: f64 = 5e-6;
+    /// A GB in S3 for a month.
+    pub const S3_GB: f64 = 0.023;
     /// A secret for a month.
     pub const SECRET: f64 = 0.40;
     /// A key of KMS for a month.
@@ -99,8 +101,12 @@ pub struct Load {
     pub size: DefaultSize,
     /// MiB of the images that a task pulls, compressed.
     pub image_mib: f64,
-    /// MiB that a run downloads beside them: plugins and packages.
+    /// MiB that a run downloads beside them if the cache does not have its plugins and packages.
     pub install_mib: f64,
+    /// The share of such runs, from 0 to 1.
+    pub cache_misses: f64,
+    /// MiB of the cache entries of a Stack, compressed.
+    pub cache_mib: f64,
     /// NAT gateways that exist for Driftless alone.
     pub nat_gateways: f64,
     /// Whether images are in ECR, whose layers an S3 gateway endpoint delivers without the NAT gateway.
@@ -133,7 +139,8 @@ impl Load {
         let looks = self.stacks * MINUTES / LOOK_MINUTES;
         let runs = self.runs_per_day * HOURS / 24.0;
         let task_hours = (self.minutes + START_MINUTES + self.image_mib / PULL_MIB_PER_MINUTE).max(1.0) / 60.0;
-        let through_nat = if self.ecr { self.install_mib } else { self.image_mib + self.install_mib };
+        let installs = self.cache_misses * self.install_mib;
+        let through_nat = if self.ecr { installs } else { self.image_mib + installs };
         let downloads = runs * through_nat * GB_PER_MIB;
         Bill {
             idle: vec![
@@ -151,6 +158,7 @@ impl Load {
                 both("sweeps", MINUTES * SWEEP_SECONDS_PER_STACK * self.stacks * FUNCTION_GB * price::LAMBDA_GB_SECOND),
                 both("looks", lambda(looks, LOOK_SECONDS) + looks * LOOK_SQS_CALLS * price::SQS_CALL),
                 both("logs of looks", looks * LOOK_LOG_GB * price::LOG_GB),
+                both("cached dependencies", self.stacks * self.cache_mib * GB_PER_MIB * price::S3_GB),
             ],
             runs: vec![
                 both(

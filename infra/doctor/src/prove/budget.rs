@@ -45,6 +45,8 @@ impl Price {
             size: DefaultSize::default(),
             image_mib: self.image_mib,
             install_mib: 0.0,
+            cache_misses: 0.0,
+            cache_mib: 0.0,
             nat_gateways: 0.0,
             ecr: self.ecr,
         };

@@ -65,7 +65,8 @@ async fn task(State(fargate): State<Arc<Fargate>>, Path(secret): Path<String>) -
 
 /// A time of the API as the metadata have it.
 fn time(epoch: &Value) -> Option<String> {
-    Some(Timestamp::from_nanosecond((epoch.as_f64()? * 1e9) as i128).ok()?.to_string())
+    let since = SignedDuration::try_from_secs_f64(epoch.as_f64()?).ok()?;
+    Some(Timestamp::UNIX_EPOCH.checked_add(since).ok()?.to_string())
 }
 
 fn container_metadata(container: &Value) -> Value {
