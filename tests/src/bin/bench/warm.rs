@@ -1,6 +1,7 @@
 //! A second run in a new task beside `pulumi up` in a folder where everything is installed.
 
 use std::{
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -91,7 +92,7 @@ async fn backend_calls(handle: &Handle) -> Result<()> {
     let mut environment = String::new();
     for name in administrator {
         aws.env(name, handle.get(name)?);
-        environment += &format!("    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}\n", handle.get(name)?);
+        writeln!(environment, "    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}", handle.get(name)?)?;
     }
     let created = aws.args(["s3api", "create-bucket", "--bucket", STATE]).output().await?;
     ensure!(created.status.success(), "aws: {}", String::from_utf8_lossy(&created.stderr));
