@@ -120,7 +120,7 @@ def main():
                     CHROMIUM, "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}", "--virtual-time-budget=2500",
                     f"--log-net-log={net_log}", f"--user-data-dir={folder / 'profile'}", "--disable-component-update",
                     f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--screenshot={PICTURES / name}.png", url + address,
-                ], check=True, capture_output=True)
+                ], check=True, capture_output=True, timeout=60)
                 asked = set(re.findall(r'"url":"(https?://[^/"]+)', net_log.read_text()))
                 elsewhere = asked - {url.split("/?")[0]}
                 if elsewhere:

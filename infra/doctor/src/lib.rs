@@ -9,6 +9,8 @@ pub mod cost;
 mod finding;
 pub mod installation;
 pub mod migrate;
+// It interrupts process groups, which Windows does not have; the command line does not need it.
+#[cfg(unix)]
 pub mod prove;
 pub mod tools;
 
