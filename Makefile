@@ -133,8 +133,7 @@ bench: tools ## The figures of the README, of the release build.
 	@cargo lambda build --quiet --release --locked $(DEPLOYED:%=--package %) --package empty
 	@cargo build --quiet --locked --package driftless-cli
 	@cargo run --quiet --locked --package driftless-tests --bin bench
-	@mkdir -p target/restore
-	@cargo run --quiet --locked --release --package runner --example restore -- target/restore
+	@dir=$$(mktemp -d -p /dev/shm) && cargo run --quiet --locked --release --package runner --example restore -- $$dir; rm -r $$dir
 
 .PHONY: build
 build: tools ## The binaries that are deployed, and those that test them.
