@@ -6,7 +6,7 @@
 //! enforces the memory of each task.
 
 mod definition;
-mod memory;
+mod limits;
 mod metadata;
 mod run;
 mod task;
@@ -20,7 +20,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
-pub use memory::may_limit_memory;
+pub use limits::may_limit_memory;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 

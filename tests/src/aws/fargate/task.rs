@@ -21,7 +21,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, memory::Memory, run::main_container};
+use super::{Fargate, Order, PRIVATE_REGISTRY, definition::list, epoch, limits::Limits, run::main_container};
 use crate::{
     aws::{now, policy::Demand, random_hex, template::Template, wrong_clock},
     world::process::{Process, TASK, command},
@@ -31,10 +31,10 @@ use crate::{
 const STOP_TIMEOUT_SECONDS: u64 = 30;
 /// A container's own folders, its home and its `/tmp`, below [`TASK`].
 const OWN: [&str; 2] = ["home", "tmp"];
-/// Arguments: the file for the process id; the size in MiB of the task's disk, or 0, and its place; the mounts, each with its
+/// Arguments: the files for the process id; the size in MiB of the task's disk, or 0, and its place; the mounts, each with its
 /// path; `--`; the two of [`OWN`]; the program.
 const MOUNT_ALL: &str = r#"
-echo $$ > "$1"
+for processes in $1; do echo $$ > "$processes"; done
 [ "$2" = 0 ] || { /usr/bin/mkdir -p "$3" && /usr/bin/mount -t tmpfs -o "size=$2m" disk "$3" || exit; }
 shift 3
 until [ "$1" = -- ]; do
@@ -133,7 +133,8 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
     }
     let (id, main) = (keys::task_id(arn), main_container(definition));
     let mib = definition["memory"].as_str().and_then(|mib| mib.parse().ok()).unwrap_or_default();
-    let memory = Memory::new(id, mib);
+    let cpu = definition["cpu"].as_str().and_then(|units| units.parse().ok()).unwrap_or_default();
+    let limits = Limits::new(id, mib, cpu);
     for container in in_order(definition)? {
         if *order.borrow() != Order::Run {
             return Ok(ended);
@@ -144,7 +145,7 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
             continue;
         }
         let is_main = container["name"] == main["name"];
-        let command = prepare(fargate, arn, container, is_main, memory.as_ref())?;
+        let command = prepare(fargate, arn, container, is_main, &limits)?;
         let process = if is_main { id.to_owned() } else { format!("{id}-{name}") };
         let mut process = Process::start(&fargate.site.dirs, &process, command)?;
         process.yield_to_others()?;
@@ -152,7 +153,7 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
         let status = attend(fargate, arn, container, &mut process, &mut order).await?;
-        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) && memory.as_ref().is_some_and(Memory::has_killed);
+        let is_killed = status.signal() == Some(Signal::KILL.as_raw()) && limits.has_killed();
         ended.exhausted = *order.borrow() == Order::Kill || is_main && is_killed;
         ended.exits.insert(name.clone(), exit_code(status));
         if !is_main && !status.success() {
@@ -265,7 +266,7 @@ fn in_order(definition: &Value) -> Result<Vec<&Value>> {
 }
 
 /// A container's command, in its own folder and with a task's environment. That of the main container is the runner.
-fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memory: Option<&Memory>) -> Result<Command> {
+fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, limits: &Limits) -> Result<Command> {
     let task = fargate.site.dirs.create(&format!("tasks/{}", keys::task_id(arn)))?;
     let folder = if is_main { task.clone() } else { task.join(name(container)) };
     fs::create_dir_all(&folder)?;
@@ -296,7 +297,7 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, memor
     }
     let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
     command.args(["--mount", "--", "/bin/sh", "-c", MOUNT_ALL, "sh"]);
-    command.arg(memory.map_or_else(|| "/dev/null".into(), Memory::processes));
+    command.arg(limits.processes());
     let (mib, disk) = disk.unwrap_or_default();
     command.arg(mib.to_string()).arg(disk);
     for (place, path) in mounts {
