@@ -4,40 +4,53 @@ use std::collections::BTreeSet;
 
 use driftless_aws::Objects;
 use driftless_contract::{
-    Architecture, LaunchCache, RunCache, RunSource,
+    Launch, LaunchCache, RunCache, RunSource, TriedArchitecture,
     keys::{self, TaskFolder},
 };
 use driftless_core::{CacheNames, Program, Variable, cache_names};
 use driftless_source::Manifest;
+use futures::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{Error, request::CacheMode, spec::Prepared};
+use crate::{Settings, request::CacheMode, spec::Prepared};
 
 /// An entry that was last written longer ago than this is written again when it is used: S3 deletes an entry by the time since then.
 const RENEW_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// Names the entries of a run. `None` for a run without a stored source, or without an identity.
+/// Names the entries of a run, on the processor that was tried for it. `None` for a run without a stored source, or without an identity.
 pub(crate) fn entries(
+    settings: &Settings,
     prepared: &Prepared,
     mode: CacheMode,
-    image: &str,
-    architecture: Architecture,
+    tried: Option<&TriedArchitecture>,
     now: Timestamp,
 ) -> Option<LaunchCache> {
+    settings.cache_entry_bytes?;
+    let image = prepared.shape.image.as_deref().unwrap_or_else(|| settings.images.of(prepared.project.as_ref()));
+    let architecture = tried.map(|tried| tried.architecture).or(prepared.shape.architecture);
+    let architecture = architecture.unwrap_or(settings.default_architecture);
     if mode == CacheMode::Off {
         return None;
     }
     let (tree, project) = (prepared.tree.as_ref()?, prepared.project.as_ref()?);
-    let RunSource::Tree { dir, .. } = &prepared.spec.source else { return None };
+    let RunSource::Tree { dir, paths, .. } = &prepared.spec.source else { return None };
     let manifest = Manifest::parse(&tree.manifest).ok()?;
-    let files: Vec<_> = manifest.files.iter().map(|(path, file)| (path.as_str(), file.digest.as_str())).collect();
+    // `paths` leaves the other files out of the run.
+    let is_given = |path: &str| {
+        let below = |part: &String| path.strip_prefix(part.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        paths.is_empty() || paths.iter().any(below)
+    };
+    let files = manifest.files.iter().map(|(path, file)| (path.as_str(), file.digest.as_str()));
+    let files: Vec<_> = files.filter(|(path, _)| is_given(path)).collect();
+    let links: Vec<_> = manifest.links.keys().map(String::as_str).filter(|path| is_given(path)).collect();
     let variables: Vec<_> = prepared.spec.env.iter().map(variable).collect();
     let mounted: Vec<_> = prepared.spec.files.iter().map(|file| file.path.as_str()).collect();
     let program = Program {
         runtime: &project.runtime,
         dir: dir.trim_matches('/'),
         files: &files,
-        digest: manifest.digest_of(dir).map_or("", |digest| digest.as_str()),
+        links: &links,
+        digest: manifest.digest_of("").map_or("", |digest| digest.as_str()),
         image,
         architecture,
         variables: &variables,
@@ -53,45 +66,49 @@ fn variable(env: &driftless_contract::Env) -> Variable<'_> {
     Variable { name: &env.name, value: &env.value, secret: env.secret }
 }
 
-/// Copies the entries that are there into the folder of a task. The cache is a convenience: no error of it keeps a run from starting.
+/// Copies the entries that are there into the folder of a task; deletes them if the run is to replace them. An entry that does not fit the
+/// inputs any more, which may have changed since the launch was recorded, is left out. The cache is a convenience: no error of it keeps a
+/// run from starting.
 pub(crate) async fn give<O: Objects>(
     objects: &O,
-    cache: &LaunchCache,
-    is_kept: bool,
-    max_bytes: u64,
+    settings: &Settings,
+    prepared: &Prepared,
+    launch: &Launch,
     folder: &TaskFolder,
     now: Timestamp,
-) -> RunCache {
-    let restored = match copy(objects, cache, folder, now).await {
-        Ok(restored) => restored,
+) -> Option<RunCache> {
+    let recorded = launch.cache.as_ref()?;
+    let current = entries(settings, prepared, CacheMode::On, launch.tried.as_ref(), now)?;
+    let entries: Vec<_> = recorded.entries.iter().filter(|(layer, key)| current.entries.get(*layer) == Some(*key)).collect();
+    let given = try_join_all(entries.iter().map(async |(layer, key)| {
+        if recorded.refresh {
+            return objects.delete(key).await.map(|()| None);
+        }
+        let is_there = copy(objects, key, &folder.restored(**layer), now).await?;
+        Ok(is_there.then_some(**layer))
+    }));
+    let restored = match given.await {
+        Ok(layers) => layers.into_iter().flatten().collect(),
         Err(error) => {
             tracing::warn!(folder = &**folder, %error, "cache entries are not copied; the run installs its dependencies");
             BTreeSet::new()
         }
     };
-    let stored = if is_kept { cache.entries.keys().copied().collect() } else { BTreeSet::new() };
-    RunCache { restored, stored, max_bytes, uncached: cache.uncached.clone() }
+    // Only what a Stack follows is stored.
+    let is_kept = prepared.stores && !prepared.spec.is_preview();
+    let stored = entries.into_iter().map(|(layer, _)| *layer).filter(|_| is_kept).collect();
+    let max_bytes = settings.cache_entry_bytes?;
+    Some(RunCache { restored, stored, max_bytes, uncached: current.uncached })
 }
 
-async fn copy<O: Objects>(
-    objects: &O,
-    cache: &LaunchCache,
-    folder: &TaskFolder,
-    now: Timestamp,
-) -> Result<BTreeSet<driftless_contract::Layer>, Error> {
-    let mut restored = BTreeSet::new();
-    let scope = cache.entries.values().next().and_then(|key| key.rsplit_once('/')).filter(|_| !cache.refresh);
-    let Some((scope, _)) = scope else { return Ok(restored) };
-    for (key, written) in objects.list_after(&format!("{scope}/"), "").await? {
-        let Some((layer, _)) = cache.entries.iter().find(|(_, entry)| **entry == key) else { continue };
-        let copy = folder.restored(*layer);
-        if !objects.copy(&key, &copy).await? {
-            continue;
-        }
-        restored.insert(*layer);
-        if now.duration_since(written) > RENEW_AFTER {
-            objects.copy(&copy, &key).await?;
-        }
+/// Copies an entry, if it is there, and writes it again if it was not used for a day.
+async fn copy<O: Objects>(objects: &O, key: &str, copy: &str, now: Timestamp) -> driftless_aws::Result<bool> {
+    let Some(written) = objects.modified(key).await? else { return Ok(false) };
+    let is_there = objects.copy(key, copy).await?;
+    if is_there && now.duration_since(written) > RENEW_AFTER {
+        // The next run renews it.
+        let renewed = objects.copy(copy, key).await;
+        renewed.map_or_else(|error| tracing::warn!(key, %error, "a cache entry is not renewed"), drop);
     }
-    Ok(restored)
+    Ok(is_there)
 }

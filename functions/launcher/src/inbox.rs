@@ -3,7 +3,7 @@
 use driftless_api::Update;
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Config, ConfigValue, Identity, LaunchCache, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
+    Config, ConfigValue, Identity, Launch, LaunchHint, ObjectKey, Operation, RunSpec, SealedInputs, TaskRun, VERSION,
     keys::{self, TaskFolder},
     to_json,
 };
@@ -28,7 +28,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
     settings: &Settings,
     update: &Update,
     prepared: &spec::Prepared,
-    cache: Option<&LaunchCache>,
+    launch: &Launch,
     task: &str,
     now: Timestamp,
 ) -> Result<bool, Stop> {
@@ -48,13 +48,7 @@ pub(crate) async fn fill<C: Cluster, O: Objects, Q, T>(
         ports.objects.put(&folder.manifest(), tree.manifest.clone()).await?;
         ports.objects.copy(&tree.folder.pack(), &folder.pack()).await?;
     }
-    let cache = match cache.zip(settings.cache_entry_bytes) {
-        Some((cache, max_bytes)) => {
-            let stores = prepared.stores && !prepared.spec.is_preview();
-            Some(cache::give(ports.objects, cache, stores, max_bytes, &folder, now).await)
-        }
-        None => None,
-    };
+    let cache = cache::give(ports.objects, settings, prepared, launch, &folder, now).await;
     match &prepared.seal {
         Seal::Write(stack) => {
             let RunSpec { env, config, files, .. } = &prepared.spec;
@@ -146,7 +140,7 @@ pub(crate) async fn supply<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         if prepared.run != launch.run {
             return Err(Stop::wait(WaitReason::InputsChanged, "inputs name another backend or project than the launch record"));
         }
-        fill(ports, settings, update, &prepared, launch.cache.as_ref(), task, now).await.map(drop)
+        fill(ports, settings, update, &prepared, launch, task, now).await.map(drop)
     };
     match done.await {
         Ok(()) => show_running(ports, settings, hint, update, task, now).await,

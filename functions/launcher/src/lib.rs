@@ -380,7 +380,7 @@ async fn launch<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
         ports.tasks.stop(&task, "another task owns this run").await?;
         return Ok(Launched::Elsewhere);
     }
-    if !fill(ports, settings, update, &prepared, record.cache.as_ref(), &task, now).await? {
+    if !fill(ports, settings, update, &prepared, &record, &task, now).await? {
         return Ok(Launched::Elsewhere);
     }
     show_running(ports, settings, hint, update, &task, now).await?;
@@ -473,10 +473,7 @@ async fn record<C, O: Objects, Q, T: Tasks>(
     let image = settings.images.of(prepared.project.as_ref());
     let tried = tried(ports, settings, prepared, image).await?;
     let architecture = tried.as_ref().map(|tried| tried.architecture).or(prepared.shape.architecture);
-    let cache = settings.cache_entry_bytes.and_then(|_| {
-        let image = prepared.shape.image.as_deref().unwrap_or(image);
-        cache::entries(prepared, request.cache, image, architecture.unwrap_or(settings.default_architecture), now)
-    });
+    let cache = cache::entries(settings, prepared, request.cache, tried.as_ref(), now);
     let launch = Launch {
         version: VERSION,
         run: prepared.run.clone(),

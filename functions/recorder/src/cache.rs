@@ -1,10 +1,11 @@
-//! Keeps what a run installed for later runs. Only the recorder writes cache entries: the launch record names their keys, and what a task
-//! packed becomes an entry only after a successful run.
+//! Keeps the dependencies that a run installed for later runs. Only the recorder creates cache entries: the launch record names their keys,
+//! and a task's archive becomes an entry only after a successful run.
 
 use driftless_aws::Objects;
 use driftless_contract::{
     Launch, Layer, Outcome, Verdict,
     keys::{self, TaskFolder},
+    reason,
 };
 
 use crate::{Error, Settings};
@@ -12,56 +13,70 @@ use crate::{Error, Settings};
 /// The maximum number of entries that make room for a new one.
 const MAX_EVICTED: usize = 32;
 
-/// Keeps the layers that a run installed, or deletes the packages that a failed run restored. The cache is a convenience: no error of it
-/// keeps an outcome from being recorded.
-pub(crate) async fn update<O: Objects>(objects: &O, settings: &Settings, launch: &Launch, task: &TaskFolder, outcome: &Outcome) {
-    let (Some(cache), Some(installed)) = (&launch.cache, &outcome.installed) else { return };
-    let done = async {
-        match &outcome.verdict {
-            Verdict::Succeeded {} if !launch.preview => {
-                for layer in &installed.stored {
-                    if let Some(entry) = cache.entries.get(layer) {
-                        keep(objects, settings, &task.installed(*layer), entry).await?;
-                    }
-                }
-            }
-            // A failure that no resource explains may come from the packages: the next run installs them.
-            Verdict::Failed { .. } if outcome.failures.is_empty() && installed.restored.contains(&Layer::Dependencies) => {
-                if let Some(entry) = cache.entries.get(&Layer::Dependencies) {
-                    objects.delete(entry).await?;
-                }
-            }
-            _ => {}
-        }
-        Ok::<_, Error>(())
+/// Parts of the messages of languages, of Pulumi and of the kernel about packages and plugins that cannot be used.
+const UNUSABLE: [&str; 9] = [
+    "annot find module",
+    "ERR_MODULE_NOT_FOUND",
+    "No module named",
+    "ImportError",
+    "SyntaxError",
+    "invalid ELF header",
+    "xec format error",
+    "resource plugin",
+    "language plugin",
+];
+
+/// Deletes the entries that a run restored if it failed because of its packages or plugins: the next run installs them. The cache is a
+/// convenience: no error of it keeps an outcome from being recorded.
+pub(crate) async fn discard<O: Objects>(objects: &O, launch: &Launch, outcome: &Outcome) {
+    let (Some(cache), Some(installed), Verdict::Failed { reason, message, .. }) =
+        (&launch.cache, &outcome.installed, &outcome.verdict)
+    else {
+        return;
     };
-    if let Err(error) = done.await {
-        tracing::warn!(update = %outcome.run.update, %error, "the cache of dependencies is not up to date");
+    let is_followed = !launch.preview && launch.request.as_ref().is_some_and(|request| request.stack.is_some());
+    let is_unusable =
+        reason == reason::UNKNOWN && outcome.failures.is_empty() && UNUSABLE.iter().any(|words| message.contains(words));
+    for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_followed && is_unusable) {
+        if let Err(error) = objects.delete(entry).await {
+            tracing::warn!(entry, %error, "a cache entry is not deleted");
+        }
+    }
+}
+
+/// Makes the archives of a successful run entries.
+pub(crate) async fn keep<O: Objects>(objects: &O, settings: &Settings, launch: &Launch, task: &TaskFolder, outcome: &Outcome) {
+    let (Some(cache), Some(installed), Verdict::Succeeded {}) = (&launch.cache, &outcome.installed, &outcome.verdict) else {
+        return;
+    };
+    for layer in installed.stored.iter().filter(|_| !launch.preview) {
+        let Some(entry) = cache.entries.get(layer) else { continue };
+        if let Err(error) = keep_one(objects, settings, &task.installed(*layer), entry).await {
+            tracing::warn!(entry, %error, "a cache entry is not stored");
+        }
     }
 }
 
 /// Makes an archive of a task an entry. Entries of its namespace make room for it, the least recently used first.
-async fn keep<O: Objects>(objects: &O, settings: &Settings, archive: &str, entry: &str) -> Result<(), Error> {
-    let (bytes, limit) = (objects.size(archive, 0).await?, settings.cache_entry_bytes);
+async fn keep_one<O: Objects>(objects: &O, settings: &Settings, archive: &str, entry: &str) -> Result<(), Error> {
+    let (bytes, limit) = (objects.size(archive, 0).await?, settings.cache_entry_bytes.min(settings.cache_namespace_bytes));
     let Some(namespace) = keys::caches_of_namespace(entry).filter(|_| (1..=limit).contains(&bytes)) else {
         tracing::info!(archive, bytes, limit, "an archive is not kept");
         return Ok(());
     };
-    let is_full = async || -> Result<_, Error> {
-        Ok(objects.size(&namespace, 0).await?.saturating_add(bytes) > settings.cache_namespace_bytes)
-    };
-    let mut evicted = if is_full().await? { least_recently_used(objects, &namespace).await? } else { Vec::new() }.into_iter();
-    while is_full().await? {
-        let Some(key) = evicted.next() else {
-            tracing::info!(
-                archive,
-                bytes,
-                limit = settings.cache_namespace_bytes,
-                "an archive is not kept: the namespace is full"
-            );
-            return Ok(());
-        };
-        objects.delete(&key).await?;
+    let mut stored = objects.size(&namespace, 0).await?.saturating_sub(objects.size(entry, 0).await?);
+    if stored.saturating_add(bytes) > settings.cache_namespace_bytes {
+        for key in least_recently_used(objects, &namespace).await?.iter().filter(|key| *key != entry) {
+            if stored.saturating_add(bytes) <= settings.cache_namespace_bytes {
+                break;
+            }
+            stored = stored.saturating_sub(objects.size(key, 0).await?);
+            objects.delete(key).await?;
+        }
+    }
+    if stored.saturating_add(bytes) > settings.cache_namespace_bytes {
+        tracing::info!(archive, bytes, limit = settings.cache_namespace_bytes, "an archive is not kept: the namespace is full");
+        return Ok(());
     }
     objects.copy(archive, entry).await?;
     Ok(())

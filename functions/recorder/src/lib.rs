@@ -239,7 +239,7 @@ async fn look<C: Cluster, O: Objects, Q: Queues, T: Tasks>(
             }
             RunPlan::Conclude(ending) => {
                 run.read_launch(ports).await?;
-                let outcome = outcome::conclude(ports, settings, &run, ending, now).await?;
+                let outcome = outcome::conclude(ports, &run, ending, now).await?;
                 let folder = &run.folder;
                 if !ports.objects.write_once(&folder.outcome(), &outcome).await?
                     && ports.objects.read(&folder.outcome()).await?.is_some_and(|recorded| recorded != outcome)

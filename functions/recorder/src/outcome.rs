@@ -11,7 +11,7 @@ use driftless_contract::{
 use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd, run::Ending};
 use jiff::Timestamp;
 
-use crate::{Error, Ports, Settings, bound, cache, facts::Run, report};
+use crate::{Error, Ports, bound, cache, facts::Run, report};
 
 /// The maximum size of a lock that is kept for the next run, in bytes. The runner's own is about 200 bytes.
 pub(crate) const MAX_LOCK: usize = 4 << 10;
@@ -19,7 +19,6 @@ pub(crate) const MAX_LOCK: usize = 4 << 10;
 /// The outcome of a run that ended.
 pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
     ports: &Ports<'_, C, O, Q, T>,
-    settings: &Settings,
     run: &Run,
     ending: Ending,
     now: Timestamp,
@@ -55,7 +54,7 @@ pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
                 keep_lock(ports, task, &id, None).await?;
             }
             if let Some(launch) = launch {
-                cache::update(ports.objects, settings, launch, task, outcome).await;
+                cache::discard(ports.objects, launch, outcome).await;
             }
             other_architecture(ports, launch, taken_away(outcome.clone(), &end)).await
         }

@@ -2,12 +2,15 @@
 
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
-use driftless_contract::{Hint, Layer, ObjectKey, Outcome, RunHint, Verdict, keys::TaskFolder};
+use driftless_contract::{
+    Hint, Layer, ObjectKey, Outcome, RunHint, Verdict,
+    keys::{self, TaskFolder},
+};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::{Due, Error, Ports, Settings, facts::Run, give_back::give_back, log, outputs, status, tell};
+use crate::{Due, Error, Ports, Settings, cache, facts::Run, give_back::give_back, log, outputs, status, tell};
 
 /// The result, the end of the task and its progress are separate messages, and each may write the Update at the same time.
 const STATUS_TRIES: u32 = 3;
@@ -54,6 +57,12 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     };
     give_back(ports, settings, hint, update.as_ref(), outcome).await?;
     if let Some(task) = task {
+        // After the claim is free: an archive takes some seconds to copy.
+        if outcome.installed.as_ref().is_some_and(|installed| !installed.stored.is_empty())
+            && let Some(launch) = ports.objects.read_if_valid(&keys::run(&hint.update.cluster, &outcome.run.uid).launch()).await?
+        {
+            cache::keep(ports.objects, settings, &launch, task, outcome).await;
+        }
         tidy(ports, task).await?;
     }
     let Some(mut update) = update else { return Ok(None) };

@@ -3,34 +3,38 @@
 //! A run never fails because of it. What cannot be restored whole within a minute is removed and installed.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     fs, io,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
+    sync::{Arc, Weak},
     time::Duration,
 };
+
+use backon::Retryable as _;
 
 use bytes::{Buf as _, Bytes};
 use driftless_contract::{Installed, Layer, RunCache};
 use futures::{TryStreamExt as _, stream};
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::mpsc::{self, Receiver},
     task::{self, JoinSet},
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
     archive::{self, Counts, Frame, Index, Limits, PackError, Packed, Root, Selection, Tail},
-    places::Places,
-    s3::Folder,
+    places::{Files, Places},
+    s3::{Folder, StoreError, back_off},
 };
 
-/// An archive that is not restored in this time is not used.
+/// The time limit for restoring an archive.
 const RESTORED_WITHIN: Duration = Duration::from_mins(1);
 
-/// An archive that is not stored in this time is not kept. The run has done its work by then.
-const STORED_WITHIN: Duration = Duration::from_mins(2);
+/// The time limit for storing all archives. The operation is over by then, and its result is not stored yet.
+const STORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Frames of an archive that are restored at once.
 const FRAMES_AT_ONCE: usize = 4;
@@ -47,6 +51,17 @@ const MAX_RATIO: u64 = 20;
 /// The maximum number of files, directories and links of an archive.
 const MAX_ENTRIES: u64 = 400_000;
 
+/// The label of an archive.
+#[derive(Serialize, Deserialize)]
+struct Origin {
+    /// The digest of the image that the archive completes.
+    image: String,
+    /// The packed paths, each with the name of its root.
+    paths: Vec<(String, PathBuf)>,
+    /// The plugins that were there.
+    plugins: BTreeSet<PathBuf>,
+}
+
 /// The cache as a run sees it.
 pub(crate) struct Cache<'a> {
     folder: &'a Folder,
@@ -59,6 +74,10 @@ pub(crate) struct Cache<'a> {
     before: BTreeMap<Layer, BTreeSet<PathBuf>>,
     /// The restored places.
     restored: RefCell<BTreeMap<Layer, BTreeSet<PathBuf>>>,
+    /// Whether the run has the plugins with which its packages were stored.
+    has_plugins: Cell<bool>,
+    /// The archive of the packages, or why there is none, once Pulumi has installed them.
+    packages: RefCell<Option<Result<Packed, String>>>,
     told: RefCell<Told>,
 }
 
@@ -76,8 +95,9 @@ impl<'a> Cache<'a> {
     pub(crate) fn new(folder: &'a Folder, spec: Option<&'a RunCache>, places: Places, image: String, scratch: &Path) -> Self {
         let found = |layer| (layer, paths(&places.installed(layer).unwrap_or_default()));
         let before = if spec.is_some() { Layer::ALL.into_iter().map(found).collect() } else { BTreeMap::new() };
-        let (restored, told) = (RefCell::default(), RefCell::default());
-        Self { folder, spec, places, image, scratch: scratch.to_owned(), before, restored, told }
+        let (restored, has_plugins) = (RefCell::default(), Cell::new(false));
+        let (packages, told) = (RefCell::default(), RefCell::default());
+        Self { folder, spec, places, image, scratch: scratch.to_owned(), before, restored, has_plugins, packages, told }
     }
 
     /// The variables that have tools put their results where they can be kept, and that the run's environment does not have.
@@ -88,10 +108,34 @@ impl<'a> Cache<'a> {
 
     /// Returns whether restored packages are all that `pulumi install` would install.
     pub(crate) fn is_complete(&self) -> bool {
-        self.places.is_in_place()
+        self.places.is_in_place() && self.has_plugins.get()
     }
 
-    /// Restores a layer, if the run was given its archive. Returns whether everything of it is there.
+    /// Returns the files of the source before an installation, for [`Self::pack_packages`].
+    pub(crate) fn files(&self) -> Option<Files> {
+        let is_stored = self.spec.is_some_and(|spec| spec.stored.contains(&Layer::Dependencies));
+        (is_stored && self.places.is_in_place()).then(|| self.places.others())
+    }
+
+    /// Packs the packages that Pulumi has just installed into the source, before the program can change them.
+    pub(crate) async fn pack_packages(&self, before: &Files) {
+        let packed = async {
+            let Some(selections) = self.fresh(Layer::Dependencies)? else {
+                return Err("nothing was installed in the source".into());
+            };
+            if let Some(doubt) = self.places.doubt() {
+                return Err(doubt);
+            }
+            if self.places.others() != *before {
+                return Err("the installation changed files of the source".into());
+            }
+            self.pack(selections, self.archive(Layer::Dependencies)).await?.map_err(|error| error.to_string())
+        };
+        let packed = packed.await;
+        self.packages.replace(Some(packed));
+    }
+
+    /// Restores a layer, if the run was given its archive. Returns whether it did.
     pub(crate) async fn restore(&self, layer: Layer) -> bool {
         let is_given = self.spec.is_some_and(|spec| spec.restored.contains(&layer));
         if !is_given {
@@ -113,7 +157,7 @@ impl<'a> Cache<'a> {
                 true
             }
             Err(problem) => {
-                self.told.borrow_mut().problem = Some(format!("its cache entry of {} cannot be used: {problem}", layer.as_str()));
+                self.told.borrow_mut().problem = Some(format!("the cache entry of {} cannot be used: {problem}", layer.as_str()));
                 false
             }
         }
@@ -124,9 +168,11 @@ impl<'a> Cache<'a> {
         let has_packages = !self.places.roots(Layer::Dependencies).is_empty();
         let is_needed = has_packages && !self.restored.borrow().contains_key(&Layer::Dependencies);
         let mut told = self.told.borrow_mut();
+        let nothing = has_packages && self.places.installed(Layer::Dependencies).is_ok_and(|found| found.is_empty());
         let why = match (self.spec, told.problem.take()) {
             (Some(_), Some(problem)) => format!(": {problem}"),
             (Some(RunCache { uncached: Some(why), .. }), None) => format!(": {why}"),
+            (Some(_), None) if nothing => ": the packages are not in the source".into(),
             (Some(_), None) if is_needed => ": no cache entry".into(),
             (None, _) | (Some(_), None) => String::new(),
         };
@@ -134,7 +180,7 @@ impl<'a> Cache<'a> {
         let report = told.report.get_or_insert_default();
         let restored = if report.restored.is_empty() { String::new() } else { format!("{}, ", report.summary) };
         report.millis += took;
-        report.missed = is_needed && self.spec.is_some_and(|spec| spec.uncached.is_none());
+        report.missed = is_needed && !nothing && self.spec.is_some_and(|spec| spec.uncached.is_none());
         report.summary = format!("{restored}installed in {}{why}", seconds(took));
     }
 
@@ -150,33 +196,48 @@ impl<'a> Cache<'a> {
         if self.image.is_empty() {
             return Err("ECS does not tell the digest of the image".into());
         }
+        let key = self.folder.keys.restored(layer);
+        let (index, bytes) = self.index(&key).await?;
+        let origin: Origin = serde_json::from_str(&index.origin).map_err(|error| error.to_string())?;
+        if origin.image != self.image {
+            return Err("it is of another image".into());
+        }
         let tasks = RefCell::default();
-        let restoring = timeout(RESTORED_WITHIN, self.frames(layer, &tasks));
+        let restoring = timeout(RESTORED_WITHIN, self.frames(&key, layer, index, &tasks));
         let restored = restoring.await.unwrap_or_else(|_| Err(format!("it took longer than {}s", RESTORED_WITHIN.as_secs())));
+        let restored = restored.map(|()| bytes);
         let mut tasks: JoinSet<Result<Counts, String>> = tasks.into_inner();
         let mut done = restored.map(|bytes| (bytes, Counts::default()));
-        // Each ends by itself: its frame is whole, or breaks off. Until then it writes.
+        // A frame that breaks off ends its thread, which writes until then.
         while let Some(frame) = tasks.join_next().await {
             let frame = frame.unwrap_or_else(|error| Err(error.to_string()));
             done = done.and_then(|(bytes, counts)| Ok((bytes, counts + frame?)));
         }
         if done.is_err() {
-            self.remove(layer);
+            self.remove(layer, &origin.paths);
+        } else if layer == Layer::Dependencies {
+            self.has_plugins.set(origin.plugins.is_subset(&self.plugins()));
         }
         done
     }
 
-    /// Reads the frames of an archive and has each restored on a thread of its own. Returns the size of the archive.
-    async fn frames(&self, layer: Layer, tasks: &RefCell<JoinSet<Result<Counts, String>>>) -> Result<u64, String> {
-        let key = self.folder.keys.restored(layer);
-        let (index, bytes) = self.index(&key).await?;
-        if index.origin != self.image {
-            return Err("it is of another image".into());
-        }
-        let (key, roots) = (&key, &self.places.roots(layer));
+    /// The names of the plugins that Pulumi finds.
+    fn plugins(&self) -> BTreeSet<PathBuf> {
+        let found = self.places.installed(Layer::Plugins).unwrap_or_default();
+        found.into_iter().flat_map(|selection| selection.paths).collect()
+    }
+
+    /// Reads the frames of an archive and has each restored on a thread of its own.
+    async fn frames(
+        &self,
+        key: &str,
+        layer: Layer,
+        index: Index,
+        tasks: &RefCell<JoinSet<Result<Counts, String>>>,
+    ) -> Result<(), String> {
+        let roots = &self.places.roots(layer);
         let frames = stream::iter(index.frames.into_iter().map(Ok::<_, String>));
-        frames.try_for_each_concurrent(FRAMES_AT_ONCE, |frame| self.frame(key, frame, roots.clone(), tasks)).await?;
-        Ok(bytes)
+        frames.try_for_each_concurrent(FRAMES_AT_ONCE, |frame| self.frame(key, frame, roots.clone(), tasks)).await
     }
 
     async fn index(&self, key: &str) -> Result<(Index, u64), String> {
@@ -198,13 +259,15 @@ impl<'a> Cache<'a> {
         roots: Vec<Root>,
         tasks: &RefCell<JoinSet<Result<Counts, String>>>,
     ) -> Result<(), String> {
-        let mut content = self.folder.get_range(key, frame.offset, frame.size).await.map_err(|error| error.to_string())?;
+        let get = || self.folder.get_range(key, frame.offset, frame.size);
+        let content = get.retry(back_off()).when(StoreError::passes).await;
+        let mut content = content.map_err(|error| error.to_string())?;
         let (pieces, receiver) = mpsc::channel(PIECES);
         tasks.borrow_mut().spawn_blocking(move || {
             archive::restore(&frame, Pieces { receiver, piece: Bytes::new() }, &roots).map_err(|error| error.to_string())
         });
         while let Some(piece) = content.chunk().await.map_err(|error| error.to_string())? {
-            // It failed, and says why when it is joined.
+            // The thread has ended with an error, which its handle returns.
             if pieces.send(piece).await.is_err() {
                 break;
             }
@@ -217,26 +280,27 @@ impl<'a> Cache<'a> {
         Limits { content: archive.saturating_mul(MAX_RATIO), entries: MAX_ENTRIES, archive }
     }
 
-    /// Removes what a part of an archive left, so that an installation starts afresh.
-    fn remove(&self, layer: Layer) {
-        for Selection { root, paths } in self.places.installed(layer).unwrap_or_default() {
-            for path in paths {
-                let place = root.dir.join(&path);
-                if !self.before.get(&layer).is_some_and(|before| before.contains(&place)) {
-                    // What cannot be removed, `pulumi install` overwrites or fails on by itself.
-                    let _: io::Result<()> = fs::remove_dir_all(&place).or_else(|_| fs::remove_file(&place));
-                }
+    /// Removes the paths of an archive, so that an installation starts afresh after a part of them was restored.
+    fn remove(&self, layer: Layer, paths: &[(String, PathBuf)]) {
+        let roots = self.places.roots(layer);
+        let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        for (name, path) in paths.iter().filter(|(_, path)| is_plain(path)) {
+            let Some(root) = roots.iter().find(|root| root.name == *name) else { continue };
+            let place = root.dir.join(path);
+            if !self.before.get(&layer).is_some_and(|before| before.contains(&place)) {
+                // `pulumi install` overwrites a place that cannot be removed, or fails.
+                let _: io::Result<()> = fs::remove_dir_all(&place).or_else(|_| fs::remove_file(&place));
             }
         }
     }
 
     /// Stores the layers that the run installed and that no entry has. Returns what was not stored and why.
     pub(crate) async fn store(&self) -> Vec<String> {
-        let mut problems = Vec::new();
+        let (mut problems, end) = (Vec::new(), Instant::now() + STORED_WITHIN);
         for layer in self.spec.iter().flat_map(|spec| &spec.stored) {
             let since = Instant::now();
-            let stored = timeout(STORED_WITHIN, self.try_store(*layer)).await;
-            match stored.unwrap_or_else(|_| Err(format!("it took longer than {}s", STORED_WITHIN.as_secs()))) {
+            let stored = timeout_at(end, self.try_store(*layer)).await;
+            match stored.unwrap_or_else(|_| Err(format!("all layers took longer than {}s", STORED_WITHIN.as_secs()))) {
                 Ok(None) => {}
                 Ok(Some(bytes)) => {
                     let mut told = self.told.borrow_mut();
@@ -245,38 +309,62 @@ impl<'a> Cache<'a> {
                     report.stored_bytes += bytes;
                     report.store_millis += millis(since);
                 }
-                Err(problem) => problems.push(format!("{} are not stored: {problem}", layer.as_str())),
+                Err(problem) => problems.push(format!("the layer of {} is not stored: {problem}", layer.as_str())),
             }
         }
         problems
     }
 
     async fn try_store(&self, layer: Layer) -> Result<Option<u64>, String> {
-        let Some(mut selections) = self.fresh(layer)? else { return Ok(None) };
-        let path = self.scratch.join(format!("{}.archive", layer.as_str()));
-        let packed = match self.pack(selections.clone(), path.clone()).await? {
-            Err(PackError::TooLarge { .. }) if self.restored.borrow().contains_key(&layer) => {
-                // Without what an earlier run had, and this one may not need any more.
-                let restored = self.restored.borrow().get(&layer).cloned().unwrap_or_default();
-                without(&mut selections, &restored);
-                self.pack(selections, path.clone()).await?
+        let path = self.archive(layer);
+        let packed = match self.packages.take().filter(|_| layer == Layer::Dependencies) {
+            Some(packages) => packages?,
+            None if layer == Layer::Dependencies && self.places.is_in_place() => return Ok(None),
+            None => {
+                let Some(mut selections) = self.fresh(layer)? else { return Ok(None) };
+                let packed = match self.pack(selections.clone(), path.clone()).await? {
+                    Err(PackError::TooLarge { .. }) if self.restored.borrow().contains_key(&layer) => {
+                        // Without what an earlier run had, and this one may not need any more.
+                        let restored = self.restored.borrow().get(&layer).cloned().unwrap_or_default();
+                        without(&mut selections, &restored);
+                        self.pack(selections, path.clone()).await?
+                    }
+                    packed => packed,
+                };
+                packed.map_err(|error| error.to_string())?
             }
-            packed => packed,
         };
-        let packed = packed.map_err(|error| error.to_string())?;
-        let stored = self.folder.put_file(&self.folder.keys.installed(layer), &path, packed.bytes, &packed.sha256).await;
-        // The disk is the task's, and the program's operation is over: an archive that stays does no harm.
+        let key = self.folder.keys.installed(layer);
+        let put = || self.folder.put_file(&key, &path, packed.bytes, &packed.sha256);
+        let stored = put.retry(back_off()).when(StoreError::passes).await;
         let _: io::Result<()> = fs::remove_file(&path);
         stored.map_err(|error| error.to_string())?;
         Ok(Some(packed.bytes))
     }
 
+    fn archive(&self, layer: Layer) -> PathBuf {
+        self.scratch.join(format!("{}.archive", layer.as_str()))
+    }
+
+    /// Packs on a thread of its own, which ends when this future does.
     async fn pack(&self, selections: Vec<Selection>, path: PathBuf) -> Result<Result<Packed, PackError>, String> {
-        let (limits, image) = (self.limits(), self.image.clone());
+        let named = |Selection { root, paths }: &Selection| {
+            let name = root.name.clone();
+            paths.iter().map(|path| (name.clone(), path.clone())).collect::<Vec<_>>()
+        };
+        let paths = selections.iter().flat_map(named).collect();
+        let origin = Origin { image: self.image.clone(), paths, plugins: self.plugins() };
+        let origin = serde_json::to_string(&origin).map_err(|error| error.to_string())?;
+        let limits = self.limits();
+        let owner = Arc::new(());
+        let wanted = Arc::downgrade(&owner);
         let packed = task::spawn_blocking(move || {
-            archive::pack(&selections, &image, &limits, io::BufWriter::new(fs::File::create(path)?))
+            let out = Abandonable { out: io::BufWriter::new(fs::File::create(&path)?), wanted };
+            archive::pack(&selections, &origin, &limits, out).inspect_err(|_| drop(fs::remove_file(&path)))
         });
-        packed.await.map_err(|error| error.to_string())
+        let packed = packed.await.map_err(|error| error.to_string());
+        drop(owner);
+        packed
     }
 
     /// What a layer consists of now, without what was there before anything was installed. `None` if an entry has all of it.
@@ -284,6 +372,9 @@ impl<'a> Cache<'a> {
         let before = self.before.get(&layer).cloned().unwrap_or_default();
         if self.image.is_empty() {
             return Err("ECS does not tell the digest of the image".into());
+        }
+        if layer != Layer::Plugins && !before.is_empty() {
+            return Err("there was something in its place".into());
         }
         let mut found = self.places.installed(layer)?;
         without(&mut found, &before);
@@ -305,6 +396,25 @@ fn without(selections: &mut Vec<Selection>, places: &BTreeSet<PathBuf>) {
         paths.retain(|path| !places.contains(&root.dir.join(path)));
     }
     selections.retain(|selection| !selection.paths.is_empty());
+}
+
+/// A file that cannot be written any more when its owner is gone.
+struct Abandonable {
+    out: io::BufWriter<fs::File>,
+    wanted: Weak<()>,
+}
+
+impl io::Write for Abandonable {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.wanted.strong_count() == 0 {
+            return Err(io::Error::other("the archive is not wanted any more"));
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// A frame, piece by piece as it comes. It breaks off where the sender goes.

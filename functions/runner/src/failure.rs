@@ -112,9 +112,11 @@ impl Failure {
 /// Returns whether the text has the message of a language, a shell or pulumi that did not find a program.
 fn lacks_program(text: &str) -> bool {
     // The start and the end of each message; a line can have other text around them.
-    const MESSAGES: [(&str, &str); 6] = [
+    const MESSAGES: [(&str, &str); 7] = [
         // Go, and with it pulumi and its providers.
         ("exec: ", "executable file not found in $PATH"),
+        // Kubernetes' client for Go, for the login program of a kubeconfig.
+        ("exec: executable ", " not found"),
         // pulumi, if a part of the program is in another language.
         ("no language plugin ", "found in the workspace"),
         // bash.
@@ -196,6 +198,7 @@ mod tests {
             "sh: helm: not found".into(),
             // Go 1.26, Node.js 20, Java 17.
             "error: exec: \"kubectl\": executable file not found in $PATH".into(),
+            "getting credentials: exec: executable aws not found\n\nIt looks like you are trying to use a client-go credential plugin".into(),
             "Error: spawn kubectl ENOENT\n    at ChildProcess._handle.onexit (node:internal/child_process:285:19)".into(),
             "Error: spawnSync kubectl ENOENT\n    at Object.spawnSync (node:internal/child_process:1123:20)".into(),
             "java.io.IOException: Cannot run program \"kubectl\": error=2, No such file or directory".into(),

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -20,6 +21,19 @@ const MAX_DIRECTORIES: usize = 20_000;
 
 /// The directory for the packages that Pulumi generates from a provider's schema.
 const SDKS: &str = "sdks";
+
+/// Scripts that a package manager of Node.js runs when it installs the packages of the source.
+const SCRIPTS: [&str; 4] = ["preinstall", "install", "postinstall", "prepare"];
+
+/// Words in a `package.json` of packages whose content comes from the source.
+const FROM_SOURCE: [&str; 6] = ["\"file:", "\"link:", "\"portal:", "patchedDependencies", "patch-package", "prisma"];
+
+/// Settings of registries, and the signs of a login in them.
+const REGISTRIES: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
+const LOGINS: [&str; 3] = ["${", "_auth", "Auth"];
+
+/// The sizes and the times of files, by path.
+pub(crate) type Files = BTreeMap<PathBuf, (u64, i64)>;
 
 /// The places of a run.
 pub(crate) struct Places {
@@ -84,7 +98,7 @@ impl Places {
 
     fn packages(&self) -> Result<Vec<Selection>, String> {
         match self.runtime().as_deref() {
-            Some("nodejs") => self.in_source(&|path| is_directory(path) && path.ends_with("node_modules")),
+            Some("nodejs") => self.in_source(&|path| path.ends_with("node_modules")),
             Some("python") => {
                 let environments = self.in_source(&|path| path.join("pyvenv.cfg").is_file())?;
                 for environment in environments.iter().flat_map(|found| &found.paths) {
@@ -94,8 +108,49 @@ impl Places {
                 }
                 Ok(environments)
             }
-            _ => Ok(self.stores().into_iter().map(|(root, path)| Selection { root, paths: vec![path] }).collect()),
+            _ => {
+                let exists = |(root, path): &(Root, PathBuf)| root.dir.join(path).exists();
+                Ok(self.stores().into_iter().filter(exists).map(|(root, path)| Selection { root, paths: vec![path] }).collect())
+            }
         }
+    }
+
+    /// The files of the source that are no packages.
+    pub(crate) fn others(&self) -> Files {
+        let mut files = Files::new();
+        // Of too large a source, none are known.
+        let _: Result<_, _> =
+            self.walk(&|path| path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file(), &mut |path, found| {
+                files.insert(path.to_owned(), (found.len(), found.mtime()));
+            });
+        files
+    }
+
+    /// Returns why packages may depend on more than the files that name them.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        let mut names = Vec::new();
+        let is_package = |path: &Path| path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file();
+        if let Err(why) = self.walk(&is_package, &mut |path, _| names.push(path.to_owned())) {
+            return Some(why);
+        }
+        names.into_iter().find_map(|path| {
+            let name = path.file_name()?.to_str()?;
+            let text = || fs::read_to_string(self.source.join(&path)).unwrap_or_default();
+            let shown = path.display();
+            if name == "package.json" {
+                let (text, has) = (text(), |text: &str| FROM_SOURCE.iter().find(|word| text.contains(*word)).copied());
+                let package: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+                let script = SCRIPTS.iter().find(|script| package["scripts"].get(script).is_some()).copied();
+                return Some(format!("{shown} has {}", script.or_else(|| has(&text))?.trim_start_matches('"')));
+            }
+            if REGISTRIES.contains(&name) {
+                let text = text();
+                let is_private = LOGINS.iter().any(|login| text.contains(login));
+                return is_private.then(|| format!("{shown} has a login: the registry may be private"));
+            }
+            let is_outside = name.ends_with("requirements.txt") && text().contains("../");
+            is_outside.then(|| format!("{shown} names a file outside of its directory"))
+        })
     }
 
     /// The directories of the source that a test finds, without those in them.
@@ -103,14 +158,21 @@ impl Places {
         if self.project.join(SDKS).exists() {
             return Err(format!("the project has packages in {SDKS}/, which are compiled in place"));
         }
+        let paths = self.walk(is_found, &mut |_, _| ())?;
+        Ok(vec![Selection { root: root("source", &self.source), paths }])
+    }
+
+    /// Walks the source without the directories that a test finds, and returns these. `file` gets each file and link.
+    fn walk(&self, is_found: &dyn Fn(&Path) -> bool, file: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<Vec<PathBuf>, String> {
         let (mut paths, mut dirs, mut seen) = (Vec::new(), vec![PathBuf::new()], 0);
         while let Some(dir) = dirs.pop() {
             for path in names(&self.source.join(&dir)).into_iter().map(|name| dir.join(name)) {
                 let place = self.source.join(&path);
-                if is_found(&place) {
-                    paths.push(path);
-                } else if is_directory(&place) {
-                    dirs.push(path);
+                match fs::symlink_metadata(&place) {
+                    Ok(found) if found.is_dir() && is_found(&place) => paths.push(path),
+                    Ok(found) if found.is_dir() => dirs.push(path),
+                    Ok(found) => file(&path, &found),
+                    Err(_) => {}
                 }
             }
             seen += 1;
@@ -118,7 +180,7 @@ impl Places {
                 return Err(format!("the source has more than {MAX_DIRECTORIES} directories"));
             }
         }
-        Ok(vec![Selection { root: root("source", &self.source), paths }])
+        Ok(paths)
     }
 
     /// The stores of packages of the language's tools, as the directory above and the name: that is what the archive has.
@@ -154,7 +216,7 @@ fn names(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().into()).collect()
 }
 
-/// A link is none.
+/// Returns whether a path is a directory and not a link.
 fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
 }
@@ -180,4 +242,83 @@ fn copied_from_source(environment: &Path) -> Option<String> {
             serde_json::from_slice(&text).map_or(true, |Origin { url, dir_info }| url.starts_with("file:") && !dir_info.editable);
         is_copied.then(|| info.file_stem().unwrap_or_default().to_string_lossy().into_owned())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(name: &str, project: &str, files: &[(&str, &str)]) -> (PathBuf, Places) {
+        let source = std::env::temp_dir().join(format!("driftless-places-{name}-{}", std::process::id()));
+        for (path, text) in [("app/Pulumi.yaml", project)].iter().chain(files) {
+            let place = source.join(path);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::write(place, text).unwrap();
+        }
+        let environment = [("HOME".into(), source.join("home").into())].into();
+        let places =
+            Places { project: source.join("app"), compiled: source.join("compiled"), source: source.clone(), environment };
+        (source, places)
+    }
+
+    #[test]
+    fn content_from_the_source_and_logins_are_doubts() {
+        for (name, files, doubt) in [
+            ("plain", &[("app/package.json", r#"{"dependencies":{"a":"1"}}"#)][..], None),
+            ("script", &[("app/package.json", r#"{"scripts":{"prepare":"tsc"}}"#)], Some("app/package.json has prepare")),
+            ("file", &[("lib/package.json", r#"{"dependencies":{"a":"file:../a"}}"#)], Some("lib/package.json has file:")),
+            ("of-package", &[("app/node_modules/a/package.json", r#"{"scripts":{"install":"x"}}"#)], None),
+            (
+                "login",
+                &[(".npmrc", "//npm.example/:_authToken=${TOKEN}")],
+                Some(".npmrc has a login: the registry may be private"),
+            ),
+            ("registry", &[(".npmrc", "registry=https://npm.example")], None),
+            (
+                "pip",
+                &[("app/requirements.txt", "-r ../common.txt")],
+                Some("app/requirements.txt names a file outside of its directory"),
+            ),
+        ] {
+            let (source, places) = places(&format!("doubt-{name}"), "name: app\nruntime: nodejs\n", files);
+            assert_eq!(places.doubt().as_deref(), doubt, "{name}");
+            fs::remove_dir_all(source).unwrap();
+        }
+    }
+
+    #[test]
+    fn stores_and_packages_are_found_where_the_tools_have_them() {
+        let found = |name: &str, project: &str, files: &[(&str, &str)]| {
+            let (source, places) = places(name, project, files);
+            let found = places.installed(Layer::Dependencies).map(|found| {
+                let paths = found.into_iter().flat_map(|Selection { root, paths }| {
+                    paths.into_iter().map(move |path| format!("{}: {}", root.name, path.display()))
+                });
+                let mut paths: Vec<_> = paths.collect();
+                paths.sort();
+                paths
+            });
+            fs::remove_dir_all(source).unwrap();
+            found
+        };
+        let go = "name: app\nruntime: go\n";
+        assert_eq!(found("go-empty", go, &[]), Ok(vec![]));
+        let stores = [("home/go/pkg/mod/a", ""), ("home/.cache/go-build/b", "")];
+        assert_eq!(found("go", go, &stores), Ok(vec!["compiled: go-build".into(), "modules: mod".into()]));
+        assert_eq!(
+            found("java", "name: app\nruntime: java\n", &[("home/.m2/repository/a", "")]),
+            Ok(vec!["maven: repository".into()])
+        );
+        let nuget = [("home/.nuget/packages/a", "")];
+        assert_eq!(found("dotnet", "name: app\nruntime: dotnet\n", &nuget), Ok(vec!["nuget: packages".into()]));
+        let python = "name: app\nruntime: { name: python, options: { virtualenv: venv } }\n";
+        let venv = ("app/venv/pyvenv.cfg", "");
+        assert_eq!(found("python", python, &[venv]), Ok(vec!["source: app/venv".into()]));
+        let copied =
+            ("app/venv/lib/python3.13/site-packages/own-1.0.dist-info/direct_url.json", r#"{"url":"file:///share/source/own"}"#);
+        let why = "the package own-1.0 is copied from the source into the virtual environment";
+        assert_eq!(found("copied", python, &[venv, copied]), Err(why.into()));
+        let sdks = "the project has packages in sdks/, which are compiled in place";
+        assert_eq!(found("sdks", "name: app\nruntime: nodejs\n", &[("app/sdks/a", "")]), Err(sdks.into()));
+    }
 }

@@ -20,8 +20,10 @@ impl Task {
         struct Document {
             #[serde(rename = "TaskARN")]
             arn: String,
-            pull_started_at: Option<Timestamp>,
-            pull_stopped_at: Option<Timestamp>,
+            #[serde(default)]
+            pull_started_at: String,
+            #[serde(default)]
+            pull_stopped_at: String,
         }
         #[derive(Deserialize)]
         struct Container {
@@ -31,12 +33,15 @@ impl Task {
         let get = async |url: &str| client.get(url).send().await?.error_for_status();
         let once = || async {
             let task: Document = get(&format!("{metadata}/task")).await?.json().await?;
-            let container: Container = get(metadata).await?.json().await?;
+            // Only the cache and a metric need more.
+            let container: Option<Container> = async { get(metadata).await?.json().await }.await.ok();
             Ok((task, container))
         };
         let (task, container) = once.retry(ExponentialBuilder::default().with_max_times(5)).await?;
-        let pulled = task.pull_started_at.zip(task.pull_stopped_at).map(|(started, stopped)| stopped.duration_since(started));
+        let [started, stopped] = [task.pull_started_at, task.pull_stopped_at].map(|time| time.parse::<Timestamp>().ok());
+        let pulled = started.zip(stopped).map(|(started, stopped)| stopped.duration_since(started));
         let pull_millis = pulled.and_then(|pulled| u64::try_from(pulled.as_millis()).ok());
-        Ok(Self { arn: task.arn, image: container.image, pull_millis })
+        let image = container.map(|container| container.image).unwrap_or_default();
+        Ok(Self { arn: task.arn, image, pull_millis })
     }
 }

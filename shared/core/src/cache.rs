@@ -44,9 +44,11 @@ pub struct Program<'a> {
     pub runtime: &'a str,
     /// The project's directory in the source; empty for its root.
     pub dir: &'a str,
-    /// The files of the source: paths and digests.
+    /// The files of the source that the run gets: paths and digests.
     pub files: &'a [(&'a str, &'a str)],
-    /// The digest of the project's directory.
+    /// The paths of the symbolic links of the source.
+    pub links: &'a [&'a str],
+    /// The digest of the source.
     pub digest: &'a str,
     /// The image of the run.
     pub image: &'a str,
@@ -142,13 +144,22 @@ const MANAGERS: [Manager; 5] = [
 ];
 
 /// Files that hold logins for registries.
-const LOGINS: [&str; 8] = [".npmrc", ".yarnrc.yml", ".netrc", "pip.conf", "uv.toml", "auth.toml", "nuget.config", "settings.xml"];
+const LOGINS: [&str; 11] = [
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    "bunfig.toml",
+    ".netrc",
+    "pip.conf",
+    "uv.toml",
+    "auth.toml",
+    "nuget.config",
+    "settings.xml",
+    "gradle.properties",
+];
 
 /// Variables that hold logins for registries, by the end of their names.
 const LOGIN_VARIABLES: [&str; 3] = ["NPM_TOKEN", "NODE_AUTH_TOKEN", "GOPRIVATE"];
-
-/// The directory for the packages that Pulumi generates from a provider's schema.
-const SDKS: &str = "sdks";
 
 /// Returns the entries that fit a program. A change of anything that decides what is installed changes their names.
 #[must_use]
@@ -156,12 +167,15 @@ pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
     let processor = program.architecture.to_string();
     let common = [FORMAT, program.image, processor.as_str()];
     let mut names = CacheNames::default();
-    // A program in YAML names types. Without versions it takes any plugin that is there.
     let day = day(now);
-    let mut plugins = common.to_vec();
-    plugins.extend(program.variables.iter().filter(|variable| variable.name.starts_with("PULUMI_PLUGIN_")).flat_map(pair));
-    plugins.extend((program.runtime == "yaml").then_some(day.as_str()));
-    names.layers.insert(Layer::Plugins, hash(&plugins));
+    let servers: Vec<_> = program.variables.iter().filter(|variable| variable.name.starts_with("PULUMI_PLUGIN_")).collect();
+    if servers.iter().all(|variable| !variable.secret) {
+        let mut plugins = common.to_vec();
+        plugins.extend(servers.into_iter().flat_map(pair));
+        // A program in YAML names types. Without versions it takes any plugin that is there, so it has an entry of its own.
+        plugins.extend([program.dir, &day].into_iter().filter(|_| program.runtime == "yaml"));
+        names.layers.insert(Layer::Plugins, hash(&plugins));
+    }
 
     let Some(manager) = MANAGERS.iter().find(|manager| manager.runtime == program.runtime) else { return names };
     match manager.inputs(program, &day) {
@@ -180,7 +194,11 @@ pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
 impl Manager {
     /// Everything that decides what is installed, or why that is not known.
     fn inputs<'a>(&self, program: &Program<'a>, day: &'a str) -> Result<Vec<&'a str>, String> {
-        if let Some(login) = program.mounted.iter().find(|path| LOGINS.contains(&file_name(path))) {
+        let is_login = |path: &&&str| {
+            LOGINS.iter().any(|login| file_name(path).eq_ignore_ascii_case(login))
+                || program.variables.iter().any(|variable| variable.value == **path)
+        };
+        if let Some(login) = program.mounted.iter().find(is_login) {
             return Err(format!("{login} is mounted: the registry may be private"));
         }
         let reads = |name: &str| self.variables.iter().any(|prefix| name.starts_with(prefix)) || LOGIN_VARIABLES.contains(&name);
@@ -189,18 +207,26 @@ impl Manager {
             return Err(format!("the environment variable {} is secret: the registry may be private", login.name));
         }
         let files: Vec<_> = program.files.iter().filter(|(path, _)| is_near(path, program.dir)).collect();
-        let has = |names: &[&str]| files.iter().any(|(path, _)| names.iter().any(|name| is_named(path, name)));
-        let is_locked = has(self.locks);
-        if !is_locked && !has(self.floating) {
+        // A lock file below the project is of another one.
+        let beside = |path: &str| parent(path) == program.dir;
+        let above = |path: &str| is_within(program.dir, parent(path));
+        let has = |names: &[&str], is_placed: &dyn Fn(&str) -> bool| {
+            files.iter().any(|(path, _)| is_placed(path) && names.iter().any(|name| is_named(path, name)))
+        };
+        // pip reads no lock file, and is the default where its own file is.
+        let is_pips = self.runtime == "python" && has(&["requirements.txt"], &beside);
+        let is_locked = has(self.locks, &above) && !is_pips;
+        if !is_locked && !has(self.floating, &above) {
             let missing = if self.floating.is_empty() { self.locks } else { self.floating };
             return Err(format!("the source has no {}", missing.join(", ").replace('*', "")));
         }
         let decides = |path: &str| {
             let lists = [self.locks, self.floating, self.others];
-            lists.concat().iter().any(|name| is_named(path, name))
-                || path.split('/').any(|part| part == SDKS)
-                || is_project(path, program.dir)
+            lists.concat().iter().any(|name| is_named(path, name)) || is_project(path, program.dir)
         };
+        if let Some(link) = program.links.iter().find(|link| is_near(link, program.dir) && decides(link)) {
+            return Err(format!("{link} is a symbolic link"));
+        }
         let mut inputs = vec![self.runtime, program.dir];
         inputs.extend(files.iter().filter(|(path, _)| decides(path)).flat_map(|(path, digest)| [*path, *digest]));
         inputs.extend(variables.into_iter().flat_map(pair));
@@ -222,18 +248,23 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
 fn is_named(path: &str, name: &str) -> bool {
-    let file = file_name(path);
+    let (file, name) = (file_name(path).to_ascii_lowercase(), name.to_ascii_lowercase());
     name.strip_prefix('*').map_or(file == name, |suffix| file.ends_with(suffix))
+}
+
+/// Returns whether a path is that of a directory, or below it.
+fn is_within(inner: &str, outer: &str) -> bool {
+    outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns whether a file is below the project's directory, or in one above it.
 fn is_near(path: &str, dir: &str) -> bool {
-    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
-    let within = |inner: &str, outer: &str| {
-        outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    within(parent, dir) || within(dir, parent)
+    is_within(parent(path), dir) || is_within(dir, parent(path))
 }
 
 /// Returns whether a path is the project's own file.
@@ -254,6 +285,7 @@ mod tests {
             runtime,
             dir: "app",
             files,
+            links: &[],
             digest: "d",
             image: "image:1",
             architecture: Architecture::Amd64,
@@ -297,8 +329,6 @@ mod tests {
         assert!(moved_by(Layer::Plugins, "PULUMI_PLUGIN_DOWNLOAD_URL_OVERRIDES", "a=b"));
         let elsewhere = [&NODE[..], &[("other/package.json", "5")]].concat();
         assert!(!moved(Layer::Dependencies, &program("nodejs", &elsewhere)));
-        let generated = [&NODE[..], &[("app/sdks/net/index.ts", "5")]].concat();
-        assert!(moved(Layer::Dependencies, &program("nodejs", &generated)));
     }
 
     #[test]
@@ -310,6 +340,11 @@ mod tests {
         };
         assert!(lasts("nodejs", Layer::Dependencies, &NODE));
         assert!(lasts("python", Layer::Dependencies, &[("app/pyproject.toml", "1"), ("uv.lock", "2")]));
+        assert!(
+            !lasts("python", Layer::Dependencies, &[("app/requirements.txt", "1"), ("uv.lock", "2")]),
+            "pip has no lock file"
+        );
+        assert!(!lasts("go", Layer::Dependencies, &[("app/go.mod", "1"), ("app/tools/go.sum", "2")]), "of another module");
         assert!(!lasts("python", Layer::Dependencies, &[("app/requirements.txt", "1")]));
         assert!(!lasts("java", Layer::Dependencies, &[("app/pom.xml", "1")]));
         assert!(lasts("python", Layer::Plugins, &[]));
@@ -337,6 +372,17 @@ mod tests {
             uncached(&Program { mounted: &["/home/pulumi/.npmrc"], ..program("nodejs", &NODE) }),
             "/home/pulumi/.npmrc is mounted: the registry may be private"
         );
+        let config = [Variable { name: "NPM_CONFIG_USERCONFIG", value: "/secrets/npm", secret: false }];
+        assert_eq!(
+            uncached(&Program { mounted: &["/secrets/npm"], variables: &config, ..program("nodejs", &NODE) }),
+            "/secrets/npm is mounted: the registry may be private"
+        );
+        assert_eq!(
+            uncached(&Program { links: &["app/package.json"], ..program("nodejs", &NODE) }),
+            "app/package.json is a symbolic link"
+        );
+        let nested = [NODE[0], NODE[2], ("app/lambda/package-lock.json", "4")];
+        assert!(uncached(&program("nodejs", &nested)).starts_with("the source has no package-lock.json"));
         for runtime in ["yaml", "ruby"] {
             assert_eq!(uncached(&program(runtime, &NODE)), "");
         }

@@ -1,6 +1,6 @@
 //! What the recorder makes of what a run installed.
 
-use driftless_contract::{Installed, LaunchCache, Layer};
+use driftless_contract::{Installed, LaunchCache, Layer, StackId};
 
 use super::*;
 
@@ -12,7 +12,9 @@ fn launched(preview: bool) -> World {
     let key = keys::run(CLUSTER, "uid").launch();
     let entries = [Layer::Dependencies, Layer::Plugins].map(|layer| (layer, format!("{SCOPE}{}-0", layer.as_str()))).into();
     let cache = Some(LaunchCache { entries, refresh: false, uncached: None });
-    let launch = Launch { cache, preview, ..world.document(&key).unwrap() };
+    let stack = Some(StackId { namespace: "n".into(), uid: "stack-uid".into() });
+    let request = Some(RunRequest { spec: json!({}), stack, limits: RunLimits::default(), not_secret: Vec::new() });
+    let launch = Launch { cache, preview, request, ..world.document(&key).unwrap() };
     put(&world, &key, &to_json(&launch));
     world
 }
@@ -34,8 +36,8 @@ fn stored(layers: impl IntoIterator<Item = Layer>) -> Installed {
     Installed { stored: layers.into_iter().collect(), ..Installed::default() }
 }
 
-fn failed() -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: "Cannot find module".into() }
+fn failed(message: &str) -> Verdict {
+    Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: message.into() }
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn archive_of_a_successful_run_becomes_the_entry_that_its_launch_names() {
     assert_eq!(recorded(&launched(false), Verdict::Succeeded {}, both(), &archives), kept);
     let none = BTreeMap::new();
     assert_eq!(recorded(&launched(true), Verdict::Succeeded {}, both(), &archives), none, "a preview is not what is followed");
-    assert_eq!(recorded(&launched(false), failed(), both(), &archives), none);
+    assert_eq!(recorded(&launched(false), failed("Cannot find module"), both(), &archives), none);
     let without_entries = world(&of_stack(), &json!({}));
     assert_eq!(recorded(&without_entries, Verdict::Succeeded {}, both(), &archives), none);
     let large = [(Layer::Dependencies, 101), (Layer::Plugins, 100)];
@@ -75,17 +77,20 @@ fn least_recently_used_entries_make_room_in_their_own_namespace() {
 #[test]
 fn packages_of_a_run_that_failed_by_itself_are_installed_next_time() {
     let restored = || Installed { restored: [Layer::Dependencies, Layer::Plugins].into(), ..Installed::default() };
-    let of = |verdict, failures| {
-        let world = launched(false);
+    let of = |preview, verdict, failures| {
+        let world = launched(preview);
         put(&world, &format!("{SCOPE}dependencies-0"), "a");
         put(&world, &format!("{SCOPE}plugins-0"), "a");
         report(&world, &RunResult { verdict, failures, installed: Some(restored()), ..succeeded(&world) });
         look(&world);
-        world.objects().contains_key(&format!("{SCOPE}dependencies-0"))
+        ["dependencies-0", "plugins-0"].map(|name| world.objects().contains_key(&format!("{SCOPE}{name}")))
     };
-    assert!(!of(failed(), vec![]));
-    assert!(of(Verdict::Succeeded {}, vec![]));
-    assert!(of(failed(), vec![ResourceFailure { urn: "urn:a".into(), message: "access denied".into() }]));
+    let missing = || failed("Error: Cannot find module 'lodash'");
+    assert_eq!(of(false, missing(), vec![]), [false; 2]);
+    assert_eq!(of(false, Verdict::Succeeded {}, vec![]), [true; 2]);
+    assert_eq!(of(false, failed("error: wrong passphrase"), vec![]), [true; 2]);
+    assert_eq!(of(true, missing(), vec![]), [true; 2], "of a preview");
+    assert_eq!(of(false, missing(), vec![ResourceFailure { urn: "urn:a".into(), message: "access denied".into() }]), [true; 2]);
 }
 
 #[test]

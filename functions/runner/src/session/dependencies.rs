@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use driftless_contract::{Layer, Operation};
+use driftless_contract::{Installed, Layer, Operation};
 use tokio::time::Instant;
 
 use super::{Session, Told};
@@ -33,29 +33,44 @@ impl Session<'_> {
                 restore(Layer::Build).await?;
             }
             if !has_packages || !cache.is_complete() {
-                let since = Instant::now();
+                // A restored layer may be why the installation fails.
+                told.installed = self.report(cache);
+                let (files, since) = (cache.files(), Instant::now());
                 self.call(&Call::new(["install"], None)).await?;
                 cache.installed(since.elapsed());
+                if let Some(files) = files.filter(|_| !has_packages) {
+                    let pack = async {
+                        cache.pack_packages(&files).await;
+                        Ok(())
+                    };
+                    self.unless_stopped(pack).await?;
+                }
             }
         }
-        told.installed = cache.report();
+        told.installed = self.report(cache);
         if let Some(installed) = &told.installed {
-            let summary = self.pulumi.mask.apply(&installed.summary);
             if self.spec.cache.is_some() {
-                self.log.say(&format!("driftless: dependencies: {summary}"));
+                self.log.say(&format!("driftless: dependencies: {}", installed.summary));
             }
-            self.gauge.dependencies.replace(Some(summary));
+            self.gauge.dependencies.replace(Some(installed.summary.clone()));
         }
         Ok(())
     }
 
-    /// Stores for later runs what this one installed.
+    fn report(&self, cache: &Cache<'_>) -> Option<Installed> {
+        let report = cache.report()?;
+        Some(Installed { summary: self.pulumi.mask.apply(&report.summary), ..report })
+    }
+
+    /// Stores for later runs what this one installed. A stop ends that: the operation is over, and its result comes first.
     pub(super) async fn store(&self, told: &mut Told) {
         let Some(cache) = self.cache.get() else { return };
-        for problem in cache.store().await {
-            self.log.say(&format!("driftless: {problem}"));
+        self.pulumi.heard.set(Instant::now());
+        let stored = self.unless_stopped(async { Ok(cache.store().await) }).await;
+        for problem in stored.unwrap_or_default() {
+            self.log.say(&format!("driftless: {}", self.pulumi.mask.apply(&problem)));
         }
-        told.installed = cache.report();
+        told.installed = self.report(cache);
     }
 
     /// Returns whether `pulumi install` may do something that the operation needs.

@@ -28,7 +28,11 @@ fn cache(restored: impl IntoIterator<Item = Layer>) -> RunCache {
 /// A run with these archives in its folder.
 async fn run(name: &str, archives: &BTreeMap<Layer, Vec<u8>>, cache: RunCache) -> Aws {
     let aws = Aws::new(&format!("cache-{name}"));
-    fs::write(aws.dir.join("installs"), INSTALLS).unwrap();
+    fs::write(
+        aws.dir.join("installs"),
+        format!("{INSTALLS}{}", if name == "whole" { "touch node_modules/of-another-lock-file" } else { "" }),
+    )
+    .unwrap();
     for (layer, archive) in archives {
         aws.put(&format!("in/cache/{}", layer.as_str()), archive.clone());
     }
@@ -103,8 +107,10 @@ async fn archive_that_cannot_be_used_is_installed_anew() {
     ] {
         let aws = run(name, &[(Layer::Dependencies, archive)].into(), cache([Layer::Dependencies])).await;
         assert!(has_installed(&aws), "{name}");
+        let rest = aws.dir.join("share/source/node_modules/of-another-lock-file");
+        assert!(!fs::exists(rest).unwrap(), "{name}: a part of the archive is left");
         let told = installed(&aws);
-        let begin = told.summary.find(": its cache entry of dependencies cannot be used: ");
+        let begin = told.summary.find(": the cache entry of dependencies cannot be used: ");
         assert!(begin.is_some() && told.summary.contains(why), "{name}: {told:?}");
         assert!(told.restored.is_empty() && told.missed && told.stored.contains(&Layer::Dependencies), "{name}: {told:?}");
     }
@@ -126,12 +132,34 @@ async fn what_is_not_to_be_stored_is_not() {
         assert_eq!(told.stored.iter().copied().collect::<Vec<_>>(), stored, "{name}");
         let log = String::from_utf8(aws.served.lock().unwrap().objects[&format!("{TASK}out/log/0001")].clone()).unwrap();
         let is_said = match name {
-            "large" => {
-                log.contains("driftless: dependencies are not stored: installed dependencies exceed the limit of 100 bytes")
-            }
+            "large" => log.contains(
+                "driftless: the layer of dependencies is not stored: installed dependencies exceed the limit of 100 bytes",
+            ),
             "uncached" => told.summary.ends_with(": the source has no package-lock.json") && !told.missed,
             _ => !log.contains("not stored"),
         };
         assert!(is_said, "{name}: {told:?}\n{log}");
     }
+}
+
+#[tokio::test]
+async fn packages_that_depend_on_more_than_their_lock_file_are_not_stored() {
+    let aws = Aws::new("cache-generates");
+    fs::write(aws.dir.join("installs"), format!("{INSTALLS}echo generated > generated.js\n")).unwrap();
+    aws.launch(|spec| spec.cache = Some(cache([])));
+    aws.run().await.unwrap();
+    assert_eq!(installed(&aws).stored, [Layer::Plugins].into());
+    let log = String::from_utf8(aws.served.lock().unwrap().objects[&format!("{TASK}out/log/0001")].clone()).unwrap();
+    assert!(log.contains("the layer of dependencies is not stored: the installation changed files of the source"), "{log}");
+}
+
+#[tokio::test]
+async fn packages_without_the_plugins_of_their_run_are_completed() {
+    let first = run("with-plugins", &BTreeMap::new(), cache([])).await;
+    let packages = [(Layer::Dependencies, archives(&first).remove(&Layer::Dependencies).unwrap())].into();
+    let second = run("without-plugins", &packages, cache([Layer::Dependencies])).await;
+    assert!(has_installed(&second), "pulumi installs the plugin");
+    let told = installed(&second);
+    assert!(told.summary.starts_with("restored ") && told.summary.contains(", installed in "), "{told:?}");
+    assert_eq!((told.stored, told.missed), ([Layer::Plugins].into(), false));
 }

@@ -60,8 +60,9 @@ impl Group {
         };
         let folder = PathBuf::from(parent).join(format!("driftless-{task}"));
         fs::create_dir(&folder).or_else(|error| if folder.is_dir() { Ok(()) } else { Err(error) }).ok()?;
+        // The folder may be that of another limit: one that cannot be set does not remove it.
+        fs::write(folder.join(file), value).ok()?;
         let group = Self(folder);
-        fs::write(group.0.join(file), value).ok()?;
         Some(group)
     }
 }
