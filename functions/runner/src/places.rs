@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs,
-    os::unix::fs::MetadataExt as _,
+    io::Read as _,
     path::{Path, PathBuf},
 };
 
 use driftless_contract::Layer;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     archive::{Root, Selection},
@@ -18,6 +19,9 @@ use crate::{
 
 /// The maximum number of directories that are searched for packages.
 const MAX_DIRECTORIES: usize = 20_000;
+
+/// Bytes of a file that are read at once.
+const PIECE: usize = 64 << 10;
 
 /// The directory for the packages that Pulumi generates from a provider's schema.
 const SDKS: &str = "sdks";
@@ -32,8 +36,8 @@ const FROM_SOURCE: [&str; 6] = ["\"file:", "\"link:", "\"portal:", "patchedDepen
 const REGISTRIES: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
 const LOGINS: [&str; 3] = ["${", "_auth", "Auth"];
 
-/// The sizes and the times of files, by path.
-pub(crate) type Files = BTreeMap<PathBuf, (u64, i64)>;
+/// The digests of files, by path. npm writes a lock file again that it does not change, so their times say nothing.
+pub(crate) type Files = BTreeMap<PathBuf, Option<String>>;
 
 /// The places of a run.
 pub(crate) struct Places {
@@ -117,20 +121,27 @@ impl Places {
 
     /// The files of the source that are no packages.
     pub(crate) fn others(&self) -> Files {
+        let digest = |path: &Path| {
+            let (mut file, mut hasher) = (fs::File::open(self.source.join(path)).ok()?, Sha256::new());
+            let mut piece = vec![0; PIECE];
+            loop {
+                match file.read(&mut piece).ok()? {
+                    0 => break,
+                    read => hasher.update(&piece[..read]),
+                }
+            }
+            Some(base16ct::lower::encode_string(&hasher.finalize()))
+        };
         let mut files = Files::new();
         // Of too large a source, none are known.
-        let _: Result<_, _> =
-            self.walk(&|path| path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file(), &mut |path, found| {
-                files.insert(path.to_owned(), (found.len(), found.mtime()));
-            });
+        let _: Result<_, _> = self.walk(&is_package, &mut |path| drop(files.insert(path.to_owned(), digest(path))));
         files
     }
 
     /// Returns why packages may depend on more than the files that name them.
     pub(crate) fn doubt(&self) -> Option<String> {
         let mut names = Vec::new();
-        let is_package = |path: &Path| path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file();
-        if let Err(why) = self.walk(&is_package, &mut |path, _| names.push(path.to_owned())) {
+        if let Err(why) = self.walk(&is_package, &mut |path| names.push(path.to_owned())) {
             return Some(why);
         }
         names.into_iter().find_map(|path| {
@@ -158,12 +169,12 @@ impl Places {
         if self.project.join(SDKS).exists() {
             return Err(format!("the project has packages in {SDKS}/, which are compiled in place"));
         }
-        let paths = self.walk(is_found, &mut |_, _| ())?;
+        let paths = self.walk(is_found, &mut |_| ())?;
         Ok(vec![Selection { root: root("source", &self.source), paths }])
     }
 
     /// Walks the source without the directories that a test finds, and returns these. `file` gets each file and link.
-    fn walk(&self, is_found: &dyn Fn(&Path) -> bool, file: &mut dyn FnMut(&Path, &fs::Metadata)) -> Result<Vec<PathBuf>, String> {
+    fn walk(&self, is_found: &dyn Fn(&Path) -> bool, file: &mut dyn FnMut(&Path)) -> Result<Vec<PathBuf>, String> {
         let (mut paths, mut dirs, mut seen) = (Vec::new(), vec![PathBuf::new()], 0);
         while let Some(dir) = dirs.pop() {
             for path in names(&self.source.join(&dir)).into_iter().map(|name| dir.join(name)) {
@@ -171,7 +182,7 @@ impl Places {
                 match fs::symlink_metadata(&place) {
                     Ok(found) if found.is_dir() && is_found(&place) => paths.push(path),
                     Ok(found) if found.is_dir() => dirs.push(path),
-                    Ok(found) => file(&path, &found),
+                    Ok(_) => file(&path),
                     Err(_) => {}
                 }
             }
@@ -214,6 +225,11 @@ fn root(name: &str, dir: &Path) -> Root {
 /// The names in a directory; empty for an absent one.
 fn names(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().into()).collect()
+}
+
+/// Returns whether a directory of the source has packages.
+fn is_package(path: &Path) -> bool {
+    path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file()
 }
 
 /// Returns whether a path is a directory and not a link.
