@@ -3,7 +3,7 @@
 
 use driftless_aws::Objects;
 use driftless_contract::{
-    Launch, Layer, Outcome, Verdict,
+    Launch, Outcome, Verdict,
     keys::{self, TaskFolder},
     reason,
 };

@@ -250,6 +250,7 @@ fn queue_urls_of_docs_and_values_name_queues_of_the_template() {
     let queues: BTreeSet<_> = template.queues.values().filter_map(|queue| queue.arn.rsplit(':').next()).collect();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let pages = std::fs::read_dir(root.join("docs")).unwrap().map(|page| page.unwrap().path());
+    let pages = pages.filter(|page| page.is_file());
     let values = ["README.md", "infra/chart/values.yaml", "infra/bootstrap/Pulumi.yaml", "infra/flux/driftless.yaml"];
     let mut named = 0;
     for file in pages.chain(values.map(|name| root.join(name))) {
