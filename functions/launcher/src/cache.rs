@@ -1,4 +1,4 @@
-//! What a run has of the cache of dependencies: its entries, named when the launch is recorded, and copies of them in the folder of its task.
+//! The cache entries of a run: named when its launch is recorded, and copied into the folder of its task.
 
 use std::collections::BTreeSet;
 
@@ -25,13 +25,12 @@ pub(crate) fn entries(
     tried: Option<&TriedArchitecture>,
     now: Timestamp,
 ) -> Option<LaunchCache> {
-    settings.cache_entry_bytes?;
+    if settings.cache_entry_bytes.is_none() || mode == CacheMode::Off {
+        return None;
+    }
     let image = prepared.shape.image.as_deref().unwrap_or_else(|| settings.images.of(prepared.project.as_ref()));
     let architecture = tried.map(|tried| tried.architecture).or(prepared.shape.architecture);
     let architecture = architecture.unwrap_or(settings.default_architecture);
-    if mode == CacheMode::Off {
-        return None;
-    }
     let (tree, project) = (prepared.tree.as_ref()?, prepared.project.as_ref()?);
     let RunSource::Tree { dir, paths, .. } = &prepared.spec.source else { return None };
     let manifest = Manifest::parse(&tree.manifest).ok()?;
@@ -66,7 +65,7 @@ fn variable(env: &driftless_contract::Env) -> Variable<'_> {
     Variable { name: &env.name, value: &env.value, secret: env.secret }
 }
 
-/// Copies the entries that are there into the folder of a task; deletes them if the run is to replace them. An entry that does not fit the
+/// Copies the entries that are there into the folder of a task; deletes them if the run replaces them. An entry that does not fit the
 /// inputs any more, which may have changed since the launch was recorded, is left out. The cache is a convenience: no error of it keeps a
 /// run from starting.
 pub(crate) async fn give<O: Objects>(
@@ -80,9 +79,12 @@ pub(crate) async fn give<O: Objects>(
     let recorded = launch.cache.as_ref()?;
     let current = entries(settings, prepared, CacheMode::On, launch.tried.as_ref(), now)?;
     let entries: Vec<_> = recorded.entries.iter().filter(|(layer, key)| current.entries.get(*layer) == Some(*key)).collect();
+    // Only what a Stack follows is stored.
+    let is_kept = prepared.stores && !prepared.spec.is_preview();
     let given = try_join_all(entries.iter().map(async |(layer, key)| {
         if recorded.refresh {
-            return objects.delete(key).await.map(|()| None);
+            // Only a run that stores its own packages replaces an entry.
+            return if is_kept { objects.delete(key).await.map(|()| None) } else { Ok(None) };
         }
         let is_there = copy(objects, key, &folder.restored(**layer), now).await?;
         Ok(is_there.then_some(**layer))
@@ -94,8 +96,6 @@ pub(crate) async fn give<O: Objects>(
             BTreeSet::new()
         }
     };
-    // Only what a Stack follows is stored.
-    let is_kept = prepared.stores && !prepared.spec.is_preview();
     let stored = entries.into_iter().map(|(layer, _)| *layer).filter(|_| is_kept).collect();
     let max_bytes = settings.cache_entry_bytes?;
     Some(RunCache { restored, stored, max_bytes, uncached: current.uncached })

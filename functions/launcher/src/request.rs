@@ -21,7 +21,7 @@ pub(crate) struct Request {
     pub(crate) not_secret: Vec<String>,
     /// See [`Launch::spot`].
     pub(crate) spot: bool,
-    /// What the launch record is to say of the cache. A request that comes from the record has no say.
+    /// Decides the entries that the launch records. The default in a request that comes from the record, which has them.
     pub(crate) cache: CacheMode,
 }
 

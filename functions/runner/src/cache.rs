@@ -1,6 +1,6 @@
 //! The cache of dependencies: restores what an earlier run installed, and packs what this one did.
 //!
-//! A run never fails because of it. What cannot be restored whole within a minute is removed and installed.
+//! A run never fails because of it. An archive that cannot be restored whole within a minute is removed, and its content installed.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,7 +13,6 @@ use std::{
 };
 
 use backon::Retryable as _;
-
 use bytes::{Buf as _, Bytes};
 use driftless_contract::{Installed, Layer, RunCache};
 use futures::{TryStreamExt as _, stream};
@@ -317,10 +316,12 @@ impl<'a> Cache<'a> {
 
     async fn try_store(&self, layer: Layer) -> Result<Option<u64>, String> {
         let path = self.archive(layer);
-        let packed = match self.packages.take().filter(|_| layer == Layer::Dependencies) {
-            Some(packages) => packages?,
-            None if layer == Layer::Dependencies && self.places.is_in_place() => return Ok(None),
-            None => {
+        let packed = match layer {
+            Layer::Dependencies if self.places.is_in_place() => match self.packages.take() {
+                Some(packages) => packages?,
+                None => return Ok(None),
+            },
+            _ => {
                 let Some(mut selections) = self.fresh(layer)? else { return Ok(None) };
                 let packed = match self.pack(selections.clone(), path.clone()).await? {
                     Err(PackError::TooLarge { .. }) if self.restored.borrow().contains_key(&layer) => {

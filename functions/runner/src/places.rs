@@ -133,7 +133,7 @@ impl Places {
             Some(base16ct::lower::encode_string(&hasher.finalize()))
         };
         let mut files = Files::new();
-        // Of too large a source, none are known.
+        // `doubt` refuses a source that is too large.
         let _: Result<_, _> = self.walk(&is_package, &mut |path| drop(files.insert(path.to_owned(), digest(path))));
         files
     }

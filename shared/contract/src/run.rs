@@ -93,7 +93,7 @@ pub struct LaunchCache {
     pub uncached: Option<String>,
 }
 
-/// What a task has of the cache.
+/// The layers of the cache that a task restores and stores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RunCache {
@@ -329,7 +329,7 @@ pub struct RunSpec {
     /// The number of resources that the last run left; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<u32>,
-    /// What the run has of the cache of dependencies; absent if that is off.
+    /// The run's part of the cache of dependencies; absent if that is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<RunCache>,
     /// Outputs that are shown although they contain a value from a Secret. An output that Pulumi marks secret is never shown.

@@ -194,15 +194,15 @@ pub fn cache_names(program: &Program<'_>, now: Timestamp) -> CacheNames {
 impl Manager {
     /// Everything that decides what is installed, or why that is not known.
     fn inputs<'a>(&self, program: &Program<'a>, day: &'a str) -> Result<Vec<&'a str>, String> {
+        let reads = |name: &str| self.variables.iter().any(|prefix| name.starts_with(prefix)) || LOGIN_VARIABLES.contains(&name);
+        let variables: Vec<_> = program.variables.iter().filter(|variable| reads(variable.name)).collect();
         let is_login = |path: &&&str| {
             LOGINS.iter().any(|login| file_name(path).eq_ignore_ascii_case(login))
-                || program.variables.iter().any(|variable| variable.value == **path)
+                || variables.iter().any(|variable| variable.value == **path)
         };
         if let Some(login) = program.mounted.iter().find(is_login) {
             return Err(format!("{login} is mounted: the registry may be private"));
         }
-        let reads = |name: &str| self.variables.iter().any(|prefix| name.starts_with(prefix)) || LOGIN_VARIABLES.contains(&name);
-        let variables: Vec<_> = program.variables.iter().filter(|variable| reads(variable.name)).collect();
         if let Some(login) = variables.iter().find(|variable| variable.secret) {
             return Err(format!("the environment variable {} is secret: the registry may be private", login.name));
         }
@@ -372,6 +372,9 @@ mod tests {
             uncached(&Program { mounted: &["/home/pulumi/.npmrc"], ..program("nodejs", &NODE) }),
             "/home/pulumi/.npmrc is mounted: the registry may be private"
         );
+        let key = [Variable { name: "GOOGLE_APPLICATION_CREDENTIALS", value: "/secrets/key", secret: false }];
+        let other = names(&Program { mounted: &["/secrets/key"], variables: &key, ..program("nodejs", &NODE) });
+        assert_eq!(other.uncached, None, "the tool does not read it");
         let config = [Variable { name: "NPM_CONFIG_USERCONFIG", value: "/secrets/npm", secret: false }];
         assert_eq!(
             uncached(&Program { mounted: &["/secrets/npm"], variables: &config, ..program("nodejs", &NODE) }),

@@ -69,8 +69,8 @@ fn launch_names_the_entries_within_the_scope_of_source_and_service_account() {
 #[test]
 fn run_gets_copies_of_the_entries_that_are_there() {
     let (dependencies, plugins) = (entry(Layer::Dependencies), entry(Layer::Plugins));
-    let given = |annotation| {
-        let world = world(&FILES, annotation, &json!({}));
+    let given = |annotation, operation: &str| {
+        let world = world(&FILES, annotation, &json!({ "type": operation }));
         put(&world, &dependencies, "packages");
         // Neither another namespace's entry nor one of another ServiceAccount is this run's.
         put(&world, &plugins.replace("/n/", "/m/"), "plugins");
@@ -78,7 +78,7 @@ fn run_gets_copies_of_the_entries_that_are_there() {
         looked(&world, &hint("u"));
         let inbox = inbox(&world);
         let copies: Vec<_> = inbox.keys().filter(|name| name.starts_with("cache/")).cloned().collect();
-        (spec(&world).cache.unwrap(), copies)
+        (spec(&world).cache.unwrap(), copies, world.objects().contains_key(&dependencies))
     };
     let all = [Layer::Dependencies, Layer::Plugins, Layer::Build];
     let cache = |restored: &[Layer]| RunCache {
@@ -87,8 +87,10 @@ fn run_gets_copies_of_the_entries_that_are_there() {
         max_bytes: 1 << 20,
         uncached: None,
     };
-    assert_eq!(given(None), (cache(&[Layer::Dependencies]), vec!["cache/dependencies".to_owned()]));
-    assert_eq!(given(Some(names::REFRESH)), (cache(&[]), vec![]));
+    assert_eq!(given(None, "up"), (cache(&[Layer::Dependencies]), vec!["cache/dependencies".to_owned()], true));
+    assert_eq!(given(Some(names::REFRESH), "up"), (cache(&[]), vec![], false));
+    let nothing = RunCache { stored: [].into(), ..cache(&[]) };
+    assert_eq!(given(Some(names::REFRESH), "preview"), (nothing, vec![], true), "a preview replaces no entry");
 }
 
 #[test]
