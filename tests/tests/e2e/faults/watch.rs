@@ -55,15 +55,20 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     team.wait("late", "to be Ready", is_ready).await?;
     let log = fs::read_to_string(&log)?;
     ensure!(log[said..].contains("too old resource version"), "no watch met a 410: {}", &log[said..]);
-    let hints = world.journal(CALLS_LOG, calls, |call| {
-        call["caller"].as_str().is_some_and(|caller| caller.ends_with("/forwarder")) && call["input"]["Entries"].is_array()
-    })?;
-    let hints: Vec<_> = hints.iter().filter_map(|call| call["input"]["Entries"].as_array()).flatten().collect();
-    for (kind, name) in [("Program", "app"), ("Stack", "late")] {
-        let object = format!("\"kind\":\"{kind}\",\"namespace\":\"{}\",\"name\":\"{name}\"", team.name);
-        let is_told = hints.iter().any(|hint| hint["MessageBody"].as_str().is_some_and(|body| body.contains(&object)));
-        ensure!(is_told, "the forwarder does not tell of {object}: {hints:#?}");
-    }
+    // Each kind has a watch of its own: a change may reach the Stack by one of them before another watch has begun again.
+    ready::until("the forwarder tells of both", ready::START, async || {
+        let hints = world.journal(CALLS_LOG, calls, |call| {
+            call["caller"].as_str().is_some_and(|caller| caller.ends_with("/forwarder")) && call["input"]["Entries"].is_array()
+        })?;
+        let hints: Vec<_> = hints.iter().filter_map(|call| call["input"]["Entries"].as_array()).flatten().collect();
+        for (kind, name) in [("Program", "app"), ("Stack", "late")] {
+            let object = format!("\"kind\":\"{kind}\",\"namespace\":\"{}\",\"name\":\"{name}\"", team.name);
+            let is_told = hints.iter().any(|hint| hint["MessageBody"].as_str().is_some_and(|body| body.contains(&object)));
+            ensure!(is_told, "the forwarder does not tell of {object}: {hints:#?}");
+        }
+        Ok(())
+    })
+    .await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
 }
