@@ -33,7 +33,7 @@ use crate::{
 const RESTORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// The time limit for storing all archives. The operation is over by then, and its result is not stored yet.
-const STORED_WITHIN: Duration = Duration::from_mins(1);
+pub(crate) const STORED_WITHIN: Duration = Duration::from_mins(1);
 
 /// Frames of an archive that are restored at once.
 const FRAMES_AT_ONCE: usize = 4;

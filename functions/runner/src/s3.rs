@@ -26,7 +26,7 @@ use reqwest::{Body, Client, Response};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tokio::{fs::File, io::AsyncReadExt};
 
-use crate::credentials::Provider;
+use crate::{cache::STORED_WITHIN, credentials::Provider};
 
 /// Bytes of a file that are read and sent at once.
 const PIECE: usize = 128 << 10;
@@ -93,7 +93,8 @@ pub(crate) fn client(certificates: Option<&Path>) -> Result<Client, StoreError> 
         .with_root_certificates(roots)
         .with_no_client_auth();
     let client = Client::builder().tls_backend_preconfigured(tls).no_proxy();
-    Ok(client.connect_timeout(Duration::from_secs(5)).read_timeout(Duration::from_secs(30)).build()?)
+    // It counts the time in which a body is sent too: an archive of the cache may take as long as all of them may.
+    Ok(client.connect_timeout(Duration::from_secs(5)).read_timeout(STORED_WITHIN).build()?)
 }
 
 /// The folder of this task.

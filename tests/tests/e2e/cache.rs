@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::{
+    identity::apply_account,
     logs::printed,
     programs::literal,
     updates::{ours, wait},
@@ -163,6 +164,32 @@ async fn damaged_entry_is_replaced_and_no_other_namespace_uses_it() -> Result<()
     ensure!(restored.starts_with("restored ") && plugins.downloads() == 3, "{restored}");
     team.clear().await?;
     hostile.clear().await
+}
+
+#[tokio::test]
+async fn entry_serves_one_source_and_account_and_previews_store_none() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("cache-scopes").await?;
+    let plugins = Plugins::start(&world).await?;
+    team.apply_program("app", &Plugins::program(&team, "app", "first")?).await?;
+    team.apply_stack_as("seen", "seen", "{}", Source::Program("app"), &format!("{}  preview: true\n", plugins.environment()))
+        .await?;
+    team.wait("seen", "to have previewed", is_ready).await?;
+    assert_eq!((entries(&world, &team).await?, plugins.downloads()), (vec![], 1));
+
+    plugins.run(&team, "app", "first").await?;
+    plugins.run(&team, "other", "first").await?;
+    apply_account(&team, "deployer", &json!({})).await?;
+    let account = format!("{}  serviceAccountName: deployer\n", plugins.environment());
+    team.apply_stack_as("account", "account", "{}", Source::Program("app"), &account).await?;
+    Plugins::dependencies(&team, "account", "first").await?;
+    let scopes = entries(&world, &team).await?;
+    for scope in ["program.app/default/", "program.app/deployer/", "program.other/default/"] {
+        let own = scopes.iter().filter(|key| key.contains(scope)).count();
+        ensure!(own == 1, "{scope} has {own} entries: {scopes:?}");
+    }
+    assert_eq!(plugins.downloads(), 4);
+    team.clear().await
 }
 
 #[tokio::test]

@@ -169,7 +169,7 @@ async fn lives(program: &Program, words: [&str; 2], variables: impl IntoIterator
 
 #[tokio::test]
 async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
-    for program in [&TYPESCRIPT, &PYTHON] {
+    for program in [&TYPESCRIPT, &PYTHON, &GO] {
         if program.is_skipped().await? {
             continue;
         }
@@ -179,10 +179,15 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         program.commit(&repository, "app", "app").await?;
         team.apply_git_repository("app", &repository.url).await?;
         let secret = format!("  secretsRef: {{ 'app:word': {{ type: Literal, literal: {{ value: {WORD} }} }} }}\n");
+        let is_go = program.language == GO.language;
+        // Each task has caches of its own.
+        let own = ["GOCACHE", "GOMODCACHE"].map(|name| programs::literal(name, &format!("/share/go/{name}")));
+        let shared = [programs::literal("CGO_ENABLED", "0"), programs::literal("GONOSUMDB", "*")];
+        let environment = if is_go { [own, shared].concat().concat() } else { String::new() };
         // How a run got its packages, and what it changed.
         let run = async |number: usize, annotations: &str| {
             let source = Source::Flux { api_version: FLUX, kind: "GitRepository", name: "app", dir: "app" };
-            let message = format!("{secret}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
+            let message = format!("{environment}{secret}  updateTemplate: {{ spec: {{ message: 'run {number}' }} }}\n");
             team.apply_stack_as("app", "dev", annotations, source, &message).await?;
             if number == 1 {
                 first_run(&team).await?;
@@ -196,7 +201,12 @@ async fn packages_are_restored_until_their_lock_file_changes() -> Result<()> {
         let (installed, ..) = run(1, "{}").await?;
         ensure!(installed.starts_with("installed in ") && installed.ends_with(": no cache entry"), "{installed}");
         let (restored, plan, stack) = run(2, "{}").await?;
-        ensure!(restored.starts_with("restored ") && !restored.contains("installed"), "{restored}");
+        // Go's compiler has to run in each task.
+        ensure!(restored.starts_with("restored ") && restored.contains(", installed in ") == is_go, "{restored}");
+        if is_go {
+            team.clear().await?;
+            continue;
+        }
         let (installed, fresh, fresh_stack) = run(3, &format!("{{ {}: 'off' }}", names::CACHE)).await?;
         ensure!(installed.starts_with("installed in "), "{installed}");
         assert_eq!((plan, output(&stack, "pet")), (fresh, output(&fresh_stack, "pet")), "another plan with restored packages");

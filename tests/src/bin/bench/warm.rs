@@ -88,16 +88,23 @@ pub async fn measure(world: &World) -> Result<()> {
 async fn backend_calls(handle: &Handle) -> Result<()> {
     let team = handle.namespace("backend").await?;
     let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"];
-    let mut aws = Command::new(Path::new(handle.get("WORLD_TOOLS")?).join("aws"));
     let mut environment = String::new();
     for name in administrator {
-        aws.env(name, handle.get(name)?);
         writeln!(environment, "    {name}: {{ type: Literal, literal: {{ value: '{}' }} }}", handle.get(name)?)?;
     }
-    let created = aws.args(["s3api", "create-bucket", "--bucket", STATE]).output().await?;
-    ensure!(created.status.success(), "aws: {}", String::from_utf8_lossy(&created.stderr));
+    let command = |name: &str| -> Result<Command> {
+        let tools = Path::new(handle.get("WORLD_TOOLS")?);
+        let mut command = Command::new(tools.join(name));
+        command.env("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", tools.display()));
+        for name in administrator {
+            command.env(name, handle.get(name)?);
+        }
+        Ok(command)
+    };
+    succeed(command("aws")?.args(["s3api", "create-bucket", "--bucket", STATE])).await?;
     team.apply_program("app", &team.program("app.txt", "content", "")?).await?;
     let log = Path::new(handle.get("WORLD_LOGS")?).join(CALLS_LOG);
+    let is_backends = |call: &Value| call["path"].as_str().is_some_and(|path| path.starts_with(&format!("/{STATE}")));
     let mut calls = 0;
     for number in 1..=2 {
         let before = fs::metadata(&log)?.len();
@@ -108,11 +115,27 @@ async fn backend_calls(handle: &Handle) -> Result<()> {
         ))
         .await?;
         team.ready_after("app", number).await?;
-        let is_backends = |call: &Value| call["path"].as_str().is_some_and(|path| path.starts_with(&format!("/{STATE}")));
         calls = handle.journal(CALLS_LOG, before, is_backends)?.len();
     }
+    let (folder, before) = (tempfile::tempdir()?, fs::metadata(&log)?.len());
+    fs::write(
+        folder.path().join("Pulumi.yaml"),
+        format!("name: app\nruntime: yaml\n{}", team.program("app.txt", "content", "")?),
+    )?;
+    let mut up = command("pulumi")?;
+    up.args(["up", "--yes", "--skip-preview", "--non-interactive", "--stack", "dev"]).current_dir(folder.path());
+    succeed(up.envs(handle.pulumi_environment(&format!("s3://{STATE}"))?)).await?;
+    let by_hand = handle.journal(CALLS_LOG, before, is_backends)?.len();
     println!("\nA run without a change, of a Program whose state is in S3:");
     println!("  calls of S3 by Pulumi's backend         {calls:6}");
+    println!("  the same by `pulumi up` by hand         {by_hand:6}");
+    Ok(())
+}
+
+async fn succeed(command: &mut Command) -> Result<()> {
+    let output = command.output().await?;
+    let [printed, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    ensure!(output.status.success(), "{command:?}: {printed}{said}");
     Ok(())
 }
 
