@@ -1,7 +1,7 @@
 //! Bounds what a task reported, because the tenant's program may have written it and it becomes part of objects. A Stack that
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
-use driftless_contract::{Drift, Installed, Phase, ProjectInfo, ResourceFailure, RunResult, Verdict, reason};
+use driftless_contract::{Drift, Installed, Phase, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict, reason};
 use jiff::Timestamp;
 
 /// The maximum length of a text, in bytes.
@@ -24,7 +24,7 @@ const DIGEST_LENGTH: usize = 64;
 pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> RunResult {
     let result = result.fitting();
     let RunResult { version, verdict, outputs, left_out, project, permalink, changes, .. } = result;
-    let RunResult { pending_operations, failures, drift, inputs, installed, pull_millis, .. } = result;
+    let RunResult { pending_operations, failures, steps, drift, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
         Verdict::Failed { phase, reason, message } => {
@@ -46,6 +46,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
         changes: changes.into_iter().take(MAX_ENTRIES).map(|(operation, count)| (cut(&operation), count)).collect(),
         pending_operations: pending_operations.iter().take(MAX_ENTRIES).map(|operation| cut(operation)).collect(),
         failures: failures.into_iter().take(MAX_FAILURES).map(failure).collect(),
+        steps: ResourceStep::longest(steps),
         drift: drift.map(Drift::bounded),
         inputs: inputs.filter(|digest| digest.len() == DIGEST_LENGTH),
         installed: installed.map(|installed| Installed { summary: cut(&installed.summary), ..installed }),
@@ -84,6 +85,8 @@ mod tests {
         let long = || "é<".repeat(3 << 10);
         let texts = || (0..10_000).map(|n| format!("{n}{}", "x".repeat(100)));
         let failure = || ResourceFailure { urn: long(), message: long() };
+        let step =
+            |urn| ResourceStep { urn, operation: "create".into(), started_at: Timestamp::MAX, seconds: u64::MAX, failed: true };
         let resource = DriftedResource { urn: long(), change: long(), properties: vec![long(); 9] };
         let verdict = || Verdict::Failed { phase: Phase::Init, reason: "no reason at all".into(), message: long() };
         let result = RunResult {
@@ -92,6 +95,7 @@ mod tests {
             changes: texts().map(|text| (text, 1)).chain([(long(), 1)]).collect(),
             pending_operations: texts().chain([long()]).collect(),
             failures: (0..99).map(|_| failure()).collect(),
+            steps: vec![step("u".repeat(1000)); 999].into_iter().chain([step(long())]).collect(),
             drift: Some(Drift { count: 1000, resources: vec![resource; 150] }),
             inputs: Some(long()),
             ..RunResult::new(verdict(), Timestamp::MIN, Timestamp::MAX)
@@ -103,6 +107,7 @@ mod tests {
         assert!(matches!(result.verdict, Verdict::Failed { phase: Phase::Init, reason, .. } if reason == "Unknown"));
         assert_eq!((result.started_at, result.ended_at), (OWNED, now()));
         assert_eq!((result.changes.len(), result.failures.len()), (MAX_ENTRIES, MAX_FAILURES));
+        assert_eq!(result.steps.len(), ResourceStep::MAX);
     }
 
     #[test]

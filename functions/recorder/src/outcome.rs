@@ -37,6 +37,7 @@ pub(crate) async fn conclude<C, O: Objects, Q, T: Tasks>(
         changes: BTreeMap::new(),
         pending_operations: Vec::new(),
         failures: Vec::new(),
+        steps: Vec::new(),
         drift: None,
         preview: launch.is_some_and(|launch| launch.preview),
         platform_failure: false,

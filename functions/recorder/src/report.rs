@@ -47,6 +47,7 @@ pub(crate) async fn reported<C, O: Objects, Q, T>(
         changes: result.changes,
         pending_operations: result.pending_operations,
         failures: result.failures,
+        steps: result.steps,
         drift: result.drift.filter(|_| preview),
         preview,
         platform_failure: false,

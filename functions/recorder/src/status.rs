@@ -1,8 +1,8 @@
 //! The status of an Update: the progress of its run, and its end.
 
-use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus};
+use driftless_api::{ProjectInfo, Update, UpdateProgress, UpdateStatus, UpdateStep};
 use driftless_aws::Objects;
-use driftless_contract::{Document as _, Outcome, Progress, Verdict, keys::TaskFolder};
+use driftless_contract::{Document as _, Outcome, Progress, ResourceStep, Verdict, keys::TaskFolder};
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -85,6 +85,14 @@ pub(crate) fn fill(
     ours.image_pull = outcome.pull_millis.map(|millis| words(SignedDuration::from_millis(i64::try_from(millis).unwrap_or(0))));
     ours.dependencies = outcome.installed.as_ref().map(|installed| installed.summary.clone());
     ours.log_config_map = log;
+    let step = |step: &ResourceStep| UpdateStep {
+        duration: words(SignedDuration::from_secs(i64::try_from(step.seconds).unwrap_or(i64::MAX))),
+        failed: step.failed,
+        operation: step.operation.clone(),
+        start_time: Some(whole(step.started_at)),
+        urn: step.urn.clone(),
+    };
+    ours.steps = outcome.steps.iter().map(step).collect();
     ours.summary = summary(outcome);
 }
 

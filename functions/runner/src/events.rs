@@ -4,10 +4,12 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, BufRead, BufReader},
+    mem,
     path::Path,
 };
 
-use driftless_contract::{Drift, DriftedResource, ResourceFailure};
+use driftless_contract::{Drift, DriftedResource, ResourceFailure, ResourceStep};
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -53,8 +55,10 @@ pub struct Events {
     /// For a refresh: the resources that drifted, and the first of them by URN.
     drifted: u32,
     drift: BTreeMap<String, DriftedResource>,
-    /// Steps in progress that change something outside, in order.
-    under_way: Vec<Step>,
+    /// Ended steps that changed something outside, or tried to.
+    pub steps: Vec<ResourceStep>,
+    /// Such steps in progress, in order, each with the second of its start.
+    running: Vec<(Step, i64)>,
     errors: Vec<String>,
     /// The program's standard error: the only message if its language host has none of its own.
     complaints: Vec<String>,
@@ -64,6 +68,9 @@ pub struct Events {
 
 #[derive(Deserialize)]
 struct Event {
+    /// In seconds since the epoch.
+    #[serde(default)]
+    timestamp: i64,
     #[serde(rename = "resourcePreEvent")]
     started: Option<OfStep>,
     #[serde(rename = "resOutputsEvent")]
@@ -186,7 +193,7 @@ impl Events {
             }
             reader.consume(used);
             if end.is_some() {
-                let line = std::mem::take(&mut self.line);
+                let line = mem::take(&mut self.line);
                 self.take(&line, mask);
             }
         }
@@ -200,12 +207,23 @@ impl Events {
         self.started += u32::from(event.started.is_some());
         self.done += u32::from(event.done.is_some() || event.failed.is_some());
         self.failed += u32::from(event.failed.is_some());
-        self.under_way.extend(event.started.map(|of| of.metadata).filter(|step| step.op != "same" && step.is_custom()));
-        for OfStep { metadata: ended } in event.done.iter().chain(&event.failed) {
+        let started = event.started.map(|of| of.metadata).filter(|step| step.op != "same" && step.is_custom());
+        self.running.extend(started.map(|step| (step, event.timestamp)));
+        for (OfStep { metadata: ended }, failed) in event.done.iter().zip([false]).chain(event.failed.iter().zip([true])) {
             // Matched by the resource alone, because a refresh may end with another operation than it started with.
-            if let Some(at) = self.under_way.iter().rposition(|step| step.urn == ended.urn) {
-                self.under_way.remove(at);
+            if let Some(at) = self.running.iter().rposition(|(step, _)| step.urn == ended.urn) {
+                let (step, started) = self.running.remove(at);
+                self.steps.push(ResourceStep {
+                    urn: mask.apply(&step.urn),
+                    operation: step.op,
+                    started_at: Timestamp::from_second(started).unwrap_or_default(),
+                    seconds: u64::try_from(event.timestamp - started).unwrap_or_default(),
+                    failed,
+                });
             }
+        }
+        if self.steps.len() > 2 * ResourceStep::MAX {
+            self.steps = ResourceStep::longest(mem::take(&mut self.steps));
         }
         if let Some(OfStep { metadata: step }) = &event.done
             && step.is_drift()
@@ -263,7 +281,7 @@ impl Events {
     /// The last started step that has not ended.
     #[must_use]
     pub fn current(&self) -> Option<String> {
-        self.under_way.last().map(Step::name)
+        self.running.last().map(|(step, _)| step.name())
     }
 
     /// The failure in Pulumi's own text, with secrets masked; messages that name a resource come first. Empty if no event has
@@ -352,6 +370,35 @@ mod tests {
         assert_eq!((found.started, found.done, found.failed), (1, 1, 1));
         assert_eq!(found.changes, BTreeMap::from([("same".to_owned(), 2)]));
         assert_eq!(found.errors(), "urn:pulumi:dev::p::t::n: disk full\nupdate failed");
+    }
+
+    #[test]
+    fn steps_that_change_a_resource_have_their_times() {
+        let event = |kind: &str, at: i64, op: &str, urn: &str| {
+            format!(r#"{{"timestamp":{at},"{kind}":{{"metadata":{{"op":"{op}","urn":"urn:{urn}","new":{{"custom":true}}}}}}}}"#)
+        };
+        let lines = [
+            event("resourcePreEvent", 10, "create", "slow"),
+            event("resourcePreEvent", 10, "same", "same"),
+            event("resOutputsEvent", 11, "same", "same"),
+            event("resourcePreEvent", 11, "update", "refused"),
+            event("resOpFailedEvent", 13, "update", "refused"),
+            event("resOutputsEvent", 70, "create", "slow"),
+            event("resourcePreEvent", 70, "delete", "in-progress"),
+        ];
+        let found = events(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        let step = |operation: &str, urn: &str, start, seconds, failed| ResourceStep {
+            urn: format!("urn:{urn}"),
+            operation: operation.into(),
+            started_at: Timestamp::from_second(start).unwrap(),
+            seconds,
+            failed,
+        };
+        let expected = [step("create", "slow", 10, 60, false), step("update", "refused", 11, 2, true)];
+        assert_eq!(ResourceStep::longest(found.steps), expected);
+        let many = (0..60).map(|n| step("create", &n.to_string(), n, u64::try_from(n).unwrap(), n == 0)).collect();
+        let kept = ResourceStep::longest(many);
+        assert_eq!((kept.len(), &*kept[0].urn, &*kept[1].urn), (ResourceStep::MAX, "urn:0", "urn:11"));
     }
 
     #[test]

@@ -298,7 +298,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
             Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
         }
     };
-    let Told { outputs, project, permalink, changes, pending_operations, failures, drift, inputs, installed } = told;
+    let Told { outputs, project, permalink, changes, pending_operations, failures, steps, drift, inputs, installed } = told;
     RunResult {
         version: VERSION,
         verdict,
@@ -309,6 +309,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
         changes,
         pending_operations,
         failures,
+        steps,
         drift,
         inputs,
         installed,

@@ -17,7 +17,7 @@ use std::{
 use backon::Retryable;
 use driftless_contract::{
     Drift, File, Identity, Installed, Lock, Operation, OutputValue, PROJECT_FILES, Phase, ProjectFile, ProjectInfo,
-    ResourceFailure, RunSource, RunSpec, VERSION, to_json,
+    ResourceFailure, ResourceStep, RunSource, RunSpec, VERSION, to_json,
 };
 use futures::future::pending;
 use jiff::Timestamp;
@@ -81,6 +81,7 @@ pub(crate) struct Told {
     pub changes: BTreeMap<String, u64>,
     pub pending_operations: Vec<String>,
     pub failures: Vec<ResourceFailure>,
+    pub steps: Vec<ResourceStep>,
     pub drift: Option<Drift>,
     /// See [`RunSpec::inputs`].
     pub inputs: Option<String>,
@@ -447,6 +448,9 @@ impl<'a> Session<'a> {
         }
         told.changes.clone_from(&events.changes);
         told.failures.clone_from(&events.failures);
+        if !self.spec.is_preview() {
+            told.steps = ResourceStep::longest(events.steps.clone());
+        }
         told.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
         told.permalink = ended.permalink.take();
         if !events.pending.is_empty() {

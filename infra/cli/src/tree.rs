@@ -1,6 +1,6 @@
-//! `tree`: a Stack with its source, its Updates and their tasks.
+//! `tree`: a Stack with its source, its Updates, their tasks and what these changed.
 
-use driftless_api::{Stack, Update};
+use driftless_api::{Stack, Update, UpdateStep};
 use driftless_core::{SourceState, Stack as CoreStack};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -102,9 +102,18 @@ fn update(stack: &CoreStack, update: &Update, now: Timestamp) -> Node {
         let id = task.rsplit('/').next().unwrap_or(task);
         let started = started.map(|at| format!("started {}", time(at))).unwrap_or_default();
         let ended = ended.map(|at| format!(", ended {}", time(at))).unwrap_or_default();
-        node.children.push(Node::new(format!("task {id}"), Tone::Plain, format!("{started}{ended}")));
+        let mut task = Node::new(format!("task {id}"), Tone::Plain, format!("{started}{ended}"));
+        task.children = ours.steps.iter().map(step).collect();
+        node.children.push(task);
     }
     node
+}
+
+/// A step of a run that changed a resource, or tried to.
+fn step(step: &UpdateStep) -> Node {
+    let UpdateStep { urn, operation, duration, failed, .. } = step;
+    let (tone, ended) = if *failed { (Tone::Bad, "failed after") } else { (Tone::Plain, "took") };
+    Node::new(format!("resource {urn}"), tone, format!("{operation} {ended} {duration}"))
 }
 
 /// The tree as text.

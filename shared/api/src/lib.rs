@@ -50,7 +50,7 @@ pub use stack::{
     Requirement, ResourceRef, SecretSelector, SshAuth, Stack, StackDrift, StackSpec, StackStatus, WorkspaceReclaimPolicy,
 };
 pub use update::{
-    DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus,
+    DriftlessUpdate, DriftlessUpdateStatus, StackReference, Tree, Update, UpdateProgress, UpdateSpec, UpdateStatus, UpdateStep,
 };
 pub use volumes::{FileSource, KeyToPath, MountedFiles, MountedObject};
 pub use workspace::{

@@ -187,6 +187,9 @@ pub struct DriftlessUpdateStatus {
     pub log_config_map: Option<String>,
     /// How far it is, while it runs.
     pub progress: Option<UpdateProgress>,
+    /// The steps that changed resources, or tried to: the 50 that took longest, in the order in which they started.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<UpdateStep>,
     /// What it changed, or how far it is, in a few characters: `+3 ~1 -2`, `12/40`.
     pub summary: Option<String>,
     /// The ARN of the ECS task.
@@ -195,6 +198,25 @@ pub struct DriftlessUpdateStatus {
     pub waiting_for: Option<String>,
     /// The same in a word, which it can be found by.
     pub waiting_reason: Option<String>,
+}
+
+/// A step of a run that changed a resource, or tried to.
+#[skip_serializing_none]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateStep {
+    /// How long it took, such as `1m12s`.
+    pub duration: String,
+    /// Whether it failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+    /// Pulumi's name for the step, such as `create` or `create-replacement`.
+    pub operation: String,
+    /// When it started.
+    #[serde(deserialize_with = "json::lenient")]
+    pub start_time: Option<Time>,
+    /// The resource.
+    pub urn: String,
 }
 
 /// How far a run is. Pulumi learns of resources while the program runs, so that what is planned may grow.

@@ -1,6 +1,7 @@
 //! Reports about a run: progress, lock and result by its task, and the final outcome by the recorder.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     iter,
 };
@@ -131,6 +132,41 @@ pub struct ResourceFailure {
     pub message: String,
 }
 
+/// A step of a run that changed a resource, or tried to. Secrets masked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ResourceStep {
+    /// The resource.
+    pub urn: String,
+    /// Pulumi's operation: `create`, `update`, `create-replacement`, …
+    pub operation: String,
+    /// When it started. Pulumi's events have whole seconds.
+    pub started_at: Timestamp,
+    /// How long it took, in seconds.
+    pub seconds: u64,
+    /// The step failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+impl ResourceStep {
+    /// The maximum number of steps in a report. They become part of the status of an Update.
+    pub const MAX: usize = 50;
+    const MAX_URN_BYTES: usize = 1 << 10;
+    const MAX_OPERATION_BYTES: usize = 64;
+
+    /// The steps that took longest, in the order in which they started. A step whose resource has a name of more than 1 KiB is left out.
+    #[must_use]
+    pub fn longest(mut steps: Vec<Self>) -> Vec<Self> {
+        steps.retain(|step| step.urn.len() <= Self::MAX_URN_BYTES && step.operation.len() <= Self::MAX_OPERATION_BYTES);
+        // Of steps that took as long, a failed one and then the earlier one is kept.
+        steps.sort_by_key(|step| Reverse((step.failed, step.seconds)));
+        steps.truncate(Self::MAX);
+        steps.sort_by_key(|step| step.started_at);
+        steps
+    }
+}
+
 /// The phases of a run, in order. A failure names its phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -175,6 +211,9 @@ pub struct RunResult {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
+    /// See [`ResourceStep::longest`]; empty for a preview and a drift check.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<ResourceStep>,
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
@@ -207,6 +246,7 @@ impl RunResult {
             changes: BTreeMap::new(),
             pending_operations: Vec::new(),
             failures: Vec::new(),
+            steps: Vec::new(),
             drift: None,
             inputs: None,
             installed: None,
@@ -349,6 +389,9 @@ pub struct Outcome {
     /// Resources that failed, the first ten.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<ResourceFailure>,
+    /// See [`RunResult::steps`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<ResourceStep>,
     /// The drift that a drift check found; absent for any other run, and for a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,

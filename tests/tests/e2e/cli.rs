@@ -102,6 +102,8 @@ async fn cli_shows_a_stack_while_it_waits_runs_and_rests() -> Result<()> {
     ensure!(log.status.success(), "{log:?}");
     let update = wait(&team, &name, "to be complete", Update::is_complete).await?;
     assert_eq!(String::from_utf8(log.stdout)?, printed(&team, &update)?, "all that the task printed");
+    let tree = done(&team, &["tree", "base"]).await?;
+    ensure!(tree.contains("└─ resource urn:pulumi:base::") && tree.contains("  create took "), "{tree}");
 
     done(&team, &["wait", "app", "--applied", "--timeout", "5m"]).await?;
     let applied = team.ready_after("app", 1).await?;

@@ -139,6 +139,7 @@ struct Run {
     ended: Option<Timestamp>,
     summary: Option<String>,
     progress: Option<driftless_api::UpdateProgress>,
+    steps: Vec<driftless_api::UpdateStep>,
 }
 
 impl Run {
@@ -165,6 +166,7 @@ impl Run {
             ended,
             summary: ours.summary,
             progress: ours.progress,
+            steps: ours.steps,
         }
     }
 }

@@ -263,9 +263,10 @@ function renderRuns(section, namespace, name, stack, chosen) {
 function follow(section, namespace, name, chosen) {
   const log = el("pre", { class: "log", tabindex: "0", "aria-label": `Log of ${name}` });
   const state = el("div", {});
+  const timeline = el("div", {});
   const resources = el("div", {});
   let after = "";
-  section.replaceChildren(el("h3", {}, `Run ${name}`), state, resources, log);
+  section.replaceChildren(el("h3", {}, `Run ${name}`), state, timeline, resources, log);
   repeat(2000, async (current) => {
     if (!chosen()) return false;
     const answer = await read("api/update", { namespace, name, after });
@@ -275,6 +276,7 @@ function follow(section, namespace, name, chosen) {
       return false;
     }
     renderRun(state, answer.run);
+    renderTimeline(timeline, answer.run);
     renderResources(resources, answer);
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 20;
     if (answer.log) log.append(answer.log);
@@ -322,9 +324,30 @@ function renderResources(section, answer) {
   if (!found.length) return update(section);
   const running = answer.run.progress?.current;
   update(section, el("h3", {}, "Resources"),
-    el("p", { class: "faint" }, "In the order of the log. Driftless records the times of a run, not of each resource."),
+    el("p", { class: "faint" }, "In the order of the log."),
     running && !answer.complete ? el("p", { class: "busy" }, `now: ${running}`) : null,
     el("ol", { class: "plain resources" }, found.map(resourceLine)));
+}
+
+// The steps on the time of the run. Pulumi's events have whole seconds.
+function renderTimeline(section, run) {
+  if (!run.steps.length) return update(section);
+  const seconds = (duration) => [...duration.matchAll(/(\d+)([hms])/g)].reduce((sum, [, n, unit]) => sum + n * { h: 3600, m: 60, s: 1 }[unit], 0);
+  const steps = run.steps.map((step) => ({ ...step, at: Date.parse(step.startTime), took: seconds(step.duration) * 1000 }));
+  const first = Math.min(...steps.map((step) => step.at));
+  const whole = Math.max(1000, ...steps.map((step) => step.at + step.took - first));
+  const line = (step) => {
+    const [, tone] = SIGNS[step.operation] || ["~", "busy"];
+    const bar = el("i", { class: step.failed ? "bad" : tone });
+    bar.style.marginLeft = `${(100 * (step.at - first)) / whole}%`;
+    bar.style.width = `${(100 * step.took) / whole}%`;
+    const text = `${step.operation} ${step.failed ? "failed after" : "took"} ${step.duration}`;
+    return el("li", {}, el("span", { class: "mono", title: step.urn }, step.urn.split("::").slice(-2).join(" ")),
+      el("span", { class: step.failed ? "bad" : null }, text),
+      el("span", { class: "bar", role: "img", "aria-label": `${text}, started at ${new Date(step.at).toLocaleTimeString()}` }, bar));
+  };
+  update(section, el("h3", {}, "Timeline"), el("ol", { class: "plain timeline" }, steps.map(line)),
+    el("p", { class: "faint" }, "The bars have one scale, from the first step to the end of the last."));
 }
 
 function renderDiff(diff) {
