@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use driftless_contract::FailureReason;
 use driftless_core::{DriftReason, EventReason, StackReason, run::WaitReason};
 
 const HEAD: &str = "# Reasons of conditions and Events
@@ -28,6 +29,7 @@ pub fn page() -> String {
     section("Stack: Reconciling and Stalled", rows!(StackReason));
     section("Stack: Drifted", rows!(DriftReason));
     section("Update: waiting", rows!(WaitReason));
+    section("Update: failed", rows!(FailureReason));
     section("Events", rows!(EventReason));
     page
 }

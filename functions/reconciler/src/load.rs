@@ -7,7 +7,7 @@ use driftless_api::{
     facts::{self, Facts, Fetch, Found},
 };
 use driftless_aws::{Objects, Queues};
-use driftless_contract::{FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys, reason};
+use driftless_contract::{FailureReason, FetchOutcome, ObjectKey, Outcome, PROJECT_FILES, Verdict, keys};
 use driftless_core::{Project, RunOutcome, Snapshot, SourceRef, Stack as CoreStack, TreeState, hash, paths};
 use driftless_kubernetes::{Cluster, Error as KubernetesError, Object, Result as KubernetesResult};
 use driftless_source::{Digest, Manifest};
@@ -166,9 +166,9 @@ impl<C: Cluster, O: Objects, Q: Queues> Facts for Reader<'_, C, O, Q> {
 
 fn run_outcome(outcome: Outcome) -> RunOutcome {
     let (succeeded, reason, message) = match outcome.verdict {
-        Verdict::Succeeded {} => (true, String::new(), String::new()),
-        Verdict::Failed { reason, message, .. } => (false, reason, message),
-        Verdict::Aborted { message } => (false, String::new(), message),
+        Verdict::Succeeded {} => (true, None, String::new()),
+        Verdict::Failed { reason, message, .. } => (false, Some(reason), message),
+        Verdict::Aborted { message } => (false, None, message),
     };
     let project = outcome.project.map(|project| (project.name, project.runtime));
     let Outcome { outputs, permalink, inputs, operated, started_at, drift, platform_failure, .. } = outcome;
@@ -177,8 +177,8 @@ fn run_outcome(outcome: Outcome) -> RunOutcome {
         operated: operated.unwrap_or(started_at.is_some()),
         succeeded,
         message,
-        conflict: reason == reason::UPDATE_CONFLICT,
-        interrupted: reason == reason::INTERRUPTED || platform_failure,
+        conflict: reason == Some(FailureReason::UpdateConflict),
+        interrupted: reason == Some(FailureReason::Interrupted) || platform_failure,
         platform_failure,
         drift,
         outputs,

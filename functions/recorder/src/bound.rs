@@ -1,7 +1,9 @@
 //! Bounds what a task reported, because the tenant's program may have written it and it becomes part of objects. A Stack that
 //! etcd refuses, above 1.5 MiB, could not even be deleted.
 
-use driftless_contract::{Drift, Installed, Phase, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict, reason};
+use driftless_contract::{
+    Drift, FailureReason, Installed, Phase, ProjectInfo, ResourceFailure, ResourceStep, RunResult, Verdict,
+};
 use jiff::Timestamp;
 
 /// The maximum length of a text, in bytes.
@@ -27,11 +29,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
     let RunResult { pending_operations, failures, steps, drift, inputs, installed, pull_millis, .. } = result;
     let verdict = match verdict {
         Verdict::Succeeded {} => verdict,
-        Verdict::Failed { phase, reason, message } => {
-            // A condition with an unknown reason might be invalid.
-            let reason = reason::ALL.into_iter().find(|known| *known == reason).unwrap_or(reason::UNKNOWN).into();
-            Verdict::Failed { phase, reason, message: cut(&message) }
-        }
+        Verdict::Failed { phase, reason, message } => Verdict::Failed { phase, reason, message: cut(&message) },
         Verdict::Aborted { message } => Verdict::Aborted { message: cut(&message) },
     };
     let failure = |ResourceFailure { urn, message }| ResourceFailure { urn: cut(&urn), message: cut(&message) };
@@ -58,7 +56,7 @@ pub(crate) fn bounded(result: RunResult, owned: Timestamp, now: Timestamp) -> Ru
 
 /// A failure without a known reason.
 pub(crate) fn unknown(message: &str) -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: cut(message) }
+    Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: cut(message) }
 }
 
 /// The text, or its beginning and a mark that it was cut.
@@ -88,7 +86,7 @@ mod tests {
         let step =
             |urn| ResourceStep { urn, operation: "create".into(), started_at: Timestamp::MAX, seconds: u64::MAX, failed: true };
         let resource = DriftedResource { urn: long(), change: long(), properties: vec![long(); 9] };
-        let verdict = || Verdict::Failed { phase: Phase::Init, reason: "no reason at all".into(), message: long() };
+        let verdict = || Verdict::Failed { phase: Phase::Init, reason: FailureReason::Unknown, message: long() };
         let result = RunResult {
             project: Some(ProjectInfo { name: long(), runtime: long() }),
             permalink: Some(long()),
@@ -104,7 +102,7 @@ mod tests {
         let bytes = to_json(&result).len();
         assert!(bytes < 256 << 10, "{bytes}");
         assert_eq!((result.permalink, result.inputs), (None, None));
-        assert!(matches!(result.verdict, Verdict::Failed { phase: Phase::Init, reason, .. } if reason == "Unknown"));
+        assert!(matches!(result.verdict, Verdict::Failed { phase: Phase::Init, reason: FailureReason::Unknown, .. }));
         assert_eq!((result.started_at, result.ended_at), (OWNED, now()));
         assert_eq!((result.changes.len(), result.failures.len()), (MAX_ENTRIES, MAX_FAILURES));
         assert_eq!(result.steps.len(), ResourceStep::MAX);
@@ -112,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_a_runner_writes_stays_as_it_is() {
-        let verdict = Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
+        let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Interrupted, message: "told to stop".into() };
         let [began, ended] = [10, 20].map(|seconds| OWNED + SignedDuration::from_secs(seconds));
         let result = RunResult {
             outputs: Some([("n".to_owned(), OutputValue { value: json!({ "a": [1] }), secret: true })].into()),

@@ -3,9 +3,8 @@
 
 use driftless_aws::Objects;
 use driftless_contract::{
-    Launch, Outcome, Verdict,
+    FailureReason, Launch, Outcome, Verdict,
     keys::{self, TaskFolder},
-    reason,
 };
 
 use crate::{Error, Settings};
@@ -36,7 +35,7 @@ pub(crate) async fn discard<O: Objects>(objects: &O, launch: &Launch, outcome: &
     };
     let is_followed = !launch.preview && launch.request.as_ref().is_some_and(|request| request.stack.is_some());
     let is_unusable =
-        reason == reason::UNKNOWN && outcome.failures.is_empty() && UNUSABLE.iter().any(|words| message.contains(words));
+        *reason == FailureReason::Unknown && outcome.failures.is_empty() && UNUSABLE.iter().any(|words| message.contains(words));
     for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_followed && is_unusable) {
         if let Err(error) = objects.delete(entry).await {
             tracing::warn!(entry, %error, "a cache entry is not deleted");

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use driftless_aws::{Objects, Tasks};
 use driftless_contract::{
-    Document as _, Launch, Lock, Outcome, RunId, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
+    Document as _, FailureReason, Launch, Lock, Outcome, RunId, TaskSize, TriedArchitecture, UnfitArchitecture, VERSION, Verdict,
     keys::{self, TaskFolder},
-    reason,
 };
 use driftless_core::{Cause, SELECT_ARCHITECTURE, StopCode, TaskEnd, run::Ending};
 use jiff::Timestamp;
@@ -86,7 +85,7 @@ async fn other_architecture<C, O: Objects, Q, T>(
     mut outcome: Outcome,
 ) -> Result<Outcome, Error> {
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict
-        && reason == reason::OTHER_ARCHITECTURE
+        && *reason == FailureReason::OtherArchitecture
     {
         let next = next_architecture(ports, launch).await?;
         message.push_str("; ");
@@ -137,7 +136,7 @@ const SPOT: &str = "Fargate Spot took the capacity back";
 
 /// Returns whether the task was stopped before the end of the run.
 pub(crate) fn is_interrupted(outcome: &Outcome) -> bool {
-    matches!(&outcome.verdict, Verdict::Failed { reason, .. } if reason == reason::INTERRUPTED)
+    matches!(&outcome.verdict, Verdict::Failed { reason: FailureReason::Interrupted, .. })
 }
 
 /// Marks a run as failed by the platform if AWS or a person stopped its task, or if its runner could not use S3.
@@ -145,7 +144,7 @@ fn taken_away(mut outcome: Outcome, end: &TaskEnd) -> Outcome {
     let is_taken_away = end.is_taken_away() && is_interrupted(&outcome);
     if let Verdict::Failed { reason, message, .. } = &mut outcome.verdict {
         outcome.platform_failure =
-            is_taken_away || [reason::PLATFORM_FAILURE, reason::OTHER_ARCHITECTURE].contains(&reason.as_str());
+            is_taken_away || [FailureReason::PlatformFailure, FailureReason::OtherArchitecture].contains(reason);
         match end.code {
             Some(StopCode::Spot) if is_taken_away => message.insert_str(0, &format!("{SPOT}: ")),
             Some(StopCode::Outside) if is_taken_away => {

@@ -3,7 +3,7 @@
 use driftless_api::{StackReference, Update, finalizer};
 use driftless_aws::{Objects, Queues, Tasks};
 use driftless_contract::{
-    Hint, Layer, ObjectKey, Outcome, RunHint, Verdict,
+    FailureReason, Hint, Layer, ObjectKey, Outcome, RunHint, Verdict,
     keys::{self, TaskFolder},
 };
 use driftless_kubernetes::{Cluster, Error as KubernetesError};
@@ -74,7 +74,7 @@ pub(crate) async fn publish<C: Cluster, O: Objects, Q: Queues, T>(
     let failure = match &outcome.verdict {
         Verdict::Succeeded {} => None,
         Verdict::Failed { reason, message, .. } => Some((reason.as_str(), message.as_str())),
-        Verdict::Aborted { message } => Some(("Aborted", message.as_str())),
+        Verdict::Aborted { message } => Some((FailureReason::Aborted.as_str(), message.as_str())),
     };
     // Last: the sweep hints an incomplete Update, and its finalizer prevents its deletion. A user may have written a complete
     // status, which is corrected here.

@@ -2,51 +2,51 @@
 
 use std::fmt::Display;
 
-use driftless_contract::{Lock, MORE_DISK, MORE_MEMORY, OTHER_IMAGE, reason};
+use driftless_contract::{FailureReason, Lock, MORE_DISK, MORE_MEMORY, OTHER_IMAGE};
 
 use crate::{events::Events, lock};
 
 /// Why a run failed: the condition's reason, and Pulumi's own message with secrets masked.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub reason: &'static str,
+    pub reason: FailureReason,
     pub message: String,
 }
 
 impl Failure {
     pub(crate) fn unknown(message: impl Display) -> Self {
-        Self { reason: reason::UNKNOWN, message: message.to_string() }
+        Self { reason: FailureReason::Unknown, message: message.to_string() }
     }
 
     /// The runner could not use the bucket before Pulumi started: the run does not count as a failure.
     pub(crate) fn platform(message: impl Display) -> Self {
-        Self { reason: reason::PLATFORM_FAILURE, message: message.to_string() }
+        Self { reason: FailureReason::PlatformFailure, message: message.to_string() }
     }
 
     /// The task has another processor than the image: the run does not count as a failure either.
     pub(crate) fn other_architecture(message: impl Display) -> Self {
-        Self { reason: reason::OTHER_ARCHITECTURE, message: message.to_string() }
+        Self { reason: FailureReason::OtherArchitecture, message: message.to_string() }
     }
 
     /// Pulumi failed with this message. The reasons are PKO's, and so is their detection by text: Pulumi has no other sign.
     /// `dead` has the known locks of dead runs.
     pub(crate) fn of_pulumi(words: &str, dead: Option<&Lock>) -> Self {
         let reason = if lock::is_locked(words) || lock::is_busy(words) {
-            return Self { reason: reason::UPDATE_CONFLICT, message: lock::conflict(words, dead) };
+            return Self { reason: FailureReason::UpdateConflict, message: lock::conflict(words, dead) };
         } else if words.contains("Legacy DIY state is deprecated") {
             let why = "the backend's state has the layout without projects, which this version of pulumi refuses";
             let remedy = "run `pulumi state upgrade` on it once, or set PULUMI_DIY_BACKEND_IGNORE_DEPRECATION_ERROR=1 in the Stack's \
                           environment";
             let message = format!("{why}; {remedy}; pulumi's last words:\n{words}");
-            return Self { reason: reason::LEGACY_STATE, message };
+            return Self { reason: FailureReason::LegacyState, message };
         } else if words.contains("unknown flag: --json") {
             let remedy = "use an image with pulumi 3.202.0 or newer";
             let message = format!("this pulumi takes no JSON configuration; {remedy}; pulumi's last words:\n{words}");
-            return Self { reason: reason::UNKNOWN, message };
+            return Self { reason: FailureReason::Unknown, message };
         } else if ["invalid access token", "No credentials provided or are invalid"].iter().any(|known| words.contains(known)) {
-            reason::INVALID_ACCESS_TOKEN
+            FailureReason::InvalidAccessToken
         } else {
-            reason::UNKNOWN
+            FailureReason::Unknown
         };
         Self { reason, message: if words.is_empty() { "pulumi failed without a word".into() } else { words.into() } }
     }
@@ -235,13 +235,16 @@ mod tests {
     #[test]
     fn the_reason_of_a_failure_is_pkos() {
         let reason = |words: &str| Failure::of_pulumi(words, None).reason;
-        assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
-        assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");
-        assert_eq!(reason("error: invalid access token"), "InvalidAccessToken");
+        assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), FailureReason::UpdateConflict);
+        assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), FailureReason::UpdateConflict);
+        assert_eq!(reason("error: invalid access token"), FailureReason::InvalidAccessToken);
         let refused = "error: could not log in to the state backend \"https://api.pulumi.com\": Unauthorized: No credentials provided \
                        or are invalid.";
-        assert_eq!(reason(refused), "InvalidAccessToken");
-        assert_eq!(reason("error: \n=====\nLegacy DIY state is deprecated, please upgrade your state"), "LegacyState");
-        assert_eq!(reason("error: update failed"), "Unknown");
+        assert_eq!(reason(refused), FailureReason::InvalidAccessToken);
+        assert_eq!(
+            reason("error: \n=====\nLegacy DIY state is deprecated, please upgrade your state"),
+            FailureReason::LegacyState
+        );
+        assert_eq!(reason("error: update failed"), FailureReason::Unknown);
     }
 }

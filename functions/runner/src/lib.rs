@@ -233,7 +233,7 @@ async fn begin(
         Err(error) => {
             let Failure { reason, message } = Failure::platform(&error);
             let now = (settings.now)();
-            let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason: reason.into(), message }, now, now);
+            let result = RunResult::new(Verdict::Failed { phase: Phase::Fetch, reason, message }, now, now);
             // If the spec cannot be read, the result may not be writable either: the log has the error in any case.
             if let Err(unwritten) = folder.put(&folder.keys.result(), to_json(&result), true).await {
                 log::print(&format!("driftless: cannot write the result: {unwritten}"));
@@ -295,7 +295,7 @@ fn result(ended: Result<(), Failure>, told: Told, gauge: &Gauge, log: &Log, now:
         Ok(()) => Verdict::Succeeded {},
         Err(Failure { reason, message }) => {
             log.say(&format!("driftless: failed: {message}"));
-            Verdict::Failed { phase: gauge.phase.get(), reason: reason.into(), message }
+            Verdict::Failed { phase: gauge.phase.get(), reason, message }
         }
     };
     let Told { outputs, project, permalink, changes, pending_operations, failures, steps, drift, inputs, installed } = told;

@@ -540,7 +540,7 @@ fn project(dir: &Path) -> Result<ProjectInfo, Failure> {
 mod tests {
     use std::{os::unix::fs::PermissionsExt, process::Command};
 
-    use driftless_contract::reason;
+    use driftless_contract::FailureReason;
 
     use super::*;
 
@@ -587,14 +587,14 @@ mod tests {
                 break not_run(error);
             }
         };
-        assert_eq!(failure.reason, reason::OTHER_ARCHITECTURE);
+        assert_eq!(failure.reason, FailureReason::OtherArchitecture);
         let processor = failure.message.strip_prefix("the image is not built for ");
         let processor = processor.and_then(|rest| rest.strip_suffix(": pulumi cannot run: Exec format error"));
         assert!(processor.is_some_and(|name| ["amd64", "arm64"].contains(&name)), "{}", failure.message);
         fs::remove_file(&pulumi).unwrap();
 
         let failure = not_run(Command::new(&pulumi).spawn().unwrap_err());
-        assert_eq!(failure.reason, reason::UNKNOWN);
+        assert_eq!(failure.reason, FailureReason::Unknown);
         assert!(failure.message.ends_with("; is it in the image, and on its PATH?"), "{}", failure.message);
     }
 }

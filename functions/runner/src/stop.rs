@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, time::Duration};
 
-use driftless_contract::{PREFIX, RunLimits, reason};
+use driftless_contract::{FailureReason, PREFIX, RunLimits};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
@@ -40,7 +40,7 @@ impl Stop {
     /// The task was stopped from outside.
     pub(crate) fn asked() -> Self {
         let message = "interrupted: the task was told to stop".into();
-        Self { why: Failure { reason: reason::INTERRUPTED, message }, patience: ASKED }
+        Self { why: Failure { reason: FailureReason::Interrupted, message }, patience: ASKED }
     }
 
     fn silent(seconds: u32, doing: &str) -> Self {
@@ -48,7 +48,7 @@ impl Stop {
             "interrupted: silent for {seconds} seconds, without an engine event and without output; the last step was {doing}. If that may \
              take so long, raise SilenceSeconds; else find out why it hangs"
         );
-        Self { why: Failure { reason: reason::SILENT, message }, patience: LIMIT }
+        Self { why: Failure { reason: FailureReason::Silent, message }, patience: LIMIT }
     }
 
     fn timed_out(seconds: u32, doing: &str) -> Self {
@@ -56,7 +56,7 @@ impl Stop {
             "interrupted: not done in {seconds} seconds, the longest that this run may take; the last step was {doing}. The Update's \
              annotation {PREFIX}/max-duration gives it more"
         );
-        Self { why: Failure { reason: reason::TIMED_OUT, message }, patience: LIMIT }
+        Self { why: Failure { reason: FailureReason::TimedOut, message }, patience: LIMIT }
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
             std::future::pending::<()>().await;
         };
         let (why, after) = tokio::select! { first = first(limits(Some(60), None), &heard) => first, () = life => unreachable!() };
-        assert_eq!((why.reason, after.as_secs()), ("Silent", 5 * 50 + 60));
+        assert_eq!((why.reason, after.as_secs()), (FailureReason::Silent, 5 * 50 + 60));
         for part in ["60 seconds", "update urn:a", "raise SilenceSeconds"] {
             assert!(why.message.contains(part), "{}", why.message);
         }
@@ -157,7 +157,7 @@ mod tests {
     async fn the_whole_run_has_a_limit_however_lively_it_is() {
         let heard = Cell::new(Instant::now() + 1000 * SECOND);
         let (why, after) = first(limits(Some(60), Some(90)), &heard).await;
-        assert_eq!((why.reason, after.as_secs()), ("TimedOut", 90));
+        assert_eq!((why.reason, after.as_secs()), (FailureReason::TimedOut, 90));
         for part in ["90 seconds", "update urn:a", "annotation driftless.dev/max-duration"] {
             assert!(why.message.contains(part), "{}", why.message);
         }
@@ -184,7 +184,7 @@ mod tests {
         assert!(tokio::time::timeout(Duration::from_hours(13), &mut due).await.is_err());
         tell.send_replace(true);
         let Stop { why, patience } = due.await;
-        assert_eq!(why.reason, "Interrupted");
+        assert_eq!(why.reason, FailureReason::Interrupted);
         assert!(patience.first + patience.second < Duration::from_mins(2));
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::{Drift, Layer, RunId};
@@ -297,39 +297,33 @@ impl From<ProjectFile> for ProjectInfo {
     }
 }
 
-/// The reasons of failed runs, as in conditions.
-pub mod reason {
-    /// Another process holds the stack's lock. PKO's reason, like the next two.
-    pub const UPDATE_CONFLICT: &str = driftless_core::StackReason::UpdateConflict.as_str();
-    /// The backend refuses the token.
-    pub const INVALID_ACCESS_TOKEN: &str = "InvalidAccessToken";
-    /// A file or bucket backend has the layout without projects, which newer versions of Pulumi refuse.
-    pub const LEGACY_STATE: &str = "LegacyState";
-    /// No known cause.
-    pub const UNKNOWN: &str = "Unknown";
-    /// The task was stopped.
-    pub const INTERRUPTED: &str = "Interrupted";
-    /// The run was silent for [`crate::RunLimits::silence_seconds`].
-    pub const SILENT: &str = "Silent";
-    /// The run exceeded [`crate::RunLimits::max_seconds`].
-    pub const TIMED_OUT: &str = "TimedOut";
-    /// The runner could not use the bucket before Pulumi started.
-    pub const PLATFORM_FAILURE: &str = driftless_core::StackReason::PlatformFailure.as_str();
-    /// Pulumi cannot run, because the image is not built for the task's processor. ECS starts such a task if the image exists for
-    /// one processor only.
-    pub const OTHER_ARCHITECTURE: &str = "OtherArchitecture";
-    /// All reasons that a runner reports.
-    pub const ALL: [&str; 9] = [
-        UPDATE_CONFLICT,
-        INVALID_ACCESS_TOKEN,
-        LEGACY_STATE,
-        UNKNOWN,
-        INTERRUPTED,
-        SILENT,
-        TIMED_OUT,
-        PLATFORM_FAILURE,
-        OTHER_ARCHITECTURE,
-    ];
+driftless_core::reasons! {
+    /// Why a run failed: the reason of an Update's condition `Failed`. The first three that PKO has are PKO's.
+    FailureReason {
+        UpdateConflict: "Another process holds the lock of the Pulumi stack.", "See that no run is in progress elsewhere, then do what the message says.";
+        InvalidAccessToken: "The backend refuses the access token.", "Correct the token in the Stack's environment.";
+        LegacyState: "A file or bucket backend has the layout without projects, which newer versions of Pulumi refuse.", "Run `pulumi state upgrade` on it once.";
+        Aborted: "The task ended without a result.", "Correct what the message says.";
+        Interrupted: "The task was stopped.", "Nothing, if it was cancelled; else see the message.";
+        OtherArchitecture: "The image is not built for the task's processor.", "Nothing; the next run has the other processor.";
+        PlatformFailure: "The runner could not use the bucket before Pulumi started.", "Correct what the message says.";
+        Silent: "The run printed nothing for too long.", "See the log; raise `SilenceSeconds` if the program needs it.";
+        TimedOut: "The run took too long.", "See the log; raise the limit that the message names.";
+        Unknown: "Pulumi failed.", "Correct what the message says.";
+    }
+}
+
+impl Serialize for FailureReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// A reason of another release, or one that a program made up, is `Unknown`.
+impl<'de> Deserialize<'de> for FailureReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::parse(&String::deserialize(deserializer)?).unwrap_or(Self::Unknown))
+    }
 }
 
 /// How a run ended.
@@ -344,8 +338,8 @@ pub enum Verdict {
     Failed {
         /// The phase of the failure.
         phase: Phase,
-        /// The condition's reason: one of [`reason::ALL`].
-        reason: String,
+        /// The condition's reason.
+        reason: FailureReason,
         /// Pulumi's own message, secrets masked.
         message: String,
     },

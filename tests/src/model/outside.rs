@@ -3,7 +3,8 @@
 use driftless_api::{Stack, Update, finalizer};
 use driftless_aws::Objects;
 use driftless_contract::{
-    Document as _, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, keys, reason, to_json,
+    Document as _, FailureReason, Hint, LaunchHint, ObjectKey, Phase, RunMessage, RunResult, RunSpec, VERSION, Verdict, keys,
+    to_json,
 };
 use driftless_kubernetes::{Cluster, Object};
 use driftless_testkit::{LiveTask, Message, World};
@@ -78,7 +79,7 @@ impl State {
             Progress::Reported => None,
         });
         let folder = folder(arn);
-        let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
+        let failed = |reason| Verdict::Failed { phase: Phase::Run, reason, message: "it fails".into() };
         let verdict = match turn {
             Turn::Begin => {
                 put(&self.world, &format!("{folder}out/progress"), "{}".into());
@@ -96,8 +97,8 @@ impl State {
                 None
             }
             Turn::Succeed => Some(Verdict::Succeeded {}),
-            Turn::Fail => Some(failed(reason::UNKNOWN)),
-            Turn::Interrupt => Some(failed(reason::INTERRUPTED)),
+            Turn::Fail => Some(failed(FailureReason::Unknown)),
+            Turn::Interrupt => Some(failed(FailureReason::Interrupted)),
             Turn::End | Turn::Kill => {
                 let is_told = self.world.live_tasks().iter().any(|task| task.arn == arn && task.stopping);
                 if turn == Turn::Kill && !is_told {

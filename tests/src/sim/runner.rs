@@ -2,7 +2,9 @@
 
 use driftless_api::Update;
 use driftless_aws::Objects;
-use driftless_contract::{Document as _, Drift, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, keys, to_json};
+use driftless_contract::{
+    Document as _, Drift, FailureReason, Lock, OutputValue, Phase, RunResult, RunSpec, VERSION, Verdict, keys, to_json,
+};
 use driftless_core::{StopCode, TaskEnd};
 use driftless_kubernetes::Cluster;
 use driftless_testkit::{LiveTask, World};
@@ -157,7 +159,7 @@ impl Runner {
             *end = if self.dice.chance(chances.odds.get().of(Trouble::Kill)) {
                 End::Killed
             } else {
-                End::Reported(failed("Interrupted"))
+                End::Reported(failed(FailureReason::Interrupted))
             };
         }
     }
@@ -271,9 +273,9 @@ impl Runner {
         let end = if self.dice.chance(odds.of(Trouble::Kill)) {
             End::Killed
         } else if self.dice.chance(odds.of(Trouble::Fail) / 2) {
-            End::Reported(failed("UpdateConflict"))
+            End::Reported(failed(FailureReason::UpdateConflict))
         } else if broken || self.dice.chance(odds.of(Trouble::Fail)) {
-            End::Reported(failed("Unknown"))
+            End::Reported(failed(FailureReason::Unknown))
         } else {
             End::Reported(Verdict::Succeeded {})
         };
@@ -283,8 +285,8 @@ impl Runner {
     }
 }
 
-fn failed(reason: &str) -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: FAILURE.into() }
+fn failed(reason: FailureReason) -> Verdict {
+    Verdict::Failed { phase: Phase::Run, reason, message: FAILURE.into() }
 }
 
 fn report(world: &World, folder: &str, verdict: Verdict, spec: &RunSpec, began: Timestamp, drift: u32) {

@@ -37,7 +37,7 @@ fn stored(layers: impl IntoIterator<Item = Layer>) -> Installed {
 }
 
 fn failed(message: &str) -> Verdict {
-    Verdict::Failed { phase: Phase::Run, reason: reason::UNKNOWN.into(), message: message.into() }
+    Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: message.into() }
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn images_for_another_processor_have_it_in_the_next_run() {
         let end = if reported { &TaskEnd { code: Some(StopCode::Exited), ..TaskEnd::default() } } else { &refused };
         recorded_after(&world, end, |world, task| {
             if reported {
-                let (reason, message) = (reason::OTHER_ARCHITECTURE.into(), "Exec format error".into());
+                let (reason, message) = (FailureReason::OtherArchitecture, "Exec format error".into());
                 let verdict = Verdict::Failed { phase: Phase::Run, reason, message };
                 put(world, &format!("{task}out/result"), &to_json(&RunResult { verdict, ..succeeded(world) }));
             }
@@ -118,20 +118,20 @@ fn images_for_another_processor_have_it_in_the_next_run() {
 
 #[test]
 fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
-    let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "its words".into() };
+    let failed = |reason| Verdict::Failed { phase: Phase::Run, reason, message: "its words".into() };
     let (spot, maintenance) = ("Fargate Spot took the capacity back: ", "AWS stopped the task (ECS's words): ");
     for (code, verdict, platform, prefix) in [
-        (StopCode::Spot, failed("Interrupted"), true, spot),
-        (StopCode::Spot, failed("Unknown"), false, "its words"),
+        (StopCode::Spot, failed(FailureReason::Interrupted), true, spot),
+        (StopCode::Spot, failed(FailureReason::Unknown), false, "its words"),
         (StopCode::Spot, Verdict::Succeeded {}, false, ""),
-        (StopCode::Maintenance, failed("Interrupted"), true, maintenance),
-        (StopCode::Maintenance, failed("UpdateConflict"), false, "its words"),
-        (StopCode::Outside, failed("Interrupted"), true, "the task was stopped (ECS's words); "),
-        (StopCode::Outside, failed("Unknown"), false, "its words"),
+        (StopCode::Maintenance, failed(FailureReason::Interrupted), true, maintenance),
+        (StopCode::Maintenance, failed(FailureReason::UpdateConflict), false, "its words"),
+        (StopCode::Outside, failed(FailureReason::Interrupted), true, "the task was stopped (ECS's words); "),
+        (StopCode::Outside, failed(FailureReason::Unknown), false, "its words"),
         // Driftless stopped it.
-        (StopCode::Requested, failed("Interrupted"), false, "its words"),
+        (StopCode::Requested, failed(FailureReason::Interrupted), false, "its words"),
         // The runner could not use the bucket.
-        (StopCode::Exited, failed("PlatformFailure"), true, "its words"),
+        (StopCode::Exited, failed(FailureReason::PlatformFailure), true, "its words"),
     ] {
         let end = TaskEnd { code: Some(code), words: "ECS's words".into(), ..TaskEnd::default() };
         let outcome = ended(&end, Some(verdict.clone()), true);
@@ -154,7 +154,7 @@ fn run_that_reports_before_spot_has_stopped_its_task_says_so() {
         &to_json(&Owner { version: VERSION, task: Some(arn.clone()), refused: None, at: world.now() }),
     );
     world.reclaim_task(&arn);
-    let verdict = Verdict::Failed { phase: Phase::Run, reason: "Interrupted".into(), message: "told to stop".into() };
+    let verdict = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Interrupted, message: "told to stop".into() };
     let result = RunResult { verdict, ..succeeded(&world) };
     put(&world, &format!("{}out/result", keys::task(ROLE, keys::task_id(&arn))), &to_json(&result));
     look(&world);

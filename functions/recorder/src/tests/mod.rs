@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use driftless_api::names;
 use driftless_aws::Started;
 use driftless_contract::{
-    Document as _, Drift, DriftedResource, Launch, Lock, ObjectKey, Outcome, OutputValue, Phase, Progress, ResourceFailure,
-    RunId, RunLimits, RunRequest, RunResult, TaskSize, TriedArchitecture, UnfitArchitecture, Verdict, reason, to_json,
+    Document as _, Drift, DriftedResource, FailureReason, Launch, Lock, ObjectKey, Outcome, OutputValue, Phase, Progress,
+    ResourceFailure, RunId, RunLimits, RunRequest, RunResult, TaskSize, TriedArchitecture, UnfitArchitecture, Verdict, to_json,
 };
 use driftless_core::{Admissions, Applicant, Architecture, StopCode, TaskEnd, TaskShape};
 use driftless_testkit::{CLUSTER, Faults, Message, World, emf};
@@ -155,11 +155,11 @@ const RUN: [&str; 7] = ["cluster", "operation", "outcome", "RunsEnded", "RunDura
 
 #[test]
 fn a_run_is_counted_once_with_what_it_cost_however_often_its_message_comes() {
-    let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "it fails".into() };
+    let failed = |reason| Verdict::Failed { phase: Phase::Run, reason, message: "it fails".into() };
     for (verdict, outcome, seconds, billed) in [
         (Verdict::Succeeded {}, "Succeeded", 90.0, 90.0),
-        (failed("Unknown"), "Failed", 10.0, 60.0),
-        (failed("PlatformFailure"), "PlatformFailure", 10.0, 60.0),
+        (failed(FailureReason::Unknown), "Failed", 10.0, 60.0),
+        (failed(FailureReason::PlatformFailure), "PlatformFailure", 10.0, 60.0),
     ] {
         let world = world(&of_stack(), &json!({}));
         // The times that a task reports prove nothing.
@@ -273,7 +273,7 @@ fn what_failed_and_what_an_interrupted_run_left_is_named_once_on_the_update_and_
 
 #[test]
 fn the_lock_of_a_pulumi_that_was_killed_is_kept_for_the_next_run() {
-    let failed = Verdict::Failed { phase: Phase::Run, reason: "Silent".into(), message: "it hung".into() };
+    let failed = Verdict::Failed { phase: Phase::Run, reason: FailureReason::Silent, message: "it hung".into() };
     let kept = |left: &str| {
         let world = world(&of_stack(), &json!({}));
         put(&world, &format!("{TASK}out/lock"), left);
@@ -327,7 +327,7 @@ fn how_far_a_run_is_shows_on_its_update_until_it_ends() {
 
 #[test]
 fn the_status_says_what_changed_and_how_long_it_took() {
-    let failed = || Verdict::Failed { phase: Phase::Run, reason: "Unknown".into(), message: "it fails".into() };
+    let failed = || Verdict::Failed { phase: Phase::Run, reason: FailureReason::Unknown, message: "it fails".into() };
     for (changes, verdict, summary) in [
         (json!({ "create": 3, "update": 1, "delete": 2, "same": 7 }), Verdict::Succeeded {}, json!("+3 ~1 -2")),
         (json!({ "replace": 1, "import": 2, "create": 0 }), Verdict::Succeeded {}, json!("±1 =2")),

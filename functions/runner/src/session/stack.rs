@@ -1,6 +1,6 @@
 //! The selection and configuration of a run's stack.
 
-use driftless_contract::{Config, Operation, Phase, reason};
+use driftless_contract::{Config, FailureReason, Operation, Phase};
 
 use super::Session;
 use crate::{
@@ -31,7 +31,7 @@ impl Session<'_> {
     /// Returns why a call failed that needs a backend: `login` names the backend and its error, and is not called as long as the
     /// other calls succeed.
     pub(super) async fn of_login(&self, failure: Failure) -> Failure {
-        if failure.reason == reason::UPDATE_CONFLICT || self.check_stop().is_err() {
+        if failure.reason == FailureReason::UpdateConflict || self.check_stop().is_err() {
             return failure;
         }
         // To the backend of PULUMI_BACKEND_URL, else the project's, else Pulumi Cloud.

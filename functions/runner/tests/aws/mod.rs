@@ -166,7 +166,7 @@ impl Aws {
 
     pub fn failure(&self) -> (Phase, String, String) {
         match self.result().verdict {
-            Verdict::Failed { phase, reason, message } => (phase, reason, message),
+            Verdict::Failed { phase, reason, message } => (phase, reason.to_string(), message),
             verdict => panic!("{verdict:?}"),
         }
     }
