@@ -101,7 +101,8 @@ pub(crate) async fn give<O: Objects>(
     Some(RunCache { restored, stored, max_bytes, uncached: current.uncached })
 }
 
-/// Copies an entry, if it is there, and writes it again if it was not used for a day.
+/// Copies an entry, if it is there, and writes it again if it was not used for a day. Each copy has a time limit, see
+/// [`Objects::copy`].
 async fn copy<O: Objects>(objects: &O, key: &str, copy: &str, now: Timestamp) -> driftless_aws::Result<bool> {
     let Some(written) = objects.modified(key).await? else { return Ok(false) };
     let is_there = objects.copy(key, copy).await?;

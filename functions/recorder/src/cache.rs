@@ -3,7 +3,7 @@
 
 use driftless_aws::Objects;
 use driftless_contract::{
-    FailureReason, Launch, Outcome, Verdict,
+    FailureReason, Launch, LaunchCache, Outcome, Verdict,
     keys::{self, TaskFolder},
 };
 
@@ -25,33 +25,39 @@ const UNUSABLE: [&str; 9] = [
     "language plugin",
 ];
 
+/// The entries that a run may change: those of what a Stack follows, which a preview and an Update by hand are not.
+fn changeable(launch: &Launch) -> Option<&LaunchCache> {
+    let is_followed = !launch.preview && launch.request.as_ref().is_some_and(|request| request.stack.is_some());
+    launch.cache.as_ref().filter(|_| is_followed)
+}
+
 /// Deletes the entries that a run restored if it failed because of its packages or plugins: the next run installs them. The cache is a
 /// convenience: no error of it keeps an outcome from being recorded.
 pub(crate) async fn discard<O: Objects>(objects: &O, launch: &Launch, outcome: &Outcome) {
     let (Some(cache), Some(installed), Verdict::Failed { reason, message, .. }) =
-        (&launch.cache, &outcome.installed, &outcome.verdict)
+        (changeable(launch), &outcome.installed, &outcome.verdict)
     else {
         return;
     };
-    let is_followed = !launch.preview && launch.request.as_ref().is_some_and(|request| request.stack.is_some());
     let is_unusable =
         *reason == FailureReason::Unknown && outcome.failures.is_empty() && UNUSABLE.iter().any(|words| message.contains(words));
-    for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_followed && is_unusable) {
+    for entry in installed.restored.iter().filter_map(|layer| cache.entries.get(layer)).filter(|_| is_unusable) {
         if let Err(error) = objects.delete(entry).await {
             tracing::warn!(entry, %error, "a cache entry is not deleted");
         }
     }
 }
 
-/// Makes the archives of a successful run entries.
+/// Makes the archives of a successful run entries. An error ends that: the Update becomes complete only after it.
 pub(crate) async fn keep<O: Objects>(objects: &O, settings: &Settings, launch: &Launch, task: &TaskFolder, outcome: &Outcome) {
-    let (Some(cache), Some(installed), Verdict::Succeeded {}) = (&launch.cache, &outcome.installed, &outcome.verdict) else {
+    let (Some(cache), Some(installed), Verdict::Succeeded {}) = (changeable(launch), &outcome.installed, &outcome.verdict) else {
         return;
     };
-    for layer in installed.stored.iter().filter(|_| !launch.preview) {
+    for layer in &installed.stored {
         let Some(entry) = cache.entries.get(layer) else { continue };
         if let Err(error) = keep_one(objects, settings, &task.installed(*layer), entry).await {
             tracing::warn!(entry, %error, "a cache entry is not stored");
+            return;
         }
     }
 }

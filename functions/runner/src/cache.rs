@@ -116,8 +116,10 @@ impl<'a> Cache<'a> {
         (is_stored && self.places.is_in_place()).then(|| self.places.others())
     }
 
-    /// Packs the packages that Pulumi has just installed into the source, before the program can change them.
+    /// Packs the packages that Pulumi has just installed into the source, before the program can change them. Those of an entry that was
+    /// restored without its plugins are packed again, with the plugins of this run.
     pub(crate) async fn pack_packages(&self, before: &Files) {
+        self.restored.borrow_mut().remove(&Layer::Dependencies);
         let packed = async {
             let Some(selections) = self.fresh(Layer::Dependencies)? else {
                 return Err("nothing was installed in the source".into());
@@ -212,6 +214,8 @@ impl<'a> Cache<'a> {
             let frame = frame.unwrap_or_else(|error| Err(error.to_string()));
             done = done.and_then(|(bytes, counts)| Ok((bytes, counts + frame?)));
         }
+        // Such as a virtual environment whose Python is not in this image.
+        let done = done.and_then(|done| self.places.installed(layer).map(|_| done));
         if done.is_err() {
             self.remove(layer, &origin.paths);
         } else if layer == Layer::Dependencies {
@@ -323,6 +327,11 @@ impl<'a> Cache<'a> {
             },
             _ => {
                 let Some(mut selections) = self.fresh(layer)? else { return Ok(None) };
+                if layer == Layer::Dependencies
+                    && let Some(doubt) = self.places.doubt()
+                {
+                    return Err(doubt);
+                }
                 let packed = match self.pack(selections.clone(), path.clone()).await? {
                     Err(PackError::TooLarge { .. }) if self.restored.borrow().contains_key(&layer) => {
                         // Without what an earlier run had, and this one may not need any more.

@@ -29,12 +29,37 @@ const SDKS: &str = "sdks";
 /// Scripts that a package manager of Node.js runs when it installs the packages of the source.
 const SCRIPTS: [&str; 4] = ["preinstall", "install", "postinstall", "prepare"];
 
-/// Words in a `package.json` of packages whose content comes from the source.
-const FROM_SOURCE: [&str; 6] = ["\"file:", "\"link:", "\"portal:", "patchedDependencies", "patch-package", "prisma"];
+/// Words in a `package.json`, or in the settings of a workspace, of packages whose content comes from the source.
+const FROM_SOURCE: [&str; 8] = [
+    "\"file:",
+    "\"link:",
+    "\"portal:",
+    "\"injected\"",
+    "injectWorkspacePackages",
+    "patchedDependencies",
+    "patch-package",
+    "prisma",
+];
+
+/// The beginnings of a version in a `package.json` that is a path: Yarn copies such a package.
+const PATHS: [&str; 3] = ["./", "../", "~/"];
+
+/// The fields of a `package.json` that name versions.
+const VERSIONS: [&str; 4] = ["dependencies", "devDependencies", "optionalDependencies", "resolutions"];
+
+/// The files with a list of packages for pip and uv; one that begins with `.` is a suffix.
+const LISTS: [&str; 5] = [".txt", ".in", "pyproject.toml", "uv.toml", "poetry.toml"];
+
+/// The beginnings of lines in such a file about packages whose content comes from the source, or from a directory that no file pins.
+const UNPINNED: [&str; 5] = ["--find-links", "find-links", "-f ", "file:", "../"];
 
 /// Settings of registries, and the signs of a login in them.
-const REGISTRIES: [&str; 4] = [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"];
-const LOGINS: [&str; 3] = ["${", "_auth", "Auth"];
+const REGISTRIES: [&str; 7] =
+    [".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml", "nuget.config", "settings.xml", "gradle.properties"];
+const LOGINS: [&str; 6] = ["${", "_auth", "Auth", "packageSourceCredentials", "<password>", "assword="];
+
+/// A file that Yarn 4 writes beside `node_modules`, and needs no more than it needs to be there.
+const INSTALL_STATE: &str = ".yarn/install-state.gz";
 
 /// The digests of files, by path. npm writes a lock file again that it does not change, so their times say nothing.
 pub(crate) type Files = BTreeMap<PathBuf, Option<String>>;
@@ -106,6 +131,9 @@ impl Places {
             Some("python") => {
                 let environments = self.in_source(&|path| path.join("pyvenv.cfg").is_file())?;
                 for environment in environments.iter().flat_map(|found| &found.paths) {
+                    if !has_python(&self.source.join(environment)) {
+                        return Err(format!("the virtual environment {} has no Python of the image", environment.display()));
+                    }
                     if let Some(package) = copied_from_source(&self.source.join(environment)) {
                         return Err(format!("the package {package} is copied from the source into the virtual environment"));
                     }
@@ -135,6 +163,7 @@ impl Places {
         let mut files = Files::new();
         // `doubt` refuses a source that is too large.
         let _: Result<_, _> = self.walk(&is_package, &mut |path| drop(files.insert(path.to_owned(), digest(path))));
+        files.retain(|path, _| !path.ends_with(INSTALL_STATE));
         files
     }
 
@@ -144,23 +173,32 @@ impl Places {
         if let Err(why) = self.walk(&is_package, &mut |path| names.push(path.to_owned())) {
             return Some(why);
         }
+        let is_python = self.runtime().as_deref() == Some("python");
         names.into_iter().find_map(|path| {
             let name = path.file_name()?.to_str()?;
             let text = || fs::read_to_string(self.source.join(&path)).unwrap_or_default();
             let shown = path.display();
-            if name == "package.json" {
-                let (text, has) = (text(), |text: &str| FROM_SOURCE.iter().find(|word| text.contains(*word)).copied());
-                let package: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-                let script = SCRIPTS.iter().find(|script| package["scripts"].get(script).is_some()).copied();
-                return Some(format!("{shown} has {}", script.or_else(|| has(&text))?.trim_start_matches('"')));
-            }
-            if REGISTRIES.contains(&name) {
+            if ["package.json", "pnpm-workspace.yaml"].contains(&name) {
                 let text = text();
-                let is_private = LOGINS.iter().any(|login| text.contains(login));
-                return is_private.then(|| format!("{shown} has a login: the registry may be private"));
+                let word = FROM_SOURCE.iter().find(|word| text.contains(*word)).map(|word| word.trim_matches('"').to_owned());
+                let package: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+                let script =
+                    SCRIPTS.iter().find(|script| package["scripts"].get(script).is_some()).map(|name| (*name).to_owned());
+                return Some(format!("{shown} has {}", script.or(word).or_else(|| path_of_package(&package))?));
             }
-            let is_outside = name.ends_with("requirements.txt") && text().contains("../");
-            is_outside.then(|| format!("{shown} names a file outside of its directory"))
+            let list =
+                is_python && LISTS.iter().any(|list| if list.starts_with('.') { name.ends_with(list) } else { name == *list });
+            if list || REGISTRIES.iter().any(|registry| name.eq_ignore_ascii_case(registry)) {
+                let text = text();
+                let has_login = text.lines().any(has_login) || (!list && LOGINS.iter().any(|login| text.contains(login)));
+                if has_login {
+                    return Some(format!("{shown} has a login: the registry may be private"));
+                }
+                let is_unpinned = |line: &str| UNPINNED.iter().any(|word| line.starts_with(word)) || is_odd_list(line);
+                let line = text.lines().map(str::trim).find(|line| list && is_unpinned(line))?;
+                return Some(format!("{shown} names packages that no file pins: {line}"));
+            }
+            None
         })
     }
 
@@ -232,6 +270,33 @@ fn is_package(path: &Path) -> bool {
     path.ends_with("node_modules") || path.join("pyvenv.cfg").is_file()
 }
 
+/// A dependency of a `package.json` that is a directory of the source.
+fn path_of_package(package: &serde_json::Value) -> Option<String> {
+    let versions = VERSIONS.iter().filter_map(|field| package[field].as_object()).flatten();
+    let paths = versions.filter_map(|(name, version)| Some((name, version.as_str()?)));
+    let mut paths = paths.filter(|(_, version)| PATHS.iter().any(|path| version.starts_with(path)));
+    paths.next().map(|(name, path)| format!("{name}: {path}"))
+}
+
+/// Returns whether a line has a URL with a user: `https://user:password@host`.
+fn has_login(line: &str) -> bool {
+    let urls = line.split("://").skip(1);
+    urls.into_iter().any(|rest| rest.split(['/', ' ', '"', '\'']).next().is_some_and(|host| host.contains('@')))
+}
+
+/// Returns whether a line of a list of packages includes a list whose digest is in no key: outside of its directory, or by its name.
+fn is_odd_list(line: &str) -> bool {
+    let included = ["-r", "-c", "--requirement", "--constraint"].iter().find_map(|flag| line.strip_prefix(flag));
+    let name = included.filter(|rest| rest.starts_with([' ', '='])).map(|name| name.trim_matches([' ', '=']));
+    name.is_some_and(|name| name.contains("../") || ![".txt", ".in"].iter().any(|end| name.ends_with(end)))
+}
+
+/// Returns whether the Python of a virtual environment is one of the image. uv may have downloaded it for this run.
+fn has_python(environment: &Path) -> bool {
+    let python = environment.join("bin/python").canonicalize();
+    python.is_ok_and(|python| !python.ancestors().any(|dir| dir.ends_with("uv/python")))
+}
+
 /// Returns whether a path is a directory and not a link.
 fn is_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
@@ -292,11 +357,43 @@ mod tests {
             ("registry", &[(".npmrc", "registry=https://npm.example")], None),
             (
                 "pip",
-                &[("app/requirements.txt", "-r ../common.txt")],
-                Some("app/requirements.txt names a file outside of its directory"),
+                &[("app/requirements.txt", "# ../\npulumi>=3 # ../\n-r ../common.txt")],
+                Some("app/requirements.txt names packages that no file pins: -r ../common.txt"),
+            ),
+            ("list", &[("app/requirements.txt", "-r base.txt\n-c limits.in")], None),
+            (
+                "odd-list",
+                &[("app/requirements.txt", "-r base.reqs")],
+                Some("app/requirements.txt names packages that no file pins: -r base.reqs"),
+            ),
+            (
+                "wheels",
+                &[("app/requirements.txt", "--find-links ./wheels")],
+                Some("app/requirements.txt names packages that no file pins: --find-links ./wheels"),
+            ),
+            (
+                "index",
+                &[("app/requirements.txt", "--extra-index-url https://user:canary@pypi.example/simple")],
+                Some("app/requirements.txt has a login: the registry may be private"),
+            ),
+            (
+                "nuget",
+                &[("NuGet.Config", "<packageSourceCredentials>")],
+                Some("NuGet.Config has a login: the registry may be private"),
+            ),
+            (
+                "path",
+                &[("app/package.json", r#"{"dependencies":{"own":"./own","b":"~1.2"}}"#)],
+                Some("app/package.json has own: ./own"),
+            ),
+            (
+                "injected",
+                &[("package.json", r#"{"dependenciesMeta":{"a":{"injected":true}}}"#)],
+                Some("package.json has injected"),
             ),
         ] {
-            let (source, places) = places(&format!("doubt-{name}"), "name: app\nruntime: nodejs\n", files);
+            let runtime = if files[0].0.ends_with(".txt") { "python" } else { "nodejs" };
+            let (source, places) = places(&format!("doubt-{name}"), &format!("name: app\nruntime: {runtime}\n"), files);
             assert_eq!(places.doubt().as_deref(), doubt, "{name}");
             fs::remove_dir_all(source).unwrap();
         }
@@ -328,12 +425,16 @@ mod tests {
         let nuget = [("home/.nuget/packages/a", "")];
         assert_eq!(found("dotnet", "name: app\nruntime: dotnet\n", &nuget), Ok(vec!["nuget: packages".into()]));
         let python = "name: app\nruntime: { name: python, options: { virtualenv: venv } }\n";
-        let venv = ("app/venv/pyvenv.cfg", "");
-        assert_eq!(found("python", python, &[venv]), Ok(vec!["source: app/venv".into()]));
+        let (venv, bin) = (("app/venv/pyvenv.cfg", ""), ("app/venv/bin/python", ""));
+        assert_eq!(found("python", python, &[venv, bin]), Ok(vec!["source: app/venv".into()]));
+        let dangling = "the virtual environment app/venv has no Python of the image";
+        assert_eq!(found("dangling", python, &[venv]), Err(dangling.into()));
+        let downloaded = ("app/uv/python/venv/pyvenv.cfg", "");
+        assert!(found("downloaded", python, &[downloaded, ("app/uv/python/venv/bin/python", "")]).is_err());
         let copied =
             ("app/venv/lib/python3.13/site-packages/own-1.0.dist-info/direct_url.json", r#"{"url":"file:///share/source/own"}"#);
         let why = "the package own-1.0 is copied from the source into the virtual environment";
-        assert_eq!(found("copied", python, &[venv, copied]), Err(why.into()));
+        assert_eq!(found("copied", python, &[venv, bin, copied]), Err(why.into()));
         let sdks = "the project has packages in sdks/, which are compiled in place";
         assert_eq!(found("sdks", "name: app\nruntime: nodejs\n", &[("app/sdks/a", "")]), Err(sdks.into()));
     }

@@ -100,7 +100,7 @@ pub trait Objects {
     fn put_file(&self, key: &str, file: &File) -> impl Future<Output = Result<()>>;
     /// Writes the object if it does not exist; `false` if it exists with other content, which stays.
     fn put_new(&self, key: &str, content: Vec<u8>) -> impl Future<Output = Result<bool>>;
-    /// Copies an object within the bucket; `false` if it does not exist.
+    /// Copies an object within the bucket; `false` if it does not exist. A copy that takes 20 s fails.
     fn copy(&self, from: &str, to: &str) -> impl Future<Output = Result<bool>>;
     /// Deletes the object if it exists.
     fn delete(&self, key: &str) -> impl Future<Output = Result<()>>;

@@ -19,6 +19,9 @@ use crate::{
 /// A tree's pack can have some hundred MiB, which take longer than a queue's message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(2);
 
+/// S3 copies a GiB in some seconds. A function has a minute for all that it does, and can do without most copies.
+const COPY_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// The number of bytes of a file that are read and sent at once.
 const PIECE: usize = 128 << 10;
 
@@ -166,7 +169,9 @@ impl Objects for Bucket {
 
     async fn copy(&self, from: &str, to: &str) -> Result<bool> {
         let source = format!("{}/{}", self.name, percent_encode(from));
-        match self.client.copy_object().bucket(&self.name).key(to).copy_source(source).send().await {
+        let request = self.client.copy_object().bucket(&self.name).key(to).copy_source(source);
+        let timeouts = TimeoutConfig::builder().operation_timeout(COPY_TIMEOUT).build();
+        match request.customize().config_override(Builder::new().timeout_config(timeouts)).send().await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some("NoSuchKey") => Ok(false),
             Err(error) => Err(failure(format!("s3:CopyObject {from} to {to}"), &error)),

@@ -144,12 +144,16 @@ const MANAGERS: [Manager; 5] = [
 ];
 
 /// Files that hold logins for registries.
-const LOGINS: [&str; 11] = [
+const LOGINS: [&str; 15] = [
     ".npmrc",
     ".yarnrc",
     ".yarnrc.yml",
     "bunfig.toml",
     ".netrc",
+    ".gitconfig",
+    ".git-credentials",
+    "id_ed25519",
+    "id_rsa",
     "pip.conf",
     "uv.toml",
     "auth.toml",
@@ -203,10 +207,19 @@ impl Manager {
         if let Some(login) = program.mounted.iter().find(is_login) {
             return Err(format!("{login} is mounted: the registry may be private"));
         }
+        if let Some(links) = variables.iter().find(|variable| variable.name.ends_with("FIND_LINKS")) {
+            return Err(format!("the environment variable {} names packages that no file pins", links.name));
+        }
         if let Some(login) = variables.iter().find(|variable| variable.secret) {
             return Err(format!("the environment variable {} is secret: the registry may be private", login.name));
         }
-        let files: Vec<_> = program.files.iter().filter(|(path, _)| is_near(path, program.dir)).collect();
+        let is_lock = |path: &str| self.locks.iter().any(|name| is_named(path, name));
+        let locks =
+            program.files.iter().map(|(path, _)| *path).filter(|path| is_within(program.dir, parent(path)) && is_lock(path));
+        // A lock file above the project is that of a workspace, whose other members decide too.
+        let workspace = locks.map(parent).min_by_key(|dir| dir.len()).unwrap_or(program.dir);
+        let is_near = |path: &str| is_within(parent(path), workspace) || is_within(program.dir, parent(path));
+        let files: Vec<_> = program.files.iter().filter(|(path, _)| is_near(path)).collect();
         // A lock file below the project is of another one.
         let beside = |path: &str| parent(path) == program.dir;
         let above = |path: &str| is_within(program.dir, parent(path));
@@ -224,7 +237,7 @@ impl Manager {
             let lists = [self.locks, self.floating, self.others];
             lists.concat().iter().any(|name| is_named(path, name)) || is_project(path, program.dir)
         };
-        if let Some(link) = program.links.iter().find(|link| is_near(link, program.dir) && decides(link)) {
+        if let Some(link) = program.links.iter().find(|link| is_near(link) && decides(link)) {
             return Err(format!("{link} is a symbolic link"));
         }
         let mut inputs = vec![self.runtime, program.dir];
@@ -260,11 +273,6 @@ fn is_named(path: &str, name: &str) -> bool {
 /// Returns whether a path is that of a directory, or below it.
 fn is_within(inner: &str, outer: &str) -> bool {
     outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Returns whether a file is below the project's directory, or in one above it.
-fn is_near(path: &str, dir: &str) -> bool {
-    is_within(parent(path), dir) || is_within(dir, parent(path))
 }
 
 /// Returns whether a path is the project's own file.
@@ -327,8 +335,11 @@ mod tests {
         assert!(moved_by(Layer::Dependencies, "npm_config_registry", "https://npm.example"));
         assert!(!moved_by(Layer::Dependencies, "STAGE", "prod"));
         assert!(moved_by(Layer::Plugins, "PULUMI_PLUGIN_DOWNLOAD_URL_OVERRIDES", "a=b"));
-        let elsewhere = [&NODE[..], &[("other/package.json", "5")]].concat();
-        assert!(!moved(Layer::Dependencies, &program("nodejs", &elsewhere)));
+        let member = [&NODE[..], &[("other/package.json", "5")]].concat();
+        assert!(moved(Layer::Dependencies, &program("nodejs", &member)), "a member of the workspace");
+        let own = [&NODE[..3], &[("app/package-lock.json", "4")]].concat();
+        let elsewhere = [&own[..], &[("other/package.json", "5")]].concat();
+        assert_eq!(names(&program("nodejs", &own)), names(&program("nodejs", &elsewhere)));
     }
 
     #[test]
@@ -383,6 +394,11 @@ mod tests {
         assert_eq!(
             uncached(&Program { links: &["app/package.json"], ..program("nodejs", &NODE) }),
             "app/package.json is a symbolic link"
+        );
+        let links = [Variable { name: "PIP_FIND_LINKS", value: "wheels", secret: false }];
+        assert_eq!(
+            uncached(&Program { variables: &links, ..program("python", &[("app/requirements.txt", "1")]) }),
+            "the environment variable PIP_FIND_LINKS names packages that no file pins"
         );
         let nested = [NODE[0], NODE[2], ("app/lambda/package-lock.json", "4")];
         assert!(uncached(&program("nodejs", &nested)).starts_with("the source has no package-lock.json"));

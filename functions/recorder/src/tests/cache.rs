@@ -50,6 +50,12 @@ fn archive_of_a_successful_run_becomes_the_entry_that_its_launch_names() {
     let none = BTreeMap::new();
     assert_eq!(recorded(&launched(true), Verdict::Succeeded {}, both(), &archives), none, "a preview is not what is followed");
     assert_eq!(recorded(&launched(false), failed("Cannot find module"), both(), &archives), none);
+    let by_hand = launched(false);
+    let key = keys::run(CLUSTER, "uid").launch();
+    let launch: Launch = by_hand.document(&key).unwrap();
+    let request = launch.request.map(|request| RunRequest { stack: None, ..request });
+    put(&by_hand, &key, &to_json(&Launch { request, ..launch }));
+    assert_eq!(recorded(&by_hand, Verdict::Succeeded {}, both(), &archives), none, "an Update by hand stores nothing");
     let without_entries = world(&of_stack(), &json!({}));
     assert_eq!(recorded(&without_entries, Verdict::Succeeded {}, both(), &archives), none);
     let large = [(Layer::Dependencies, 101), (Layer::Plugins, 100)];

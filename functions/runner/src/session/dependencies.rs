@@ -38,7 +38,7 @@ impl Session<'_> {
                 let (files, since) = (cache.files(), Instant::now());
                 self.call(&Call::new(["install"], None)).await?;
                 cache.installed(since.elapsed());
-                if let Some(files) = files.filter(|_| !has_packages) {
+                if let Some(files) = files {
                     let pack = async {
                         cache.pack_packages(&files).await;
                         Ok(())
