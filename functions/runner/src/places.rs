@@ -392,7 +392,7 @@ mod tests {
                 Some("package.json has injected"),
             ),
         ] {
-            let runtime = if files[0].0.ends_with(".txt") { "python" } else { "nodejs" };
+            let runtime = if files[0].0 == "app/requirements.txt" { "python" } else { "nodejs" };
             let (source, places) = places(&format!("doubt-{name}"), &format!("name: app\nruntime: {runtime}\n"), files);
             assert_eq!(places.doubt().as_deref(), doubt, "{name}");
             fs::remove_dir_all(source).unwrap();

@@ -1,14 +1,14 @@
 //! The settings file of a stack, `Pulumi.<stack>.yaml`, written as Pulumi would write it, without a process for each part.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     fs, io,
     path::{Path, PathBuf},
 };
 
 use driftless_contract::{Config, ConfigValue, PROJECT_FILES};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     arguments::{MAX_ARGUMENT_BYTES, structured, text},
@@ -22,9 +22,10 @@ const OWN_BACKENDS: [&str; 4] = ["file://", "s3://", "gs://", "azblob://"];
 /// The maximum length of a key, in bytes. YAML has a limit of 1024 characters.
 const MAX_KEY_BYTES: usize = 200;
 
-/// The settings file of a stack, which is not in the tree.
+/// The settings file of a stack.
 pub(crate) struct SettingsFile {
     path: PathBuf,
+    base: Base,
     /// The name of the project, to which a key without a namespace belongs.
     project: String,
     /// The written entries, as YAML. Pulumi may have added to the file.
@@ -32,8 +33,8 @@ pub(crate) struct SettingsFile {
 }
 
 impl SettingsFile {
-    /// Returns the file if Pulumi would create it: the project, the stack and the backend leave no doubt, and the file does not
-    /// exist.
+    /// Returns the file if the project, the stack and the backend leave no doubt that Pulumi would use it, and entries can be
+    /// added to it.
     pub(crate) fn new(dir: &Path, stack: &str, environment: &BTreeMap<OsString, OsString>) -> Option<Self> {
         let backend = environment.get(OsStr::new("PULUMI_BACKEND_URL"))?.to_str()?;
         let stack = stack.rsplit('/').next().filter(|name| is_plain(name))?;
@@ -47,12 +48,15 @@ impl SettingsFile {
         let Ok(Value::Object(project)) = serde_saphyr::from_str(&fs::read_to_string(dir.join(file)).ok()?) else { return None };
         // Either field names another directory for the file.
         let is_elsewhere = project.contains_key("stackConfigDir") || project.get("config").is_some_and(Value::is_string);
-        let own = project.get("name").and_then(Value::as_str).filter(|own| is_plain(own))?;
-        (!is_elsewhere && is_absent(&name)).then(|| Self {
-            path: dir.join(name),
-            project: own.to_owned(),
-            entries: BTreeMap::new(),
-        })
+        let own = project.get("name").and_then(Value::as_str).filter(|own| is_plain(own) && !is_elsewhere)?;
+        let path = dir.join(&name);
+        let base = if is_absent(&name) {
+            Base::new("")
+        } else {
+            let is_file = fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+            Base::new(&fs::read_to_string(&path).ok().filter(|_| is_file)?)
+        };
+        Some(Self { path, base: base?, project: own.to_owned(), entries: BTreeMap::new() })
     }
 
     /// Writes the values that `config set-all` would write first, and returns the entries that are left to Pulumi: all of them if
@@ -63,6 +67,8 @@ impl SettingsFile {
         let (plain, structured): (Vec<&Config>, Vec<&Config>) = own.into_iter().partition(|config| structured(config).is_none());
         let entries: Option<BTreeMap<String, String>> =
             plain.into_iter().chain(structured).map(|config| Some((self.key(config)?, value(config)?))).collect();
+        // Pulumi knows how to replace an entry.
+        let entries = entries.filter(|entries| !entries.keys().any(|name| self.base.names.contains(name)));
         let Some(entries) = entries else { return Ok(config.iter().collect()) };
         self.entries = entries;
         if !self.entries.is_empty() {
@@ -84,8 +90,12 @@ impl SettingsFile {
             Some((self.name(&config.key)?, format!("{{\"secure\": {}}}", quoted(&secret))))
         };
         let Some(secrets) = left.iter().map(secure).collect::<Option<Vec<_>>>() else { return Ok(false) };
+        if secrets.iter().any(|(name, _)| self.base.names.contains(name)) {
+            return Ok(false);
+        }
         self.entries.extend(secrets);
-        self.save(&format!("{}encryptionsalt: {}\n", self.config(), quoted(&salt)))?;
+        let salt = if self.base.has_salt { String::new() } else { format!("encryptionsalt: {}\n", quoted(&salt)) };
+        self.save(&(self.config() + &salt))?;
         Ok(true)
     }
 
@@ -94,8 +104,9 @@ impl SettingsFile {
     }
 
     fn config(&self) -> String {
-        let lines = self.entries.iter().map(|(key, value)| format!("  {}: {value}\n", quoted(key)));
-        format!("config:\n{}", lines.collect::<String>())
+        let Base { before, indent, after, .. } = &self.base;
+        let lines = self.entries.iter().map(|(key, value)| format!("{indent}{}: {value}\n", quoted(key)));
+        format!("{before}{}{after}", lines.collect::<String>())
     }
 
     /// Returns the key of an entry with its namespace, unless Pulumi may read it in another way.
@@ -111,17 +122,62 @@ impl SettingsFile {
     }
 }
 
-/// Returns the salt in a settings file with only configuration beside it: a key service adds other entries.
-fn salt(text: &str) -> Option<String> {
-    let mut salt = None;
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with(' ')) {
-        match line.strip_prefix("encryptionsalt: ") {
-            Some(value) => salt = Some(value.to_owned()),
-            None if line == "config:" => {}
-            None => return None,
+/// The settings file of the source, as the text before and after added entries. Its own text stays as it is, with its comments.
+struct Base {
+    before: String,
+    indent: String,
+    after: String,
+    /// The names of its entries.
+    names: BTreeSet<String>,
+    has_salt: bool,
+}
+
+impl Base {
+    /// Splits a file below its line `config:`. `None` if its form leaves a doubt about where that is.
+    fn new(text: &str) -> Option<Self> {
+        if text.contains(['\r', '\t', '\u{feff}']) {
+            return None;
         }
+        let text = if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
+        let is_empty = text.lines().all(|line| line.trim().is_empty() || line.starts_with('#'));
+        let settings = if is_empty { Value::Object(Map::new()) } else { serde_saphyr::from_str(&text).ok()? };
+        let settings = settings.as_object()?;
+        let mut at = 0;
+        let mut found = None;
+        for line in text.split_inclusive('\n') {
+            at += line.len();
+            let is_of_entry = line.starts_with([' ', '#', '\n']);
+            let is_name = line.split_once(':').is_some_and(|(name, _)| name.bytes().all(|byte| byte.is_ascii_alphabetic()));
+            if !is_of_entry && !is_name {
+                return None;
+            }
+            if line.starts_with("config:") {
+                found = Some(at).filter(|_| line.trim_end() == "config:" && found.is_none());
+                found?;
+            }
+        }
+        let names = match settings.get("config") {
+            None | Some(Value::Null) => BTreeSet::new(),
+            // An older form has `config` between the namespace and the name.
+            Some(config) => config.as_object()?.keys().map(|name| name.replacen(":config:", ":", 1)).collect(),
+        };
+        let has_salt = settings.contains_key("encryptionsalt");
+        let Some(at) = found else {
+            return Some(Self { before: text + "config:\n", indent: "  ".into(), after: String::new(), names, has_salt });
+        };
+        let (before, after) = (text[..at].to_owned(), text[at..].to_owned());
+        let first = after.lines().find(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+        let indent = first.map_or("", |line| &line[..line.len() - line.trim_start().len()]);
+        let indent = if indent.is_empty() { "  " } else { indent }.to_owned();
+        Some(Self { before, indent, after, names, has_salt })
     }
-    salt
+}
+
+/// Returns the salt in a settings file, if its secrets are encrypted with a passphrase.
+fn salt(text: &str) -> Option<String> {
+    let Ok(Value::Object(settings)) = serde_saphyr::from_str(text) else { return None };
+    let has_key = ["secretsprovider", "encryptedkey"].iter().any(|name| settings.contains_key(*name));
+    settings.get("encryptionsalt").filter(|_| !has_key)?.as_str().map(str::to_owned)
 }
 
 /// Returns whether `config set-all` sets an entry before the paths and before the values from standard input.
@@ -223,7 +279,7 @@ mod tests {
             assert!(folder.file(stack, backend).is_none(), "{stack} {backend}");
         }
         assert!(SettingsFile::new(&folder.0, STACK, &BTreeMap::new()).is_none());
-        for other in ["Pulumi.dev.yaml", "Pulumi.json", "Pulumi.yml"] {
+        for other in ["Pulumi.json", "Pulumi.yml"] {
             fs::write(folder.0.join(other), "{}").unwrap();
             assert!(folder.file(STACK, "s3://bucket").is_none(), "{other}");
             fs::remove_file(folder.0.join(other)).unwrap();
@@ -231,6 +287,38 @@ mod tests {
         for project in ["stackConfigDir: stacks", "config: stacks", "name: 'a b'", "]"] {
             let folder = Folder::new("elsewhere", &format!("runtime: yaml\n{project}\n"));
             assert!(folder.file(STACK, "s3://bucket").is_none(), "{project}");
+        }
+    }
+
+    #[test]
+    fn entries_are_added_to_the_file_of_the_source() {
+        let written = |name: &str, text: &str| {
+            let folder = Folder::new(name, "name: shop\nruntime: yaml\n");
+            fs::write(folder.0.join("Pulumi.dev.yaml"), text).unwrap();
+            let config = [plain("a", "1")];
+            let left = folder.file(STACK, "s3://bucket").map(|mut file| file.write(&config).unwrap().len());
+            (left == Some(0)).then(|| folder.text())
+        };
+        for (name, before, after) in [
+            ("empty", "", "config:\n  \"shop:a\": \"1\"\n"),
+            ("comment", "# none yet\n", "# none yet\nconfig:\n  \"shop:a\": \"1\"\n"),
+            ("null", "config:\nencryptionsalt: v1:x\n", "config:\n  \"shop:a\": \"1\"\nencryptionsalt: v1:x\n"),
+            ("indent", "environment:\n- prod\nconfig: \n    # of AWS\n    aws:region: eu-west-1 # here\n", ""),
+            (
+                "block",
+                "config:\n\n    # of AWS\n    aws:region: eu-west-1 # here\n    shop:text: |\n        config:\n",
+                "config:\n    \"shop:a\": \"1\"\n\n    # of AWS\n    aws:region: eu-west-1 # here\n    shop:text: |\n        config:\n",
+            ),
+            ("last", "secretsprovider: awskms://key", "secretsprovider: awskms://key\nconfig:\n  \"shop:a\": \"1\"\n"),
+            ("same", "config:\n  shop:a: 2\n", ""),
+            ("older", "config:\n  shop:config:a: 2\n", ""),
+            ("flow", "config: { shop:b: 2 }\n", ""),
+            ("quoted", "\"config\":\n  shop:b: 2\n", ""),
+            ("document", "---\nconfig:\n  shop:b: 2\n", ""),
+            ("windows", "config:\r\n  shop:b: 2\r\n", ""),
+            ("invalid", "config:\n  shop:b: [\n", ""),
+        ] {
+            assert_eq!(written(name, before), Some(after.to_owned()).filter(|after| !after.is_empty()), "{name}");
         }
     }
 
@@ -300,6 +388,17 @@ mod tests {
         fs::write(folder.0.join("Pulumi.dev.yaml"), format!("config:\n  shop:a: |-\n    1\n\nencryptionsalt: {SALT}\n")).unwrap();
         assert!(file.write_secrets(&left, "pw").unwrap());
         let text = folder.text();
+        // The salt of the source's own file stays in its place.
+        fs::write(folder.0.join("Pulumi.dev.yaml"), format!("encryptionsalt: {SALT}\nconfig:\n  shop:b: \"1\"\n")).unwrap();
+        let mut own = folder.file(STACK, "s3://bucket").unwrap();
+        let left = own.write(&config).unwrap();
+        assert!(own.write_secrets(&left, "pw").unwrap());
+        let kept = folder.text();
+        assert!(
+            kept.starts_with(&format!("encryptionsalt: {SALT}\nconfig:\n  \"shop:a\": \"1\"\n  \"shop:token\": {{\"secure\"")),
+            "{kept}"
+        );
+        assert!(kept.ends_with("  shop:b: \"1\"\n") && kept.matches("encryptionsalt").count() == 1, "{kept}");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!([lines[0], lines[1], lines[3]], ["config:", r#"  "shop:a": "1""#, &*format!("encryptionsalt: \"{SALT}\"")]);
         assert!(lines[2].starts_with(r#"  "shop:token": {"secure": "v1:"#) && !text.contains("canary"), "{text}");
