@@ -72,6 +72,38 @@ async fn secrets_that_a_key_encrypts_stay_so_from_run_to_run() -> Result<()> {
 }
 
 #[tokio::test]
+async fn configuration_joins_the_settings_file_of_the_source() -> Result<()> {
+    const HIDDEN: &str = "canary-settings-5d1e";
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("settings").await?;
+    let names = ["own", "added", "hidden"];
+    let part = |of: &dyn Fn(&str) -> String| names.map(of).join(", ");
+    let (configuration, outputs) =
+        (part(&|name| format!("{name}: {{ type: String }}")), part(&|name| format!("{name}: '${{{name}}}'")));
+    let project = format!("name: app\nruntime: yaml\nconfiguration: {{ {configuration} }}\noutputs: {{ {outputs} }}\n");
+    // As a developer makes it, with the passphrase of the world.
+    let (folder, state) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    fs::write(folder.path().join("Pulumi.yaml"), &project)?;
+    let backend = format!("file://{}", state.path().display());
+    for arguments in [&["stack", "init", "dev"][..], &["config", "set", "--stack", "dev", "own", "of the source"]] {
+        world.pulumi(folder.path(), &backend, arguments).await?;
+    }
+    let settings = fs::read_to_string(folder.path().join("Pulumi.dev.yaml"))?;
+    let salt = settings.lines().find_map(|line| line.strip_prefix("encryptionsalt: ")).context("a salt")?;
+    let repository = world.git.create(&team.name).await?;
+    repository.commit("first", &[("Pulumi.yaml", &project), ("Pulumi.dev.yaml", &settings)]).await?;
+    let source = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
+    let secret = format!("  secretsRef: {{ hidden: {{ type: Literal, literal: {{ value: {HIDDEN} }} }} }}\n");
+    team.apply_stack("app", source, &format!("  config: {{ added: of the Stack }}\n{secret}")).await?;
+    let stack = team.ready_after("app", 1).await?;
+    let found = names.map(|name| output(&stack, name).cloned().unwrap_or_default());
+    assert_eq!(found, [json!("of the source"), json!("of the Stack"), json!("[secret]")]);
+    let provider = secrets_providers(&team)?;
+    ensure!(provider["state"]["salt"] == salt && !provider.to_string().contains(HIDDEN), "{provider}");
+    team.clear().await
+}
+
+#[tokio::test]
 async fn esc_environments_give_configuration_and_variables() -> Result<()> {
     const HUSH: &str = "canary-esc-value-b7f2";
     let (world, _turn) = shared().await?;
