@@ -49,6 +49,7 @@ impl Price {
             cache_mib: 0.0,
             nat_gateways: 0.0,
             ecr: self.ecr,
+            s3_endpoint: false,
         };
         let [nat, public] = load.bill().within(hours);
         if self.network == Network::Nat { nat } else { public }
