@@ -282,7 +282,7 @@ pub fn queue(name: &str, attributes: &Answer) -> Finding {
         (true, "0") => Finding::ok(format!("queue {name}: empty")),
         (true, count) => Finding::fail(
             format!("queue {name}: {count} messages were given up"),
-            "each failed five times: a bug, or a document of another release",
+            "each failed in its function until its last try: a bug, or a document of another release",
             "the function's log has `a message failed` with the cause; mend it, then redrive or purge the queue",
         ),
         (false, count) => Finding::ok(format!("queue {name}: {count} waiting")),

@@ -155,7 +155,9 @@ async fn an_installation_is_deployed_examined_and_removed() -> Result<()> {
     for line in ["a new key for other", "stack driftless: deployed", "stack driftless-prod: deployed"] {
         assert!(said.contains(&format!("deploy: {line}\n")), "{line:?} is not in: {said}");
     }
-    assert!(!said.contains("warning: "), "{said}");
+    // No registry tells the digest of the forwarder's image.
+    let warnings = said.lines().filter(|line| line.contains("warning: ") && !line.contains("forwarder:1: keeps its tag"));
+    assert_eq!(warnings.count(), 0, "{said}");
     tree.applied(&supervisor, "other", SOURCE[1]).await?;
     let more: Keys = serde_json::from_str(&secret(aws, "webhook-keys").await?)?;
     assert_eq!(more.keys().collect::<Vec<_>>(), ["lab", "other", "prod"]);
