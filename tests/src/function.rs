@@ -135,7 +135,7 @@ fn router(api: Api) -> Router {
 }
 
 /// The environment from Lambda and the template. Its addresses are only used if an event requires it.
-const ENV: [(&str, &str); 61] = [
+const ENV: [(&str, &str); 63] = [
     ("AWS_LAMBDA_FUNCTION_NAME", "f"),
     ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
     ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
@@ -150,6 +150,8 @@ const ENV: [(&str, &str); 61] = [
     ("SOURCES_QUEUE_URL", "http://127.0.0.1/s"),
     ("LAUNCHES_QUEUE_URL", "http://127.0.0.1/l"),
     ("RUNS_QUEUE_URL", "http://127.0.0.1/r"),
+    ("DEAD_LETTERS_QUEUE_URL", "http://127.0.0.1/d"),
+    ("MAX_RECEIVES", "5"),
     ("SYSTEM_NAMESPACE", "driftless-system"),
     ("WATCH_NAMESPACES", "all"),
     ("ARTIFACT_SERVICES", "source-controller.flux-system"),

@@ -103,6 +103,30 @@ async fn every_resource_of_the_template_is_deployed_as_it_is_written() -> Result
     Ok(())
 }
 
+/// SQS counts the deliveries that Lambda throttles. None of them may make a dead letter of a message that no function saw.
+#[test]
+fn throttled_messages_expire_before_sqs_makes_dead_letters_of_them() -> Result<()> {
+    let settings = Settings {
+        account: ACCOUNT.into(),
+        region: REGION.into(),
+        stack: STACK.into(),
+        parameters: PARAMETERS.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        ..Settings::default()
+    };
+    let template = Template::read(&project()?.join("infra/template.yaml"), &settings)?;
+    let mut queues = 0;
+    for (id, queue) in &template.queues {
+        let Some(policy) = queue.attributes.get("RedrivePolicy") else { continue };
+        let policy: Value = serde_json::from_str(policy)?;
+        // The maximum of SQS.
+        assert_eq!(policy["maxReceiveCount"], 1000, "{id}");
+        assert!(queue.visibility() * 1000 > queue.retention(), "{id}: {:?} {:?}", queue.visibility(), queue.retention());
+        queues += 1;
+    }
+    assert_eq!(queues, 5);
+    Ok(())
+}
+
 fn project() -> Result<PathBuf> {
     Ok(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize()?)
 }

@@ -1,7 +1,7 @@
 //! The Lambda function that fetches sources. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch_sent};
+use driftless_aws::{Account, Bucket, DeadLetters, QueueUrls, Sqs, batch_sent};
 use driftless_contract::{Document as _, FetchRequest};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
@@ -50,6 +50,7 @@ async fn main() -> Result<(), Error> {
         other => return Err(format!("ARTIFACT_TRANSPORT is {other:?}; use proxy or direct").into()),
     };
     let objects = Bucket::new(&aws, settings.bucket.clone());
+    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
     let queues = Sqs::new(&aws, QueueUrls { hints: Some(env::required("HINTS_QUEUE_URL")?), ..QueueUrls::default() });
     let fetch = async |(request, sent): (FetchRequest, Timestamp)| -> Result<(), fetcher::Error> {
         let cluster = match clusters.get(&request.source.cluster, now()).await {
@@ -64,7 +65,7 @@ async fn main() -> Result<(), Error> {
     // A batch has one message.
     let absorb = |_: &mut _, _: &_| false;
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch_sent(event.payload, event.context.deadline(), parse, absorb, &fetch).await)
+        Ok(batch_sent(event.payload, &dead_letters, event.context.deadline(), parse, absorb, &fetch).await)
     }))
     .await
 }

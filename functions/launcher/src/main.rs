@@ -3,7 +3,7 @@
 use std::{fmt::Display, str::FromStr};
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, TaskSettings, batch};
+use driftless_aws::{Account, Bucket, DeadLetters, Ecs, QueueUrls, Sqs, TaskSettings, batch};
 use driftless_contract::{Document as _, LaunchHint, RunLimits};
 use driftless_core::{DefaultSize, Limits};
 use driftless_kubernetes::Clusters;
@@ -36,6 +36,7 @@ async fn main() -> Result<(), Error> {
     };
     let bucket = env::required("BUCKET")?;
     let objects = Bucket::new(&aws, bucket.clone()).sealing_with(env::required("SEAL_KEY")?);
+    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {
@@ -75,7 +76,7 @@ async fn main() -> Result<(), Error> {
     };
     let parse = |body: &str| LaunchHint::parse(body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch(event.payload, event.context.deadline(), parse, LaunchHint::absorb, &launch).await)
+        Ok(batch(event.payload, &dead_letters, event.context.deadline(), parse, LaunchHint::absorb, &launch).await)
     }))
     .await
 }

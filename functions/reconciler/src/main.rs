@@ -1,7 +1,7 @@
 //! The Lambda function that reconciles Stacks. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Account, Bucket, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, DeadLetters, QueueUrls, Sqs, batch};
 use driftless_contract::{Document as _, Hint};
 use driftless_core::Retention;
 use driftless_kubernetes::Clusters;
@@ -16,6 +16,7 @@ async fn main() -> Result<(), Error> {
     let aws = driftless_aws::config().await;
     let clusters = Clusters::new(Account::new(&aws), env::required("KUBECONFIG_SECRET")?, "driftless-reconciler");
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
+    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {
@@ -43,7 +44,7 @@ async fn main() -> Result<(), Error> {
     };
     let parse = |body: &str| Hint::parse(body.as_bytes());
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch(event.payload, event.context.deadline(), parse, Hint::absorb, &look).await)
+        Ok(batch(event.payload, &dead_letters, event.context.deadline(), parse, Hint::absorb, &look).await)
     }))
     .await
 }

@@ -1,7 +1,7 @@
 //! The Lambda function that records how runs ended. See the library.
 
 use aws_lambda_events::sqs::SqsEvent;
-use driftless_aws::{Account, Bucket, Ecs, QueueUrls, Sqs, batch};
+use driftless_aws::{Account, Bucket, DeadLetters, Ecs, QueueUrls, Sqs, batch};
 use driftless_contract::{RunMessage, parse_run_message};
 use driftless_kubernetes::Clusters;
 use driftless_telemetry::env;
@@ -22,6 +22,7 @@ async fn main() -> Result<(), Error> {
         cache_namespace_bytes: mebibytes("CACHE_NAMESPACE_MIB")?,
     };
     let objects = Bucket::new(&aws, env::required("BUCKET")?);
+    let dead_letters = DeadLetters::new(&aws, env::required("DEAD_LETTERS_QUEUE_URL")?, env::parsed("MAX_RECEIVES")?);
     let queues = Sqs::new(
         &aws,
         QueueUrls {
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Error> {
     };
     let absorb = |kept: &mut RunMessage, other: &RunMessage| absorb(&settings, kept, other);
     run(service_fn(async |event: LambdaEvent<SqsEvent>| -> Result<_, Error> {
-        Ok(batch(event.payload, event.context.deadline(), parse_run_message, absorb, &record).await)
+        Ok(batch(event.payload, &dead_letters, event.context.deadline(), parse_run_message, absorb, &record).await)
     }))
     .await
 }

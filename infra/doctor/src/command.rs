@@ -173,6 +173,9 @@ pub struct Cost {
     /// The images are in ECR of the same Region, and the VPC has a gateway endpoint for S3.
     #[arg(long, env = "ECR", value_parser = FalseyValueParser::new())]
     ecr: bool,
+    /// The VPC has a gateway endpoint for S3.
+    #[arg(long, env = "S3_ENDPOINT", value_parser = FalseyValueParser::new())]
+    s3_endpoint: bool,
 }
 
 impl Cost {
@@ -180,10 +183,23 @@ impl Cost {
     #[must_use]
     pub fn bill(self) -> Bill {
         let Self { stacks, runs_per_day, minutes, clusters, task_cpu, task_memory, .. } = self;
-        let Self { image_mib, install_mib, cache_miss_percent, cache_mib, nat_gateways, ecr, .. } = self;
+        let Self { image_mib, install_mib, cache_miss_percent, cache_mib, nat_gateways, ecr, s3_endpoint, .. } = self;
         let cache_misses = cache_miss_percent / 100.0;
         let size = DefaultSize { cpu: task_cpu, memory_mib: task_memory };
-        Load { stacks, runs_per_day, minutes, clusters, size, image_mib, install_mib, cache_misses, cache_mib, nat_gateways, ecr }
-            .bill()
+        let load = Load {
+            stacks,
+            runs_per_day,
+            minutes,
+            clusters,
+            size,
+            image_mib,
+            install_mib,
+            cache_misses,
+            cache_mib,
+            nat_gateways,
+            ecr,
+            s3_endpoint,
+        };
+        load.bill()
     }
 }

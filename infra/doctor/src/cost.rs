@@ -111,6 +111,8 @@ pub struct Load {
     pub nat_gateways: f64,
     /// Whether images are in ECR, whose layers an S3 gateway endpoint delivers without the NAT gateway.
     pub ecr: bool,
+    /// Whether there is a gateway endpoint for S3, as `ecr` implies: cache entries then pass no NAT gateway.
+    pub s3_endpoint: bool,
 }
 
 /// A line of the bill in USD a month: behind NAT, the default, and with public addresses (`AssignPublicIp`).
@@ -141,7 +143,9 @@ impl Load {
         let task_hours = (self.minutes + START_MINUTES + self.image_mib / PULL_MIB_PER_MINUTE).max(1.0) / 60.0;
         let installs = self.cache_misses * self.install_mib;
         let through_nat = if self.ecr { installs } else { self.image_mib + installs };
-        let downloads = runs * through_nat * GB_PER_MIB;
+        // A run restores its entries, or stores them after it has installed; a NAT gateway has one price for both directions.
+        let entries = if self.ecr || self.s3_endpoint { 0.0 } else { self.cache_mib };
+        let nat = |mib: f64| runs * mib * GB_PER_MIB * price::NAT_GB;
         Bill {
             idle: vec![
                 both(
@@ -165,7 +169,8 @@ impl Load {
                     "Fargate",
                     runs * task_hours * fargate(f64::from(self.size.cpu) / 1024.0, f64::from(self.size.memory_mib) / 1024.0),
                 ),
-                ("image and installs through NAT", [downloads * price::NAT_GB, 0.0]),
+                ("image and installs through NAT", [nat(through_nat), 0.0]),
+                ("cache entries through NAT", [nat(entries), 0.0]),
                 ("public addresses", [0.0, runs * task_hours * price::ADDRESS_HOUR]),
                 both(
                     "S3, SQS and Lambda",

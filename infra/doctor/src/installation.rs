@@ -114,8 +114,7 @@ pub fn examine(aws: &Aws, stack: &str) -> (Vec<Finding>, Installation) {
             ));
         }
     }
-    let arguments = ["service-quotas", "get-service-quota", "--service-code", "fargate", "--quota-code", FARGATE_VCPUS];
-    findings.push(quota(&aws.json(&arguments)));
+    findings.push(quota(&fargate_quota(aws)));
     if let Some(groups) = parameters.get("SecurityGroups") {
         let ids = groups.split(',').map(str::trim);
         let arguments: Vec<_> = ["ec2", "describe-security-groups", "--group-ids"].into_iter().chain(ids).collect();
@@ -283,7 +282,7 @@ pub fn queue(name: &str, attributes: &Answer) -> Finding {
         (true, "0") => Finding::ok(format!("queue {name}: empty")),
         (true, count) => Finding::fail(
             format!("queue {name}: {count} messages were given up"),
-            "each failed five times: a bug, or a document of another release",
+            "each failed in its function until its last try: a bug, or a document of another release",
             "the function's log has `a message failed` with the cause; mend it, then redrive or purge the queue",
         ),
         (false, count) => Finding::ok(format!("queue {name}: {count} waiting")),
@@ -319,6 +318,11 @@ pub fn alarms(described: &Answer) -> Vec<Finding> {
     });
     let findings: Vec<_> = rung.collect();
     if findings.is_empty() { vec![Finding::ok(format!("alarms: none of {} rings", all.len()))] } else { findings }
+}
+
+/// The answer of Service Quotas about the vCPUs of Fargate.
+pub fn fargate_quota(aws: &Aws) -> Answer {
+    aws.json(&["service-quotas", "get-service-quota", "--service-code", "fargate", "--quota-code", FARGATE_VCPUS])
 }
 
 /// Checks how much Fargate may run at once in the account.
@@ -373,7 +377,7 @@ pub fn default_images(default: &str, by_runtime: &str) -> Finding {
     Finding::warn(
         format!("default images without a digest: {}", moving.join(", ")),
         "whoever can move such a tag runs code with the Secrets of the Stacks that name no image",
-        "make deploy COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
+        "make deploy with crane or skopeo on PATH, COPY_IMAGES=yes, or PARAMETERS='DefaultImage=…@sha256:… RuntimeImages=…@sha256:…' (docs/images.md)",
     )
 }
 

@@ -10,7 +10,9 @@ use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::time::{Instant, timeout_at};
 
-/// Reserved at the end of an invocation for the response.
+use crate::dead_letters::{Cause, DeadLetters};
+
+/// Reserved at the end of an invocation for dead letters and the response, a half each.
 const MARGIN: Duration = Duration::from_secs(2);
 
 /// The number of messages of a batch that are handled concurrently, so that one that waits for a dead cluster delays no other.
@@ -19,23 +21,26 @@ const AT_ONCE: usize = 4;
 
 /// Handles a batch of an SQS event source. Returns the messages that SQS should deliver again: each that failed, that cannot be
 /// read or for which no time was left, and every later one of the same FIFO group. Messages of a standard queue are handled
-/// concurrently, those of a FIFO queue one after another.
+/// concurrently, those of a FIFO queue one after another. A failed message that was received often enough is moved to
+/// `dead_letters` instead.
 ///
 /// `absorb(kept, other)` merges two messages with the same request and returns whether it did; they are handled once. `handle` is
 /// stopped at its next `await` when the invocation's time is up, which has to be as harmless as a crash at that point.
 pub async fn batch<M, E: fmt::Display>(
     event: SqsEvent,
+    dead_letters: &DeadLetters,
     deadline: SystemTime,
     parse: impl Fn(&str) -> Result<M, InvalidMessage>,
     absorb: impl Fn(&mut M, &M) -> bool,
     handle: impl AsyncFn(M) -> Result<(), E>,
 ) -> SqsBatchResponse {
-    batch_sent(event, deadline, |body, _| parse(body), absorb, handle).await
+    batch_sent(event, dead_letters, deadline, |body, _| parse(body), absorb, handle).await
 }
 
 /// The same, with the time at which each message was sent.
 pub async fn batch_sent<M, E: fmt::Display>(
     event: SqsEvent,
+    dead_letters: &DeadLetters,
     deadline: SystemTime,
     parse: impl Fn(&str, Option<Timestamp>) -> Result<M, InvalidMessage>,
     absorb: impl Fn(&mut M, &M) -> bool,
@@ -45,8 +50,8 @@ pub async fn batch_sent<M, E: fmt::Display>(
     let mut answer = Answer::default();
     // Boxed, because the compiler would otherwise lay out every call below as one value.
     let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
-        Ok(handled) => handled.map_err(|error| error.to_string()),
-        Err(_) => Err("no time was left".into()),
+        Ok(handled) => handled.map_err(|error| (Cause::Failed, error.to_string())),
+        Err(_) => Err((Cause::TimedOut, "no time was left".into())),
     };
     let messages = distinct(event, parse, absorb, &mut answer);
     let (ordered, free): (Vec<_>, Vec<_>) =
@@ -54,18 +59,18 @@ pub async fn batch_sent<M, E: fmt::Display>(
     let free = free.into_iter().map(async |(message, records)| (records, attempt(message).await));
     let mut handled = stream::iter(free).buffer_unordered(AT_ONCE);
     while let Some((records, result)) = handled.next().await {
-        if let Err(error) = result {
-            answer.fail(&records, &error);
+        if let Err((cause, error)) = result {
+            answer.fail(records, Some(cause), &error);
         }
     }
     for (message, records) in ordered {
         if answer.is_blocked(&records) {
-            answer.fail(&records, "an earlier message of the group failed");
-        } else if let Err(error) = attempt(message).await {
-            answer.fail(&records, &error);
+            answer.fail(records, None, "an earlier message of the group failed");
+        } else if let Err((cause, error)) = attempt(message).await {
+            answer.fail(records, Some(cause), &error);
         }
     }
-    answer.response
+    answer.response(dead_letters, deadline + MARGIN / 2).await
 }
 
 /// The messages in the order of their first records, each with all its records. An unreadable message counts as failed.
@@ -82,7 +87,7 @@ fn distinct<M>(
                 Some(records) => records.push(record),
                 None => messages.push((message, vec![record])),
             },
-            Err(error) => answer.fail(&[record], &error),
+            Err(error) => answer.fail(vec![record], Some(Cause::Unreadable), &error),
         }
     }
     messages
@@ -90,7 +95,8 @@ fn distinct<M>(
 
 #[derive(Default)]
 struct Answer {
-    response: SqsBatchResponse,
+    /// The failed records. Those without a cause did not fail themselves: an earlier message of their group did.
+    failed: Vec<(SqsMessage, Option<Cause>)>,
     blocked: HashSet<String>,
 }
 
@@ -99,19 +105,31 @@ impl Answer {
         records.iter().filter_map(group).any(|group| self.blocked.contains(group))
     }
 
-    fn fail(&mut self, records: &[SqsMessage], why: &(impl fmt::Display + ?Sized)) {
+    fn fail(&mut self, records: Vec<SqsMessage>, cause: Option<Cause>, why: &(impl fmt::Display + ?Sized)) {
         for record in records {
-            // Without an id the whole batch counts as failed, which is right: it is not from SQS.
-            let id = record.message_id.clone().unwrap_or_default();
-            tracing::error!(message.id = id, error = %why, "a message failed");
-            self.response.add_failure(id);
-            self.blocked.extend(group(record).cloned());
+            tracing::error!(message.id = record.message_id, error = %why, "a message failed");
+            self.blocked.extend(group(&record).cloned());
+            self.failed.push((record, cause));
         }
+    }
+
+    /// The records to deliver again, after the others have become dead letters. A dead letter that is not sent by the deadline is
+    /// delivered again.
+    async fn response(self, dead_letters: &DeadLetters, deadline: Instant) -> SqsBatchResponse {
+        let mut response = SqsBatchResponse::default();
+        for (record, cause) in self.failed {
+            let moved = async { matches!(cause, Some(cause) if dead_letters.takes(&record, cause).await) };
+            if !timeout_at(deadline, moved).await.unwrap_or(false) {
+                // Without an id the whole batch counts as failed, which is right: it is not from SQS.
+                response.add_failure(record.message_id.unwrap_or_default());
+            }
+        }
+        response
     }
 }
 
 /// The FIFO group. Messages of standard queues have a group too, which names their tenant and orders nothing.
-fn group(record: &SqsMessage) -> Option<&String> {
+pub(crate) fn group(record: &SqsMessage) -> Option<&String> {
     record.attributes.get("MessageGroupId").filter(|_| record.attributes.contains_key("SequenceNumber"))
 }
 
@@ -132,13 +150,16 @@ mod tests {
         fs,
         future::pending,
         path::Path,
+        sync::{Arc, Mutex},
     };
 
+    use aws_config::{BehaviorVersion, SdkConfig};
     use driftless_contract::{Document as _, FetchRequest, Hint, LaunchHint, ObjectKey, VERSION, parse_run_message, to_json};
-    use serde_json::json;
+    use serde_json::{Value, json};
     use tokio::time::sleep;
 
     use super::*;
+    use crate::sdk::tests::service;
 
     fn hint(name: &str, hops: u8) -> LaunchHint {
         let key = ObjectKey {
@@ -166,13 +187,22 @@ mod tests {
 
     /// Handles the batch with 60 s left. Returns the handled names and the failed ids.
     async fn run(event: SqsEvent, handle: impl AsyncFn(&str) -> Result<(), &'static str>) -> (Vec<String>, Vec<String>) {
+        let config = SdkConfig::builder().behavior_version(BehaviorVersion::v2026_01_12()).build();
+        run_with(&DeadLetters::new(&config, "https://sqs/1/d".into(), 5), event, handle).await
+    }
+
+    async fn run_with(
+        dead_letters: &DeadLetters,
+        event: SqsEvent,
+        handle: impl AsyncFn(&str) -> Result<(), &'static str>,
+    ) -> (Vec<String>, Vec<String>) {
         let handled = RefCell::new(Vec::new());
         let look = async |hint: LaunchHint| {
             handled.borrow_mut().push(hint.update.name.clone());
             handle(&hint.update.name).await
         };
         let deadline = SystemTime::now() + Duration::from_mins(1);
-        let response = batch(event, deadline, |body| LaunchHint::parse(body.as_bytes()), absorb, look).await;
+        let response = batch(event, dead_letters, deadline, |body| LaunchHint::parse(body.as_bytes()), absorb, look).await;
         let failed = response.batch_item_failures.into_iter().map(|failure| failure.item_identifier).collect();
         (handled.into_inner(), failed)
     }
@@ -289,5 +319,57 @@ mod tests {
         let (_, failed) = run(event, async |_| pending().await).await;
         assert_eq!(failed, ["0", "1"]);
         assert!(begin.elapsed() < Duration::from_mins(1), "{:?}", begin.elapsed());
+    }
+
+    /// Handles a batch in which all fail but `d`, with dead letters that SQS answers with `status`. Returns the failed ids and the
+    /// dead letters.
+    async fn fail_with(status: u16, records: &[(Option<&str>, String)], receives: &[&str]) -> (Vec<String>, Vec<Value>) {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let letters = Arc::clone(&sent);
+        let config = service(move |_, body| {
+            letters.lock().unwrap().push(serde_json::from_str::<Value>(body).unwrap());
+            (status, r#"{ "MessageId": "m" }"#.into())
+        });
+        let dead_letters = DeadLetters::new(&config.await, "https://sqs/1/d".into(), 5);
+        let mut event = event(records);
+        for (record, receives) in event.records.iter_mut().zip(receives) {
+            record.attributes.insert("ApproximateReceiveCount".into(), (*receives).into());
+        }
+        let (_, failed) = run_with(&dead_letters, event, async |name| if name == "d" { Ok(()) } else { Err("no") }).await;
+        let sent = sent.lock().unwrap().clone();
+        (failed, sent)
+    }
+
+    #[tokio::test]
+    async fn message_that_fails_when_its_receives_are_used_up_is_a_dead_letter() {
+        let bodies = ["a", "b", "d"].map(|name| (None, to_json(&hint(name, 0))));
+        let records = [&bodies[..], &[(None, "{}".into())]].concat();
+        let (failed, sent) = fail_with(200, &records, &["5", "4", "7", "6"]).await;
+        assert_eq!(failed, ["1"], "b has a try left, and d succeeds however often it was received");
+        let mut letters: Vec<_> = sent
+            .iter()
+            .map(|letter| {
+                let attribute = |name: &str| letter["MessageAttributes"][name]["StringValue"].clone();
+                (letter["MessageBody"].clone(), attribute("cause"), attribute("messageId"), letter["QueueUrl"].clone())
+            })
+            .collect();
+        letters.sort_by_key(|(.., id, _)| id.to_string());
+        let letter = |body: &str, cause: &str, id: &str| (json!(body), json!(cause), json!(id), json!("https://sqs/1/d"));
+        assert_eq!(letters, [letter(&records[0].1, "failed", "0"), letter("{}", "unreadable", "3")]);
+    }
+
+    #[tokio::test]
+    async fn dead_letter_of_a_fifo_queue_keeps_its_group_and_those_behind_it_are_delivered_again() {
+        let records = ["a", "b"].map(|name| (Some("g"), to_json(&hint(name, 0))));
+        let (failed, sent) = fail_with(200, &records, &["5", "5"]).await;
+        assert_eq!(failed, ["1"]);
+        let [letter] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((&letter["MessageGroupId"], &letter["MessageDeduplicationId"]), (&json!("g"), &json!("0")));
+    }
+
+    #[tokio::test]
+    async fn dead_letter_that_is_not_sent_is_delivered_again() {
+        let (failed, sent) = fail_with(403, &[(None, to_json(&hint("a", 0)))], &["9"]).await;
+        assert_eq!((failed, sent.len()), (vec!["0".to_owned()], 1));
     }
 }

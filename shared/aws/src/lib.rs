@@ -3,6 +3,7 @@
 
 mod account;
 mod batch;
+mod dead_letters;
 mod definition;
 mod objects;
 mod queues;
@@ -14,6 +15,7 @@ use std::{fs::File, future::Future};
 
 pub use account::Account;
 pub use batch::{batch, batch_sent};
+pub use dead_letters::DeadLetters;
 use driftless_contract::{
     Document, FetchRequest, Hint, InvalidMessage, Key, LaunchHint, Rewritten, RunHint, TaskHint, WrittenOnce, to_json,
 };

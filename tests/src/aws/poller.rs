@@ -39,8 +39,8 @@ pub struct Switches {
     pub duplicate: bool,
     /// The first message about each object is lost.
     pub drop_first: bool,
-    /// Lambda has no concurrency left for the function: each message returns after its visibility timeout, until it becomes a
-    /// dead letter.
+    /// Lambda has no concurrency left for the function: each message returns after its visibility timeout, and SQS counts that it
+    /// was received.
     pub throttled: bool,
 }
 

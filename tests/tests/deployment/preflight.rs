@@ -94,10 +94,11 @@ fn preflight(answers: &Answers, arguments: &[&str]) -> Result<(bool, String, Str
     fs::write(&aws, AWS)?;
     fs::set_permissions(&aws, fs::Permissions::from_mode(0o755))?;
     let mut command = Command::new(project()?.join("infra/preflight"));
-    command.current_dir(project()?).env("ANSWERS", dir.path()).env("AWS_CLI", aws);
+    command.current_dir(project()?).env("ANSWERS", dir.path()).env("AWS_CLI", aws).env("AWS_REGION", "eu-west-1");
     let values = ["Subnets=subnet-1,subnet-2", "SecurityGroups=sg-1", "AssignPublicIp=DISABLED", "TaskCpu=1024", "Spot=previews"];
     // Of two values of a parameter the last one is used.
-    let (overrides, options): (Vec<&str>, Vec<&str>) = arguments.iter().partition(|argument| argument.contains('='));
+    let (overrides, options): (Vec<&str>, Vec<&str>) =
+        arguments.iter().partition(|argument| argument.contains('=') && !argument.contains("://"));
     command.args(options).args(values).args(["WebhookConcurrency=5", "PublicWebhook=ENABLED", "ReconcilerConcurrency=10"]);
     command.args(["FetcherConcurrency=10", "LauncherConcurrency=5", "RecorderConcurrency=5"]);
     let output = command.args(overrides).output()?;
@@ -358,5 +359,83 @@ fn endpoints_in_place_of_a_way_to_the_internet_are_enough() -> Result<()> {
     let warning = "warning: tasks: subnet-1, subnet-2 reach AWS by VPC endpoints alone; Pulumi Cloud (api.pulumi.com)";
     assert_eq!(said.matches(warning).count(), 1, "{said}");
     assert!(said.contains("use an S3 backend"), "{said}");
+    Ok(())
+}
+
+/// Subnets that the named services are reached from by endpoints alone.
+fn by_endpoints() -> Answers {
+    without_internet(&SERVICES.map(interface))
+}
+
+#[test]
+fn backend_outside_aws_needs_a_way_to_the_internet() -> Result<()> {
+    let mut by_prefix_list = account();
+    let list = json!({ "IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "IpRanges": [], "PrefixListIds": [{ "PrefixListId": "pl-1" }] });
+    by_prefix_list.insert("ec2.describe-security-groups", groups(&[("sg-1", &[list])]));
+    for backend in [
+        "https://api.pulumi.com",
+        "https://user:hunter2@pulumi.example",
+        "gs://state",
+        "s3://state?endpoint=minio.example",
+        "s3://state?region=us-east-1",
+    ] {
+        let (goes_on, _, said) = preflight(&account(), &["--new", "--backend", backend])?;
+        assert!(
+            goes_on && said.contains("tasks: the network fits an S3 backend in this Region, Pulumi Cloud, and any other"),
+            "{said}"
+        );
+        for (answers, why) in [
+            (by_endpoints(), "subnet-1, subnet-2 have no default route"),
+            (by_prefix_list.clone(), "security groups sg-1 let TCP port 443"),
+        ] {
+            let (goes_on, _, said) = preflight(&answers, &["--new", "--backend", "s3://mine", "--backend", backend])?;
+            let scheme = backend.split("://").next().context("a scheme")?;
+            assert!(!goes_on && said.contains(&format!("tasks: the backend {scheme}://")), "{backend}: {said}");
+            assert!(
+                said.contains(&format!("is out of reach: {why}")) && said.contains("AssignPublicIp=ENABLED"),
+                "{backend}: {said}"
+            );
+            assert!(!said.contains("hunter2") && !said.contains("s3://mine"), "{said}");
+        }
+    }
+    // Public subnets, with the addresses that a new stack gets.
+    let mut answers = account();
+    answers.insert("ec2.describe-route-tables", internet());
+    let (goes_on, chosen, said) = preflight(&answers, &["--new", "--backend", "https://api.pulumi.com"])?;
+    assert!(goes_on && chosen == "AssignPublicIp=ENABLED\n" && said.contains("Pulumi Cloud, and any other backend"), "{said}");
+    // The other side of a transit gateway is not known.
+    let route = json!({ "DestinationCidrBlock": "0.0.0.0/0", "TransitGatewayId": "tgw-1", "State": "active" });
+    answers.insert("ec2.describe-route-tables", tables(&route));
+    let (goes_on, _, said) = preflight(&answers, &["--new", "--backend", "https://api.pulumi.com"])?;
+    assert!(
+        goes_on && said.contains("warning: tasks: whether they reach the backend https://api.pulumi.com is not known"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn backend_in_s3_needs_the_way_to_s3_alone() -> Result<()> {
+    for backend in ["s3://state", "s3://state?region=eu-west-1"] {
+        let (goes_on, _, said) = preflight(&by_endpoints(), &["--new", "--backend", backend])?;
+        assert!(goes_on && said.contains("tasks: the network fits an S3 backend in this Region\n"), "{said}");
+    }
+    for backend in ["file:///state", "api.pulumi.com", "s3://"] {
+        let (goes_on, _, said) = preflight(&account(), &["--new", "--backend", backend])?;
+        assert!(!goes_on && said.contains("is no backend that tasks share") && said.contains("give the URL of one"), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn without_a_backend_it_says_which_ones_the_network_fits() -> Result<()> {
+    let hint = "; BACKEND=URL checks the one that your Stacks name\n";
+    for (answers, fits) in [
+        (account(), "an S3 backend in this Region, Pulumi Cloud, and any other backend in the internet"),
+        (by_endpoints(), "an S3 backend in this Region"),
+    ] {
+        let (goes_on, _, said) = preflight(&answers, &["--new"])?;
+        assert!(goes_on && said.contains(&format!("deploy: tasks: the network fits {fits}{hint}")), "{said}");
+    }
     Ok(())
 }

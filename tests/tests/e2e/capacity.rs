@@ -12,7 +12,7 @@ use driftless_tests::{
 };
 use serde_json::Value;
 
-use crate::world::{alone, aws, nothing_was_given_up, pid, shared};
+use crate::world::{alone, aws, no_dead_letters, nothing_was_given_up, pid, shared};
 
 /// An outage of the calls of `ecs` about the tasks of an image that only one test uses.
 fn ecs(operation: &str, image: &str, percent: u32, code: &str, message: &str) -> Outage {
@@ -68,8 +68,8 @@ pub async fn ran_once(team: &Namespace<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no launch failed because of ECS. SQS delivers such a message five times before it is a dead letter, which takes
-/// longer than a test.
+/// Checks that no launch failed because of ECS. A message is delivered five times before it is a dead letter, which takes longer
+/// than a test.
 pub async fn no_message_failed(world: &Handle) -> Result<()> {
     for file in fs::read_dir(world.get("WORLD_LOGS")?)? {
         let file = file?;
@@ -179,29 +179,71 @@ async fn image_that_ecs_refuses_is_an_invalid_spec() -> Result<()> {
 }
 
 #[tokio::test]
-async fn hints_that_die_of_throttled_functions_are_made_up_by_the_sweep() -> Result<()> {
+async fn hints_that_expire_behind_throttled_functions_are_made_up_by_the_sweep() -> Result<()> {
     let (world, _alone) = alone().await?;
     let team = world.namespace("no-concurrency").await?;
     world.control.pause_schedule(true).await?;
     world.control.switch("Reconciler", &Switches { throttled: true, ..Switches::default() }).await?;
     apply(&team, "pulumi/pulumi:1", &["app".into()]).await?;
     let sqs = aws_sdk_sqs::Client::new(&aws(&world, None).await?);
-    let queue =
-        async |name: &str| -> Result<String> { sqs.get_queue_url().queue_name(name).send().await?.queue_url.context("a URL") };
-    let [hints, dead] = [queue("driftless-hints").await?, queue("driftless-hints-dead-letters").await?];
-    ready::until("every hint is a dead letter", RUN, async || {
+    let hints = queue(&sqs, "driftless-hints").await?;
+    let throttled = async || -> Result<u64> {
+        let mappings = world.control.status().await?.mappings;
+        mappings["Reconciler"]["failed"].as_u64().context("a number of throttled messages")
+    };
+    // Twice as many deliveries of each as may fail in the function.
+    ready::until("every hint to be throttled often", RUN, async || {
         world.control.expire("Reconciler").await?;
-        let counts = [messages(&sqs, &hints).await?, messages(&sqs, &dead).await?];
-        ensure!(counts[0] == 0 && counts[1] > 0, "{counts:?} messages and dead letters");
+        let (count, waiting) = (throttled().await?, messages(&sqs, &hints).await?);
+        ensure!(waiting > 0 && count >= 10 * waiting, "{count} throttled deliveries of {waiting} messages");
         Ok(())
     })
     .await?;
+    no_dead_letters(&world).await?;
+    sqs.purge_queue().queue_url(hints).send().await?;
     world.control.switch("Reconciler", &Switches::default()).await?;
     world.control.trigger("Sweeper").await?;
     team.ready_after("app", 1).await?;
-    sqs.purge_queue().queue_url(dead).send().await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
+}
+
+#[tokio::test]
+async fn message_that_fails_in_its_function_until_its_last_try_is_a_dead_letter() -> Result<()> {
+    let (world, _alone) = alone().await?;
+    let sqs = aws_sdk_sqs::Client::new(&aws(&world, None).await?);
+    let cases = [
+        ("Reconciler", "driftless-hints", "driftless-hints-dead-letters", 5),
+        ("Fetcher", "driftless-sources.fifo", "driftless-sources-dead-letters.fifo", 3),
+        ("Launcher", "driftless-launches", "driftless-launches-dead-letters", 5),
+        ("Recorder", "driftless-runs", "driftless-runs-dead-letters", 5),
+    ];
+    for (function, name, dead, tries) in cases {
+        let [url, dead] = [queue(&sqs, name).await?, queue(&sqs, dead).await?];
+        let failed = async || -> Result<u64> {
+            let mappings = world.control.status().await?.mappings;
+            mappings[function]["failed"].as_u64().context("a number of failed messages")
+        };
+        let before = failed().await?;
+        let send = sqs.send_message().queue_url(url).message_body("unreadable").message_group_id("g");
+        send.set_message_deduplication_id(name.ends_with(".fifo").then(|| "once".into())).send().await?;
+        let letter = ready::until(&format!("a dead letter of the {function}"), RUN, async || {
+            world.control.expire(function).await?;
+            let letters = sqs.receive_message().queue_url(&dead).message_attribute_names("All").send().await?.messages;
+            letters.unwrap_or_default().pop().context("no dead letter")
+        })
+        .await?;
+        assert_eq!(letter.body(), Some("unreadable"), "{function}");
+        let cause = letter.message_attributes().and_then(|attributes| attributes.get("cause")?.string_value());
+        assert_eq!(cause, Some("unreadable"), "{function}");
+        assert_eq!(failed().await? - before, tries - 1, "the last failure of the {function} is the dead letter");
+        sqs.purge_queue().queue_url(dead).send().await?;
+    }
+    nothing_was_given_up(&world).await
+}
+
+async fn queue(sqs: &aws_sdk_sqs::Client, name: &str) -> Result<String> {
+    sqs.get_queue_url().queue_name(name).send().await?.queue_url.context("a URL")
 }
 
 /// The number of messages in a queue, including hidden ones.
@@ -232,20 +274,8 @@ async fn account_without_concurrency_only_delays_stacks() -> Result<()> {
     ensure!(throttled > 0, "no invocation was throttled: {functions:?}");
     world.control.limit_functions(None).await?;
     ran_once(&team).await?;
-    // A message that was throttled five times is a dead letter; the sweep has repaired its loss.
-    purge_dead_letters(&world).await?;
     nothing_was_given_up(&world).await?;
     team.clear().await
-}
-
-async fn purge_dead_letters(world: &Handle) -> Result<()> {
-    let sqs = aws_sdk_sqs::Client::new(&aws(world, None).await?);
-    for url in sqs.list_queues().send().await?.queue_urls.unwrap_or_default() {
-        if url.contains("dead-letters") {
-            sqs.purge_queue().queue_url(url).send().await?;
-        }
-    }
-    Ok(())
 }
 
 #[tokio::test]

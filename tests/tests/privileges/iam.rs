@@ -20,11 +20,12 @@ use crate::{
 };
 
 /// Unused rights, by role, action and resource, with the reason to keep them.
-const UNUSED: [(&str, &str, &str, Used, &str); 15] = [
+const UNUSED: [(&str, &str, &str, Used, &str); 16] = [
     ("*", "logs:*", "*", Never, "Lambda and Fargate write logs themselves; the world's are files."),
     ("*", "sqs:ReceiveMessage", "*", Never, POLLER),
     ("*", "sqs:DeleteMessage", "*", Never, POLLER),
     ("*", "sqs:GetQueueAttributes", "*", Never, POLLER),
+    ("*", "sqs:SendMessage", "driftless-*-dead-letters*", Sometimes, "A message failed until its last try."),
     ("ExecutionRole", "ecr:*", "*", Never, "Fargate pulls images from ECR; the world pulls none."),
     (
         "ExecutionRole",

@@ -9,6 +9,7 @@ use std::{
 };
 
 use clap::Parser;
+use driftless_core::DefaultSize;
 use driftless_doctor::{
     cost::IMAGE_MIB,
     prove::{
@@ -54,7 +55,7 @@ struct Arguments {
     /// The URL of a backend that tasks can reach. Without it each task has its own state, and no resource is destroyed.
     #[arg(long, env = "BACKEND_URL")]
     backend_url: Option<String>,
-    /// The time limit of a scenario's waits, in seconds.
+    /// The time limit in seconds of a scenario's waits for Stacks whose tasks all run at once.
     #[arg(long, env = "DEADLINE", default_value = "900")]
     deadline: u32,
     /// The network of the tasks, for the cost.
@@ -102,10 +103,6 @@ fn main() -> ExitCode {
 }
 
 fn prove(arguments: &Arguments) -> Result<bool, String> {
-    let price = Price { network: arguments.network, image_mib: arguments.image_mib, ecr: arguments.ecr };
-    let runs = budget::runs(arguments.tasks, arguments.stacks, arguments.backend_url.is_some());
-    let at_most = budget::check(price.at_most(runs, f64::from(arguments.deadline) / 60.0), arguments.budget_usd)?;
-    println!("{runs} runs; at most ${at_most:.2} of ${:.2}", arguments.budget_usd);
     let region = match &arguments.region {
         Some(region) => region.clone(),
         None => driftless_doctor::tools::text("aws", &["configure", "get", "region"], None)
@@ -114,6 +111,16 @@ fn prove(arguments: &Arguments) -> Result<bool, String> {
             .to_owned(),
     };
     let aws = Aws { region: Some(region.clone()) };
+    let vcpus = driftless_doctor::installation::fargate_quota(&aws)
+        .and_then(|answer| answer["Quota"]["Value"].as_f64().ok_or_else(|| "Service Quotas has no value".into()));
+    let vcpus = vcpus.map_err(|why| println!("Fargate's quota is not known, so DEADLINE is the limit of all: {why}")).ok();
+    let price = Price { network: arguments.network, image_mib: arguments.image_mib, ecr: arguments.ecr };
+    let runs = budget::runs(arguments.tasks, arguments.stacks, arguments.backend_url.is_some());
+    // Before a deployment the size of tasks is not known.
+    let queueing = budget::queueing(runs, vcpus.map(|vcpus| budget::at_once(vcpus, DefaultSize::default().cpu)));
+    let at_most = price.at_most(runs, f64::from(arguments.deadline) / 60.0, queueing);
+    let at_most = budget::check(at_most, arguments.budget_usd)?;
+    println!("{runs} runs; at most ${at_most:.2} of ${:.2}", arguments.budget_usd);
     let current = Kubectl::default();
     let cluster = match &arguments.cluster {
         Some(cluster) => cluster.clone(),
@@ -149,7 +156,7 @@ fn prove(arguments: &Arguments) -> Result<bool, String> {
     };
     let began = Instant::now();
     let made = ours.as_ref().map_or(Ok(()), |ours| ours.make(&aws, &kubectl));
-    let ran = made.and_then(|()| ask(arguments, &aws, &kubectl, &cluster, began, price, &mut proof));
+    let ran = made.and_then(|()| ask(arguments, &aws, &kubectl, began, vcpus, price, &mut proof));
     if let Err(why) = ran {
         show(&mut proof, "installation", Err(why));
     }
@@ -168,13 +175,15 @@ fn ask(
     arguments: &Arguments,
     aws: &Aws,
     kubectl: &Kubectl,
-    cluster: &str,
     began: Instant,
+    vcpus: Option<f64>,
     price: Price,
     proof: &mut Proof,
 ) -> Result<(), String> {
     let stack = arguments.installation.as_deref().unwrap_or(&arguments.prefix);
-    let (outputs, python) = (installation::outputs(aws, stack)?, installation::python(aws, stack)?);
+    let cluster = kubectl.context.as_deref().unwrap_or_default();
+    let (outputs, launcher) = (installation::outputs(aws, stack)?, installation::launcher(aws, stack)?);
+    let in_quota = vcpus.map(|vcpus| budget::at_once(vcpus, launcher.cpu.unwrap_or_else(|| DefaultSize::default().cpu)));
     let [bucket, ecs] = ["BucketName", "EcsCluster"].map(|key| installation::output(&outputs, key));
     let (bucket, ecs) = (bucket?, ecs?);
     let ground = Ground {
@@ -185,8 +194,10 @@ fn ask(
         backend: arguments.backend_url.as_deref(),
         bucket: &bucket,
         ecs: &ecs,
-        python: python.as_deref(),
+        python: launcher.python.as_deref(),
         limit: Duration::from_secs(arguments.deadline.into()),
+        at_once: [in_quota, launcher.max_runs].into_iter().flatten().min(),
+        access: installation::access(aws, stack, cluster),
         price,
         budget: arguments.budget_usd,
         began,
@@ -226,15 +237,17 @@ fn undeploy(ours: &Installation<'_>, keep: bool, aws: &Aws, kubectl: &Kubectl, p
     }
     let removed = ours.remove(kubectl).map_err(|why| format!("{why}; by hand: {}", ours.remedy()));
     let left = removed.and_then(|()| ours.left(aws)).and_then(|left| match left.as_slice() {
-        [] => Ok(Seen { said: "nothing is left under the prefix".into(), figures: Vec::new() }),
+        [] => Ok(Seen { measured: true, said: "nothing is left under the prefix".into(), figures: Vec::new() }),
         left => Err(format!("left: {}", left.join(", "))),
     });
     show(proof, "undeploy", left);
 }
 
 fn show(proof: &mut Proof, name: &str, seen: Result<Seen, String>) {
-    let (passed, Seen { said, figures }) =
-        seen.map_or_else(|why| (false, Seen { said: why, figures: Vec::new() }), |seen| (true, seen));
+    let (passed, said, figures) = match seen {
+        Ok(Seen { measured, said, figures }) => (measured.then_some(true), said, figures),
+        Err(why) => (Some(false), why, Vec::new()),
+    };
     let scenario = Scenario { name: name.into(), passed, said, figures };
     println!("{scenario}");
     proof.scenarios.push(scenario);

@@ -1,12 +1,17 @@
 //! What a proof costs: the maximum before it starts, and the costs so far while it runs. Prices and assumptions are those of
 //! [`crate::cost`].
 
+use std::time::Duration;
+
 use driftless_core::DefaultSize;
 
 use crate::cost::{HOURS, Load};
 
-/// The maximum lifetime of an installation for a proof, in hours: deployment, all scenarios and removal.
+/// The maximum lifetime of an installation for a proof, in hours: deployment, all scenarios and removal, while no run waits for a quota.
 pub const HOURS_AT_MOST: f64 = 3.0;
+/// How long a group of runs that fit into the quota may keep it: a minute for the start, one for the run, one until another run asks
+/// ECS again.
+const GROUP: Duration = Duration::from_mins(3);
 /// A failed run is repeated once; each attempt pulls its image.
 const ATTEMPTS: f64 = 2.0;
 /// Stacks of the scenarios `scoping`, `kill` and `spot`.
@@ -49,16 +54,36 @@ impl Price {
             cache_mib: 0.0,
             nat_gateways: 0.0,
             ecr: self.ecr,
+            s3_endpoint: false,
         };
         let [nat, public] = load.bill().within(hours);
         if self.network == Network::Nat { nat } else { public }
     }
 
-    /// The maximum cost of a proof in USD: every run takes as long as it may, and is repeated once.
+    /// The maximum cost of a proof in USD: every run takes as long as it may, and is repeated once. A run that waits has no task, so
+    /// `queueing` only prolongs the installation.
     #[must_use]
-    pub fn at_most(&self, runs: u32, deadline_minutes: f64) -> f64 {
-        self.of(f64::from(runs) * ATTEMPTS, deadline_minutes / ATTEMPTS, HOURS_AT_MOST)
+    pub fn at_most(&self, runs: u32, deadline_minutes: f64, queueing: Duration) -> f64 {
+        let hours = HOURS_AT_MOST + queueing.as_secs_f64() / 3600.0;
+        self.of(f64::from(runs) * ATTEMPTS, deadline_minutes / ATTEMPTS, hours)
     }
+}
+
+/// The number of tasks of `cpu` units that fit into a quota of Fargate; at least one.
+#[must_use]
+pub fn at_once(vcpus: f64, cpu: u32) -> u32 {
+    let mut tasks = 1;
+    while f64::from(tasks + 1) * f64::from(cpu) <= vcpus * 1024.0 && tasks < 10_000 {
+        tasks += 1;
+    }
+    tasks
+}
+
+/// How long so many runs wait for each other if so many run at once; `None` for no known limit.
+#[must_use]
+pub fn queueing(runs: u32, at_once: Option<u32>) -> Duration {
+    let groups = at_once.map_or(1, |at_once| runs.div_ceil(at_once.max(1)));
+    GROUP * groups.saturating_sub(1)
 }
 
 /// The runs of a proof; `destroys` if each Stack is destroyed at the end.

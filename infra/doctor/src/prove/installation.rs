@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::{
     cluster::SYSTEM,
+    installation::{self, Access},
     tools::{Aws, Kubectl},
 };
 
@@ -157,12 +158,40 @@ pub fn outputs(aws: &Aws, stack: &str) -> Result<Value, String> {
     Ok(described["Stacks"][0]["Outputs"].clone())
 }
 
-/// The image for runs in Python that the launcher of a stack has; `None` if it has none.
-pub fn python(aws: &Aws, stack: &str) -> Result<Option<String>, String> {
-    let query = format!("Functions[?FunctionName=='{stack}-launcher'].Environment.Variables.RUNTIME_IMAGES | [0]");
-    let images = aws.json(&["lambda", "list-functions", "--query", &query])?;
-    let mut images = images.as_str().unwrap_or_default().split(',');
-    Ok(images.find_map(|entry| entry.strip_prefix("python=")).map(ToOwned::to_owned))
+/// The settings of a launcher that a proof reads.
+pub struct Launcher {
+    /// The image for runs in Python; `None` if it has none.
+    pub python: Option<String>,
+    /// The CPU units of a task.
+    pub cpu: Option<u32>,
+    /// The maximum of concurrent runs of a namespace, by `MaxRuns` and `MaxRunsPerNamespace`.
+    pub max_runs: Option<u32>,
+}
+
+/// The settings of the launcher of a stack.
+pub fn launcher(aws: &Aws, stack: &str) -> Result<Launcher, String> {
+    let query = format!(
+        "Functions[?FunctionName=='{stack}-launcher'].Environment.Variables.{{images: RUNTIME_IMAGES, cpu: TASK_CPU, runs: MAX_RUNS, \
+         own: MAX_RUNS_PER_NAMESPACE}} | [0]"
+    );
+    let found = aws.json(&["lambda", "list-functions", "--query", &query])?;
+    let number = |name: &str| found[name].as_str().and_then(|text| text.parse::<u32>().ok()).filter(|number| *number > 0);
+    let mut images = found["images"].as_str().unwrap_or_default().split(',');
+    Ok(Launcher {
+        python: images.find_map(|entry| entry.strip_prefix("python=")).map(ToOwned::to_owned),
+        cpu: number("cpu"),
+        max_runs: [number("runs"), number("own")].into_iter().flatten().min(),
+    })
+}
+
+/// How the functions of a stack reach a cluster, by the kubeconfig of its reconciler.
+pub fn access(aws: &Aws, stack: &str, cluster: &str) -> Result<Access, String> {
+    let name = format!("{stack}/kubeconfig/reconciler");
+    let value = aws.json(&["secretsmanager", "get-secret-value", "--secret-id", &name, "--query", "SecretString"])?;
+    let kubeconfig =
+        serde_saphyr::from_str(value.as_str().unwrap_or_default()).map_err(|_| format!("the secret {name} is no YAML"));
+    let (_, mut access) = installation::kubeconfig(&name, &kubeconfig, &[cluster.to_owned()]);
+    access.remove(cluster).ok_or_else(|| format!("the secret {name} has no usable context {cluster}"))
 }
 
 /// One of the outputs.

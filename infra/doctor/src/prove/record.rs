@@ -61,9 +61,9 @@ pub struct Cost {
 pub struct Scenario {
     /// Its name.
     pub name: String,
-    /// Whether all its checks succeeded.
-    pub passed: bool,
-    /// The observation, or the failure.
+    /// Whether all its checks succeeded; `null` if it met nothing to check.
+    pub passed: Option<bool>,
+    /// The observation, the failure, or the reason why nothing was measured.
     pub said: String,
     /// The measurements.
     pub figures: Vec<Figure>,
@@ -103,10 +103,11 @@ fn percentile(sorted: &[f64], percent: usize) -> f64 {
 }
 
 impl Proof {
-    /// Whether there was a scenario and all passed.
+    /// Whether a scenario passed and none failed.
     #[must_use]
     pub fn passed(&self) -> bool {
-        !self.scenarios.is_empty() && self.scenarios.iter().all(|scenario| scenario.passed)
+        let is = |passed| move |scenario: &Scenario| scenario.passed == Some(passed);
+        self.scenarios.iter().any(is(true)) && !self.scenarios.iter().any(is(false))
     }
 
     /// The name of its file.
@@ -141,7 +142,11 @@ pub fn readme(proofs: &[Proof]) -> String {
 
 impl std::fmt::Display for Scenario {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let verdict = if self.passed { "pass" } else { "FAIL" };
+        let verdict = match self.passed {
+            Some(true) => "pass",
+            Some(false) => "FAIL",
+            None => "none",
+        };
         write!(formatter, "{verdict}  {:<12}{}", self.name, self.said)?;
         for Figure { name, n, p50, p95, max } in &self.figures {
             write!(formatter, "\n      {name:<44}n={n:<4} p50={p50:.1} s  p95={p95:.1} s  max={max:.1} s")?;

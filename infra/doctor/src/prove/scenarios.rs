@@ -11,9 +11,13 @@ use std::{
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{budget::Price, record::Figure};
+use super::{
+    budget::{self, Price},
+    record::Figure,
+};
 use crate::{
     canary,
+    installation::Access,
     tools::{Aws, Kubectl},
 };
 
@@ -49,8 +53,12 @@ pub struct Ground<'a> {
     pub ecs: &'a str,
     /// An image with `python3`; `None` for the image of the run.
     pub python: Option<&'a str>,
-    /// How long a scenario may wait for its Stacks.
+    /// How long a scenario may wait for Stacks whose tasks all run at once.
     pub limit: Duration,
+    /// The number of tasks that the account and the installation allow at once; `None` if it is not known.
+    pub at_once: Option<u32>,
+    /// How the functions reach the cluster.
+    pub access: Result<Access, String>,
     /// The price of runs.
     pub price: Price,
     /// The budget in USD.
@@ -63,6 +71,8 @@ pub struct Ground<'a> {
 
 /// The observation of a scenario.
 pub struct Seen {
+    /// Whether there was anything to check.
+    pub measured: bool,
     /// As text.
     pub said: String,
     /// In seconds.
@@ -71,7 +81,12 @@ pub struct Seen {
 
 impl Seen {
     fn new(said: impl Into<String>, figures: impl IntoIterator<Item = Option<Figure>>) -> Self {
-        Self { said: said.into(), figures: figures.into_iter().flatten().collect() }
+        Self { measured: true, said: said.into(), figures: figures.into_iter().flatten().collect() }
+    }
+
+    /// Nothing was measured, for this reason.
+    fn nothing(why: &str) -> Self {
+        Self { measured: false, said: format!("not measured: {why}"), figures: Vec::new() }
     }
 }
 
@@ -107,6 +122,7 @@ pub struct Settled {
     ready: Vec<f64>,
     /// ECS's messages about refused launches, by Update.
     refused: BTreeMap<String, String>,
+    access: Result<Access, String>,
 }
 
 impl Ground<'_> {
@@ -127,7 +143,8 @@ impl Ground<'_> {
     /// Deletes every Stack, which destroys its resources if there is a backend, and the namespace.
     pub fn close(&self) -> Result<(), String> {
         self.kubectl.text(&["--namespace", self.namespace, "delete", "stacks.pulumi.com", "--all", "--wait=false"], None)?;
-        let deadline = Instant::now() + self.limit;
+        // Each Stack with a backend is destroyed by a run.
+        let deadline = Instant::now() + self.limit_of(self.look()?.stacks.len());
         while !self.look()?.stacks.is_empty() {
             if Instant::now() >= deadline {
                 return Err(format!("Stacks are left in the namespace {}: kubectl -n {0} get stacks", self.namespace));
@@ -135,6 +152,7 @@ impl Ground<'_> {
             thread::sleep(BETWEEN_LOOKS);
         }
         self.kubectl.text(&["delete", "namespace", self.namespace, "--wait=false"], None)?;
+        let deadline = Instant::now() + self.limit;
         loop {
             match self.kubectl.json(&["get", "namespace", self.namespace]) {
                 Err(why) if why.contains("NotFound") => return Ok(()),
@@ -179,9 +197,23 @@ impl Ground<'_> {
         stack
     }
 
+    /// How long so many Stacks may take.
+    fn limit_of(&self, stacks: usize) -> Duration {
+        self.limit + budget::queueing(u32::try_from(stacks).unwrap_or(u32::MAX), self.at_once)
+    }
+
     /// Polls until there is an answer.
-    fn until<T>(&self, what: &str, mut look: impl FnMut(&Snapshot) -> Result<Option<T>, String>) -> Result<T, String> {
-        let deadline = Instant::now() + self.limit;
+    fn until<T>(&self, what: &str, look: impl FnMut(&Snapshot) -> Result<Option<T>, String>) -> Result<T, String> {
+        self.within(self.limit, what, look)
+    }
+
+    fn within<T>(
+        &self,
+        limit: Duration,
+        what: &str,
+        mut look: impl FnMut(&Snapshot) -> Result<Option<T>, String>,
+    ) -> Result<T, String> {
+        let deadline = Instant::now() + limit;
         loop {
             self.go_on()?;
             let snapshot = self.look()?;
@@ -191,7 +223,7 @@ impl Ground<'_> {
             if Instant::now() >= deadline {
                 let words: BTreeSet<_> = snapshot.stacks.keys().map(|name| snapshot.message(name)).collect();
                 let words: Vec<_> = words.into_iter().filter(|words| !words.is_empty()).collect();
-                return Err(format!("{what}: not within {} s; {}", self.limit.as_secs(), words.join(" | ")));
+                return Err(format!("{what}: not within {} s; {}", limit.as_secs(), words.join(" | ")));
             }
             thread::sleep(BETWEEN_LOOKS);
         }
@@ -224,7 +256,7 @@ impl Ground<'_> {
             started.extend(names.map(|name| (name.to_owned(), Instant::now())));
         }
         let (mut ready, mut refused) = (BTreeMap::new(), BTreeMap::new());
-        let updates = self.until("Stacks are not Ready", |snapshot| {
+        let updates = self.within(self.limit_of(stacks.len()), "Stacks are not Ready", |snapshot| {
             refused.extend(snapshot.updates.iter().filter_map(refusal));
             for (name, at) in &started {
                 if snapshot.stacks.get(name).is_some_and(canary::is_ready) {
@@ -235,7 +267,8 @@ impl Ground<'_> {
             Ok((ready.len() == started.len()).then(all))
         })?;
         let tasks = self.tasks(&updates)?;
-        Ok(Settled { updates, tasks, outcomes: BTreeMap::new(), ready: ready.into_values().collect(), refused })
+        let access = self.access.clone();
+        Ok(Settled { updates, tasks, outcomes: BTreeMap::new(), ready: ready.into_values().collect(), refused, access })
     }
 
     /// The tasks of Updates in ECS, which forgets them an hour after their end.
@@ -420,8 +453,9 @@ impl Settled {
 
     /// Checks that each function reached the cluster, because otherwise no Stack would be Ready.
     pub fn cluster(&self) -> Result<Seen, String> {
+        let by = access(&self.access);
         let figure = Figure::of("Stack created to Ready", self.ready.clone());
-        Ok(Seen::new("reconciler, fetcher, launcher and recorder reach the cluster", [figure]))
+        Ok(Seen::new(format!("reconciler, fetcher, launcher and recorder reached the cluster{by}"), [figure]))
     }
 
     /// Measures how long many Stacks take.
@@ -430,12 +464,29 @@ impl Settled {
         Ok(Seen::new(format!("{} Stacks are Ready", self.ready.len()), [figure]))
     }
 
-    /// Checks that every Update that ECS refused got a task later.
+    /// Checks that every Update that ECS refused got a task later. Without a refusal there is nothing to check.
     pub fn throttling(&self) -> Result<Seen, String> {
-        let words: BTreeSet<_> = self.refused.values().map(String::as_str).collect();
-        let words = words.into_iter().collect::<Vec<_>>().join(" | ");
-        let counts = format!("ECS refused {} of {} runs at first, and all succeeded", self.refused.len(), self.updates.len());
-        Ok(Seen::new(if words.is_empty() { counts } else { format!("{counts}: {words}") }, []))
+        Ok(throttling(&self.refused, self.updates.len()))
+    }
+}
+
+pub(super) fn throttling(refused: &BTreeMap<String, String>, runs: usize) -> Seen {
+    if refused.is_empty() {
+        return Seen::nothing(&format!(
+            "ECS refused none of {runs} runs; more STACKS than the account may run at once are refused"
+        ));
+    }
+    let words: BTreeSet<_> = refused.values().map(String::as_str).collect();
+    let words = words.into_iter().collect::<Vec<_>>().join(" | ");
+    Seen::new(format!("ECS refused {} of {runs} runs at first, and all succeeded: {words}", refused.len()), [])
+}
+
+/// How the functions reached the cluster, and whether that tested tokens of EKS.
+pub(super) fn access(access: &Result<Access, String>) -> String {
+    match access {
+        Ok(Access::Eks { name, .. }) => format!(" with their own tokens of EKS, cluster {name}"),
+        Ok(Access::Other) => " with a user of the kubeconfig; tokens of EKS were not measured".into(),
+        Err(why) => format!("; tokens of EKS were not measured: {why}"),
     }
 }
 

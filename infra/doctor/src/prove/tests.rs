@@ -1,11 +1,14 @@
+use std::{collections::BTreeMap, time::Duration};
+
 use serde_json::json;
 
 use super::{
     budget::{self, Network, Price},
     installation::named,
     record::{self, Cost, Figure, On, Proof, Scenario},
-    scenarios::{minutes, refusal, seconds, still_there, violated},
+    scenarios::{access, minutes, refusal, seconds, still_there, throttling, violated},
 };
+use crate::installation::Access;
 
 fn proof(on: On, at: &str, passed: bool) -> Proof {
     let figures = Figure::of("RunTask to RUNNING", vec![40.0, 30.0, 35.0]).into_iter().collect();
@@ -17,7 +20,7 @@ fn proof(on: On, at: &str, passed: bool) -> Proof {
         release: "0.1.0".into(),
         tasks: 3,
         stacks: 5,
-        scenarios: vec![Scenario { name: "start".into(), passed, said: "3 tasks".into(), figures }],
+        scenarios: vec![Scenario { name: "start".into(), passed: Some(passed), said: "3 tasks".into(), figures }],
         cost: Cost { budget: 5.0, at_most: 1.0, estimate: 0.1 },
     }
 }
@@ -61,8 +64,45 @@ fn readme_shows_the_newest_proof_of_aws_that_passed() {
 fn proof_without_scenarios_did_not_pass() {
     let mut proof = proof(On::Aws, "2026-11-20T10:00:00Z", true);
     assert!(proof.passed());
+    let mut none = proof.scenarios[0].clone();
+    (none.name, none.passed) = ("throttling".into(), None);
+    assert!(none.to_string().starts_with("none  throttling"), "{none}");
+    proof.scenarios.push(none);
+    assert!(proof.passed(), "what was not measured fails nothing");
+    proof.scenarios.remove(0);
+    assert!(!proof.passed());
     proof.scenarios.clear();
     assert!(!proof.passed());
+}
+
+#[test]
+fn throttling_without_a_refusal_is_not_measured() {
+    let seen = throttling(&BTreeMap::new(), 100);
+    assert!(!seen.measured && seen.said.starts_with("not measured: ECS refused none of 100 runs"), "{}", seen.said);
+    let seen = throttling(&BTreeMap::from([("u".into(), "Rate exceeded".into())]), 100);
+    assert!(
+        seen.measured && seen.said == "ECS refused 1 of 100 runs at first, and all succeeded: Rate exceeded",
+        "{}",
+        seen.said
+    );
+}
+
+#[test]
+fn scenario_of_the_cluster_says_whether_it_measured_tokens_of_eks() {
+    let eks = access(&Ok(Access::Eks { name: "prod".into(), region: None }));
+    assert_eq!(eks, " with their own tokens of EKS, cluster prod");
+    for other in [Ok(Access::Other), Err("AccessDenied".into())] {
+        assert!(access(&other).contains("tokens of EKS were not measured"), "{other:?}");
+    }
+}
+
+#[test]
+fn deadline_follows_the_quota_and_the_number_of_runs() {
+    let tasks = [(6.0, 1024), (6.0, 4096), (0.5, 1024), (16.0, 256)].map(|(vcpus, cpu)| budget::at_once(vcpus, cpu));
+    assert_eq!(tasks, [6, 1, 1, 64]);
+    let minutes = |runs, at_once| budget::queueing(runs, at_once).as_secs() / 60;
+    // The quota of a new account: 17 groups of six.
+    assert_eq!([minutes(100, Some(6)), minutes(6, Some(6)), minutes(100, Some(100)), minutes(100, None)], [48, 0, 0, 0]);
 }
 
 #[test]
@@ -70,8 +110,8 @@ fn budget_bounds_the_runs_and_the_bytes() {
     let price = |network, image_mib| Price { network, image_mib, ecr: false };
     let runs = budget::runs(10, 100, false);
     assert_eq!((runs, budget::runs(10, 100, true)), (114, 227));
-    let [small, large] = [300.0, 2000.0].map(|image| price(Network::Nat, image).at_most(runs, 15.0));
-    let public = price(Network::Public, 2000.0).at_most(runs, 15.0);
+    let [small, large] = [300.0, 2000.0].map(|image| price(Network::Nat, image).at_most(runs, 15.0, Duration::ZERO));
+    let public = price(Network::Public, 2000.0).at_most(runs, 15.0, Duration::ZERO);
     // 228 pulls of 2,000 MiB through NAT are $21.5 of it.
     assert!(large - public > 20.0 && public < 3.0, "{small} {large} {public}");
     assert_eq!([small, large, public].map(|usd| format!("{usd:.2}")), ["5.18", "23.89", "2.56"]);

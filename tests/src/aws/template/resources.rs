@@ -94,6 +94,13 @@ impl Queue {
         let seconds = self.attributes.get("VisibilityTimeout").and_then(|seconds| seconds.parse().ok());
         Duration::from_secs(seconds.unwrap_or(30))
     }
+
+    /// How long a message is kept after it was sent.
+    #[must_use]
+    pub fn retention(&self) -> Duration {
+        let seconds = self.attributes.get("MessageRetentionPeriod").and_then(|seconds| seconds.parse().ok());
+        Duration::from_secs(seconds.unwrap_or(345_600))
+    }
 }
 
 /// A role.

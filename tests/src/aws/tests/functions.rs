@@ -24,7 +24,13 @@ async fn a_message_reaches_its_function_once_and_is_deleted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_fails_shows_again_and_ends_among_the_dead_letters() {
+    use aws_sdk_sqs::types::QueueAttributeName::RedrivePolicy;
     let world = TestWorld::start("failing").await;
+    let client = world.sqs(&world.aws.administrator).await;
+    let target = "arn:aws:sqs:us-east-1:123456789012:driftless-hints-dead-letters";
+    let policy = json!({ "deadLetterTargetArn": target, "maxReceiveCount": 5 }).to_string();
+    let change = client.set_queue_attributes().queue_url(&world.aws.queues["Hints"]).attributes(RedrivePolicy, policy);
+    change.send().await.unwrap();
     world.send("Hints", "fail", None).await;
     for attempt in 1..=5 {
         eventually(

@@ -211,6 +211,25 @@ fn messages_are_hidden_for_six_time_limits_and_every_fed_queue_has_dead_letters(
 }
 
 #[test]
+fn each_function_moves_failed_messages_to_the_dead_letters_of_its_queue() {
+    let template = read(TEMPLATE).unwrap();
+    for (id, function) in template.functions.iter().filter(|(_, function)| !function.mappings.is_empty()) {
+        let redrives = function.mappings.iter().filter_map(|mapping| {
+            let queue = template.queue(&mapping.queue).unwrap();
+            // A message that expires before its next delivery is never a dead letter.
+            let policy: Value = serde_json::from_str(&queue.attributes["RedrivePolicy"]).unwrap();
+            (queue.retention() > queue.visibility()).then(|| (queue, policy["deadLetterTargetArn"].as_str().unwrap().to_owned()))
+        });
+        let [(queue, target)] = &redrives.collect::<Vec<_>>()[..] else { panic!("{id} needs one dead-letter queue") };
+        assert_eq!(function.environment["DEAD_LETTERS_QUEUE_URL"], template.queue(target).unwrap().url, "{id}");
+        assert!(template.allows(&function.role, &Demand::new("sqs:SendMessage", target)), "{id}");
+        // It fails that often before it expires.
+        let receives: u32 = function.environment["MAX_RECEIVES"].parse().unwrap();
+        assert!(queue.visibility() * (receives - 1) < queue.retention(), "{id}");
+    }
+}
+
+#[test]
 fn each_function_that_rbac_knows_has_an_access_entry_with_its_group() {
     let template: Value = serde_saphyr::from_str(include_str!("../../../../../infra/cluster.yaml")).unwrap();
     let resources = template["Resources"].as_object().unwrap();
