@@ -188,9 +188,7 @@ async fn a_function_sends_to_its_own_queues_only_and_strangers_do_nothing() {
 async fn whoever_asks_who_it_is_is_told() {
     let world = TestWorld::start("identity").await;
     let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
-    let credential = format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/sts/aws4_request", keys.access_key_id);
-    let request = world.http.post(&world.aws.endpoint).header("authorization", credential);
-    let answer = request.body("Action=GetCallerIdentity&Version=2011-06-15").send().await.unwrap().text().await.unwrap();
+    let (_, answer) = world.call(&keys, &Call::form("sts", "Action=GetCallerIdentity&Version=2011-06-15")).await;
     assert!(answer.contains("<Arn>arn:aws:sts::123456789012:assumed-role/driftless-TaskRole/t1</Arn>"), "{answer}");
     assert!(answer.contains(&format!("<UserId>{}:t1</UserId>", world.aws.site.template.roles["TaskRole"].id)), "{answer}");
 }
@@ -238,4 +236,90 @@ async fn s3_call_with_another_secret_or_token_is_refused() {
     assert_eq!(call(&guessed).await.as_deref(), Some("SignatureDoesNotMatch"));
     let other = control::Credentials { session_token: Some("of another session".into()), ..keys };
     assert_eq!(call(&other).await.as_deref(), Some("InvalidToken"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_stores_no_body_other_than_the_signed_one() {
+    let world = TestWorld::start("bodies").await;
+    let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
+    let key = format!("tasks/{}:t1/out/progress", world.aws.site.template.roles["TaskRole"].id);
+    let path = format!("/{}/{}", world.aws.bucket, key.replace(':', "%3A"));
+    let administrator = world.s3(&world.aws.administrator).await;
+    let stored = async || {
+        let object = administrator.get_object().bucket(&world.aws.bucket).key(&key).send().await.ok()?;
+        Some(object.body.collect().await.unwrap().into_bytes())
+    };
+    // More than one piece of the connection, and a difference in the last byte.
+    let (large, mut changed) = (vec![7; 3 << 20], vec![7; 3 << 20]);
+    *changed.last_mut().unwrap() = 8;
+    for (signed, sent) in [(&b"one"[..], &b"two"[..]), (b"one", b""), (b"", b"two"), (&large, &changed)] {
+        let call = Call { body: sent.into(), ..Call::new("PUT", "s3", &path, signed) };
+        let (status, answer) = world.call(&keys, &call).await;
+        assert!(status == 400 && answer.contains("<Code>XAmzContentSHA256Mismatch</Code>"), "{status} {answer}");
+        assert_eq!(stored().await, None);
+    }
+    let unsigned = SignableBody::UnsignedPayload;
+    let (status, answer) = world.call(&keys, &Call { signed: unsigned, ..Call::new("PUT", "s3", &path, b"two") }).await;
+    assert_eq!((status, stored().await.as_deref()), (200, Some(&b"two"[..])), "{answer}");
+
+    for (name, of_hello) in [
+        ("x-amz-checksum-crc32", "NhCmhg=="),
+        ("x-amz-checksum-crc32c", "mnG7TA=="),
+        ("x-amz-checksum-sha1", "qvTGHdzF6KLavt4PO0gs2a6pQ00="),
+        ("x-amz-checksum-sha256", "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="),
+    ] {
+        let put = |body| Call { headers: vec![(name, of_hello.into())], ..Call::new("PUT", "s3", &path, body) };
+        let (status, answer) = world.call(&keys, &put(b"other")).await;
+        assert!(status == 400 && answer.contains("<Code>BadDigest</Code>"), "{name}: {status} {answer}");
+        assert_ne!(stored().await.unwrap(), &b"other"[..]);
+        let (status, answer) = world.call(&keys, &put(b"hello")).await;
+        assert_eq!((status, stored().await.as_deref()), (200, Some(&b"hello"[..])), "{name}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_signed_with_other_keys_or_for_another_region_or_service_is_refused() {
+    let world = TestWorld::start("scopes").await;
+    let keys = world.hooks.credentials("LauncherRole", "f").await.unwrap();
+    let describe =
+        || Call::json("ecs", "AmazonEC2ContainerServiceV20141113.DescribeTasks", r#"{"cluster":"driftless","tasks":["t"]}"#);
+    let url = json!({ "QueueUrl": world.aws.queues["Hints"], "MessageBody": "hello" }).to_string();
+    let send = || Call::json("sqs", "AmazonSQS.SendMessage", &url);
+    let secret = || Call::json("secretsmanager", "secretsmanager.GetSecretValue", r#"{"SecretId":"driftless/none"}"#);
+    let who = || Call::form("sts", "Action=GetCallerIdentity&Version=2011-06-15");
+    let get = || Call::new("GET", "s3", &format!("/{}/runs/kind/u/owner", world.aws.bucket), b"");
+    for (call, passes) in [(describe(), 200), (send(), 200), (secret(), 400), (who(), 200), (get(), 404)] {
+        let (status, answer) = world.call(&keys, &call).await;
+        assert_eq!(status, passes, "{}: {answer}", call.service);
+    }
+
+    let guessed = Credentials { secret_access_key: "guessed".into(), ..keys.clone() };
+    let other = Credentials { session_token: Some("of another session".into()), ..keys.clone() };
+    let abroad = |call| Call { region: "eu-west-1", ..call };
+    let disguised = |call, service| Call { service, ..call };
+    let changed = |call: Call| Call { signed: SignableBody::Precomputed(sha256(b"{}")), ..call };
+    for (keys, call, status, code) in [
+        (&guessed, describe(), 400, "InvalidSignatureException"),
+        (&guessed, send(), 400, "InvalidSignatureException"),
+        (&guessed, secret(), 400, "InvalidSignatureException"),
+        (&guessed, who(), 403, "SignatureDoesNotMatch"),
+        (&guessed, get(), 403, "SignatureDoesNotMatch"),
+        (&other, describe(), 400, "UnrecognizedClientException"),
+        (&other, who(), 403, "InvalidClientTokenId"),
+        (&other, get(), 400, "InvalidToken"),
+        (&keys, changed(describe()), 400, "InvalidSignatureException"),
+        (&keys, changed(send()), 400, "InvalidSignatureException"),
+        (&keys, abroad(describe()), 400, "InvalidSignatureException"),
+        (&keys, abroad(send()), 400, "InvalidSignatureException"),
+        (&keys, abroad(secret()), 400, "InvalidSignatureException"),
+        (&keys, abroad(who()), 403, "SignatureDoesNotMatch"),
+        (&keys, abroad(get()), 400, "AuthorizationHeaderMalformed"),
+        (&keys, disguised(describe(), "sqs"), 400, "InvalidSignatureException"),
+        (&keys, disguised(send(), "ecs"), 400, "InvalidSignatureException"),
+        (&keys, disguised(who(), "s3"), 400, "AuthorizationHeaderMalformed"),
+    ] {
+        let (found, answer) = world.call(keys, &call).await;
+        assert!(found == status && answer.contains(code), "{code} for {}: {found} {answer}", call.service);
+    }
+    assert!(world.hooks.status().await.unwrap().alarms.is_empty());
 }
