@@ -1,7 +1,12 @@
 //! The AWS endpoint for all callers: it identifies the caller by the signature, checks the call against the policies of the
 //! caller's role and of the resource, and forwards it to moto or to the local Fargate.
 
-use std::{borrow::Cow, collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    ops::ControlFlow,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::Result;
 use axum::{
@@ -125,11 +130,15 @@ fn aws_json(status: StatusCode, body: &Value) -> Response {
 
 async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
-    let (key, service) = credential(&parts.headers).unwrap_or_default();
+    let (key, mut service) = credential(&parts.headers).unwrap_or_default();
+    // The one unsigned call: its token identifies the caller.
+    let is_unsigned = key.is_empty() && signature::is_form(&parts);
+    if is_unsigned {
+        service = "sts".into();
+    }
     let mut entry =
         json!({ "at": now().to_string(), "service": service, "method": parts.method.as_str(), "path": parts.uri.path() });
-    // The one unsigned call: its token identifies the caller.
-    let answer = if key.is_empty() && signature::is_form(&parts) {
+    let answer = if is_unsigned {
         gate.web_identity(body, &mut entry).await
     } else {
         gate.signed((&key, &service), &parts, body, &mut entry).await
@@ -375,8 +384,7 @@ impl Gate {
         Ok(([("content-type", "text/xml")], body).into_response())
     }
 
-    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. Its token is not verified, and its answer grants
-    /// nothing.
+    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. The answer has no keys, because no test uses them.
     async fn web_identity(&self, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
         let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
         let form: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
@@ -396,6 +404,14 @@ impl Gate {
         {
             return Ok(answer);
         }
+        let (template, role) = (&self.site.template, field("RoleArn"));
+        let trust = template.role(role).ok().map(|(_, role)| &role.trust[..]);
+        let federation = self.site.federation.read().unwrap_or_else(PoisonError::into_inner);
+        let admitted = federation.admit(&template.account, role, trust, field("WebIdentityToken"), now());
+        admitted.map_err(|denial| {
+            let (status, code) = denial.answer();
+            Refusal::new(status, code, denial.to_string())
+        })?;
         Ok("<AssumeRoleWithWebIdentityResponse/>".into_response())
     }
 

@@ -9,6 +9,7 @@ pub mod account;
 mod authenticator;
 pub mod control;
 mod fargate;
+mod federation;
 mod gate;
 mod identity;
 mod lambda;
@@ -26,12 +27,18 @@ mod url;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::{Context, Result, ensure};
 pub use authenticator::Eks;
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
 pub use fargate::{PRIVATE_REGISTRY, may_limit_memory};
+pub use federation::Federation;
 pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;
@@ -163,9 +170,23 @@ impl Aws {
         authenticator::serve(&self.site, eks);
     }
 
-    /// Keys for a session of the role with that logical id, for a process that is neither a function nor a task.
-    pub fn session(&self, role: &str, name: &str) -> Result<Credentials> {
-        self.site.identities.session(&self.site.template, role, name, None)
+    /// Lets the runs of a cluster assume roles with the tokens of their `ServiceAccount`s.
+    pub fn federate(&self, federation: Federation) {
+        *self.site.federation.write().unwrap_or_else(PoisonError::into_inner) = federation;
+    }
+
+    /// Keys of the role with that logical id for the pods of a `ServiceAccount`, from EKS Pod Identity. Fails if the role does not
+    /// trust them.
+    pub fn pod_identity(&self, role: &str, cluster: &str, namespace: &str, account: &str) -> Result<Credentials> {
+        let template = &self.site.template;
+        let trusted = template.roles.get(role).with_context(|| format!("the template has no role {role}"))?;
+        let cluster = format!("arn:aws:eks:{}:{}:cluster/{cluster}", template.region, template.account);
+        ensure!(
+            template.trusts_pod(trusted, &cluster, namespace, account),
+            "AccessDenied: {} does not trust the ServiceAccount {namespace}/{account} of {cluster}",
+            trusted.arn
+        );
+        self.site.identities.session(template, role, account, None)
     }
 
     /// Ends every function and every task.

@@ -1,4 +1,9 @@
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
+};
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use driftless_aws::{Account, Bucket, Keyring as _, Objects as _};
 use secrecy::ExposeSecret as _;
 
@@ -322,4 +327,89 @@ async fn call_signed_with_other_keys_or_for_another_region_or_service_is_refused
         assert!(found == status && answer.contains(code), "{code} for {}: {found} {answer}", call.service);
     }
     assert!(world.hooks.status().await.unwrap().alarms.is_empty());
+}
+
+/// A token of an issuer with this key.
+fn token(key: &EcdsaKeyPair, claims: &Value) -> String {
+    let encode = |part: &Value| BASE64_URL_SAFE_NO_PAD.encode(part.to_string());
+    let signed = format!("{}.{}", encode(&json!({ "alg": "ES256", "kid": "1" })), encode(claims));
+    let signature = key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+    format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn role_is_assumed_only_with_a_valid_token_that_it_trusts() {
+    const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
+    const ISSUER: &str = "oidc.example/id/1";
+    let world = TestWorld::start("federation").await;
+    let [own, other] = [(); 2].map(|()| EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap());
+    // 4 and the two coordinates.
+    let [x, y] = [1..33, 33..65].map(|part| BASE64_URL_SAFE_NO_PAD.encode(&own.public_key().as_ref()[part]));
+    let trust = json!({ "Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Action": "sts:AssumeRoleWithWebIdentity",
+        "Principal": { "Federated": format!("arn:aws:iam::123456789012:oidc-provider/{ISSUER}") },
+        "Condition": { "StringEquals": {
+            format!("{ISSUER}:aud"): "sts.amazonaws.com", format!("{ISSUER}:sub"): "system:serviceaccount:team:deployer",
+        } },
+    }] });
+    world.aws.federate(Federation {
+        issuer: format!("https://{ISSUER}"),
+        keys: json!({ "keys": [{ "kid": "1", "alg": "ES256", "kty": "EC", "crv": "P-256", "x": x, "y": y }] }),
+        roles: [(ROLE.to_owned(), serde_json::from_value(trust).unwrap())].into(),
+    });
+    let assume = async |role: &str, token: &str| {
+        let form = [("Action", "AssumeRoleWithWebIdentity"), ("RoleArn", role), ("WebIdentityToken", token)];
+        let form = ::url::form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+        let call = world.http.post(&world.aws.endpoint).header("content-type", "application/x-www-form-urlencoded").body(form);
+        let answer = call.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let claims = |change: &[(&str, Value)]| {
+        let mut claims = json!({
+            "iss": format!("https://{ISSUER}"), "aud": ["sts.amazonaws.com"], "sub": "system:serviceaccount:team:deployer",
+            "exp": now().as_second() + 600,
+        });
+        for (name, value) in change {
+            claims[*name] = value.clone();
+        }
+        claims
+    };
+    let valid = token(&own, &claims(&[]));
+    let (status, answer) = assume(ROLE, &valid).await;
+    assert_eq!(status, 200, "{answer}");
+
+    let (signed, _) = valid.rsplit_once('.').unwrap();
+    let invalid = (400, "InvalidIdentityToken");
+    for (role, token, (status, code)) in [
+        (ROLE, "no token".to_owned(), invalid),
+        (ROLE, format!("{signed}."), invalid),
+        (ROLE, token(&other, &claims(&[])), invalid),
+        (ROLE, token(&own, &claims(&[("iss", "https://other.example".into())])), invalid),
+        (ROLE, token(&own, &claims(&[("aud", json!(["https://kubernetes.default.svc"]))])), invalid),
+        (ROLE, token(&own, &claims(&[("exp", (now().as_second() - 1).into())])), (400, "ExpiredTokenException")),
+        (ROLE, token(&own, &claims(&[("sub", "system:serviceaccount:team:default".into())])), (403, "AccessDenied")),
+        ("arn:aws:iam::123456789012:role/none", valid.clone(), (403, "AccessDenied")),
+        (&world.aws.site.template.roles["TaskRole"].arn, valid.clone(), (403, "AccessDenied")),
+    ] {
+        let (found, answer) = assume(role, &token).await;
+        let expected = format!("<ErrorResponse><Error><Code>{code}</Code>");
+        assert!(found == status && answer.contains(&expected), "{code}: {found} {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_identity_gives_the_forwarders_keys_to_its_service_account_only() {
+    let world = TestWorld::start("pod-identity").await;
+    let keys = |role, namespace, account| world.aws.pod_identity(role, "kind", namespace, account);
+    let forwarder = keys("ForwarderRole", "driftless-system", "driftless-forwarder").unwrap();
+    let sqs = world.sqs(&forwarder).await;
+    sqs.send_message().queue_url(&world.aws.queues["Hints"]).message_body("hello").send().await.unwrap();
+    for (role, namespace, account) in [
+        ("ForwarderRole", "team", "driftless-forwarder"),
+        ("ForwarderRole", "driftless-system", "default"),
+        ("LauncherRole", "driftless-system", "driftless-forwarder"),
+    ] {
+        let refused = keys(role, namespace, account).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|refused| refused.starts_with("AccessDenied")), "{role}: {refused:?}");
+    }
 }
