@@ -37,7 +37,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 pub use authenticator::Eks;
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
-pub use fargate::{PRIVATE_REGISTRY, may_limit_memory};
+pub use fargate::PRIVATE_REGISTRY;
 pub use federation::Federation;
 pub use gate::http_client;
 pub use identity::Credentials;

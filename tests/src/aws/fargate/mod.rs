@@ -2,8 +2,7 @@
 //!
 //! A task starts the runner in place of its main container, in its own folder and with only the environment of a real task. The
 //! init container that would install the runner is skipped; the others run before it, one after the other, with the programs of
-//! this machine: there are no images. Volumes are directories of the task. If this process may create memory cgroups, the kernel
-//! enforces the memory of each task.
+//! this machine: there are no images. Volumes are directories of the task. The memory of a task is limited ([`limits`]).
 
 mod definition;
 mod limits;
@@ -20,7 +19,6 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
-pub use limits::may_limit_memory;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 

@@ -152,7 +152,14 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
         if is_main {
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
-        let status = attend(fargate, arn, container, &mut process, &mut order).await?;
+        let memory = process.memory();
+        let status = tokio::select! {
+            status = attend(fargate, arn, container, &mut process, &mut order) => status?,
+            () = limits.exceeded(memory) => {
+                process.signal(Signal::KILL)?;
+                process.wait().await?
+            }
+        };
         let is_killed = status.signal() == Some(Signal::KILL.as_raw()) && limits.has_killed();
         ended.exhausted = *order.borrow() == Order::Kill || is_main && is_killed;
         ended.exits.insert(name.clone(), exit_code(status));
