@@ -4,6 +4,7 @@
 use std::{
     borrow::Cow,
     collections::BTreeMap,
+    fmt::Debug,
     ops::ControlFlow,
     sync::{Arc, PoisonError},
 };
@@ -15,13 +16,14 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
+    serve::Listener,
 };
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
 
 use super::{
-    fargate::Fargate,
+    fargate::{Fargate, Tls},
     identity::Caller,
     now,
     outages::Outage,
@@ -42,16 +44,21 @@ struct Gate {
     conditional: Mutex<()>,
 }
 
-/// Serves until the world ends.
-pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> Result<()> {
+/// Serves until the world ends; with TLS too, at the address of S3 for tasks, if the world has it.
+pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener, s3: Option<Tls>) -> Result<()> {
     let gate = Arc::new(Gate { site: Arc::clone(site), fargate, client: http_client()?, conditional: Mutex::default() });
     let router = Router::new().fallback(handle).layer(DefaultBodyLimit::disable()).with_state(gate);
-    site.tasks.spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the AWS endpoint ended");
-        }
-    });
+    if let Some(s3) = s3 {
+        site.tasks.spawn(serve_on(s3, router.clone()));
+    }
+    site.tasks.spawn(serve_on(listener, router));
     Ok(())
+}
+
+async fn serve_on<L: Listener<Addr: Debug>>(listener: L, router: Router) {
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "the AWS endpoint ended");
+    }
 }
 
 /// A client for plain HTTP on this machine: no proxy, no redirects, no CAs.
@@ -136,8 +143,10 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
     if is_unsigned {
         service = "sts".into();
     }
-    let mut entry =
-        json!({ "at": now().to_string(), "service": service, "method": parts.method.as_str(), "path": parts.uri.path() });
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let mut entry = json!({
+        "at": now().to_string(), "service": service, "host": host, "method": parts.method.as_str(), "path": parts.uri.path(),
+    });
     let answer = if is_unsigned {
         gate.web_identity(body, &mut entry).await
     } else {

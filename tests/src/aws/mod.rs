@@ -96,6 +96,9 @@ pub const GIT_FILES: [(&str, &str); 2] = [
 pub struct Aws {
     /// `AWS_ENDPOINT_URL`: every service, for all callers.
     pub endpoint: String,
+    /// Where a task finds its metadata and credentials: `http://169.254.170.2` as on Fargate, if this machine has that address and
+    /// no other world uses it. Then tasks also find S3 by its name in the Region; otherwise by [`Aws::endpoint`].
+    pub task_endpoint: String,
     /// The webhook's function URL, with a trailing slash as in AWS.
     pub webhook_url: String,
     /// The URL for [`control::Client`].
@@ -114,7 +117,11 @@ pub struct Aws {
 impl Aws {
     /// Reads the template, creates its resources in moto, and serves. From then on messages are polled and the schedule ticks.
     pub async fn start(dirs: Arc<Dirs>, settings: Settings) -> Result<Self> {
-        let (gate, url, control, tasks) = (listener().await?, listener().await?, listener().await?, listener().await?);
+        let (gate, url, control) = (listener().await?, listener().await?, listener().await?);
+        let (tasks, s3, files) = match fargate::Own::claim(&dirs, &settings.region).await? {
+            Some(own) => (own.ecs, Some(own.s3), Some(own.files)),
+            None => (listener().await?, None, None),
+        };
         let (endpoint, webhook_url) = (address(&gate)?, format!("{}/", address(&url)?));
         let template = Template::read(
             &settings.template,
@@ -151,8 +158,9 @@ impl Aws {
         }
         provision::notify(&site.template, &config).await?;
 
-        let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
-        gate::serve(&site, Arc::clone(&fargate), gate)?;
+        let fargate = Fargate::start(Arc::clone(&site), tasks, files, settings.runner, settings.image)?;
+        gate::serve(&site, Arc::clone(&fargate), gate, s3)?;
+        let task_endpoint = fargate.endpoint.clone();
         let lambda = Arc::new(Lambda::new(&site, settings.instances));
         let mappings = Mappings::start(&site, &lambda, settings.instances)?;
         let schedules = Schedules::start(&site, &lambda);
@@ -162,7 +170,7 @@ impl Aws {
 
         let queues = site.template.queues.iter().map(|(id, queue)| (id.clone(), queue.url.clone())).collect();
         let (region, bucket) = (site.template.region.clone(), site.template.bucket.clone());
-        Ok(Self { endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
+        Ok(Self { endpoint, task_endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
     }
 
     /// Admits the functions to an EKS cluster by their roles.

@@ -124,6 +124,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         ("WORLD_BUCKET", aws.bucket.clone()),
         ("WORLD_BUCKET_ENDPOINT", moto.endpoint.clone()),
         ("WORLD_CONTROL", aws.control.clone()),
+        ("WORLD_TASK_ENDPOINT", aws.task_endpoint.clone()),
         ("WORLD_GIT_ROOT", git.root.display().to_string()),
         ("WORLD_GIT_URL", git.url.clone()),
         ("WORLD_GIT_PRIVATE_ROOT", private.server.root.display().to_string()),
