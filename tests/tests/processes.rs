@@ -1,14 +1,17 @@
-//! The world's guarantees about its processes, and a task at Fargate's own addresses, which the world does not use.
+//! The world's guarantees about its processes, and tasks at Fargate's own addresses, which most worlds do not use.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use driftless_contract::EXIT_REFUSED;
-use driftless_tests::world::{
-    dirs::Dirs,
-    process::{Process, Supervisor, command, output},
-    ready,
-    tls::Certificates,
+use driftless_tests::{
+    aws::CALLS_LOG,
+    world::{
+        dirs::Dirs,
+        process::{Process, Supervisor, command, output},
+        ready,
+        tls::Certificates,
+    },
 };
 use rustix::process::Pid;
 
@@ -95,6 +98,27 @@ async fn task_gets_its_keys_at_the_address_of_ecs_and_its_run_from_s3_of_its_reg
     let read = asked.iter().find(|asked| asked.starts_with(spec)).with_context(|| printed.clone())?;
     ensure!(read.contains("/eu-central-2/s3/aws4_request"), "{printed}");
     ensure!(seen["code"] == EXIT_REFUSED && printed.contains("RequestTimeTooSkewed"), "{printed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn whole_runs_work_at_fargates_own_addresses() -> Result<()> {
+    const WORLD: &str = "world-fargate";
+    // A network of its own: with ECS's address, and one for the API server's service proxy.
+    const NETWORK: &str = "ip link set lo up && ip address add 169.254.170.2/32 dev lo &&
+        ip address add 198.18.0.1/32 dev lo && exec \"$@\"";
+    let dirs = fresh("whole-runs")?;
+    let mut demo = command(&dirs, "unshare");
+    demo.args(["--net", "sh", "-c", NETWORK, "sh", env!("CARGO_BIN_EXE_demo"), WORLD]);
+    let printed = output(demo).await?;
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target").join(WORLD);
+    let env = fs::read_to_string(root.join("env"))?;
+    ensure!(env.contains("WORLD_TASK_ENDPOINT='http://169.254.170.2'\n"), "{env}");
+    let calls = fs::read_to_string(root.join("logs").join(CALLS_LOG))?;
+    let calls = calls.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    let of_tasks = calls.iter().filter(|call| call["caller"].as_str().is_some_and(|caller| caller.contains("TaskRole/")));
+    let hosts: BTreeSet<_> = of_tasks.map(|call| call["host"].as_str().unwrap_or_default()).collect();
+    ensure!(hosts == BTreeSet::from(["s3.us-east-1.amazonaws.com"]), "{hosts:?}\n{printed}");
     Ok(())
 }
 

@@ -34,6 +34,7 @@ use crate::world::{
 const FORM_BYTES: usize = 2 << 20;
 const FUNCTION: &str = "AWS::Lambda::Function";
 const ACCESS_ENTRY: &str = "AWS::EKS::AccessEntry";
+const ASSOCIATION: &str = "AWS::EKS::PodIdentityAssociation";
 /// The webhook's URL in moto's outputs. No test calls it.
 const FUNCTION_URL: &str = "https://function-url.invalid/";
 
@@ -72,6 +73,33 @@ struct Installed {
     aws: Option<(String, Aws)>,
     /// The cluster, until its stack exists.
     eks: Option<Eks>,
+    /// From the cluster's stack.
+    association: Option<Association>,
+}
+
+/// An association of EKS Pod Identity.
+struct Association {
+    cluster: String,
+    namespace: String,
+    service_account: String,
+    /// The role's ARN.
+    role: String,
+}
+
+impl Association {
+    /// The one of a template with these parameters.
+    fn of(template: &Value, parameters: &BTreeMap<String, String>) -> Result<Self> {
+        let mut resources = template["Resources"].as_object().into_iter().flatten();
+        let (_, found) =
+            resources.find(|(_, resource)| resource["Type"] == ASSOCIATION).context("no Pod Identity association")?;
+        let text = |name: &str| {
+            let parameter = found["Properties"][name]["Ref"].as_str().with_context(|| format!("{name} is no parameter"))?;
+            let default = || template["Parameters"][parameter]["Default"].as_str().map(ToOwned::to_owned);
+            parameters.get(parameter).cloned().or_else(default).with_context(|| format!("{parameter} is not set"))
+        };
+        let [cluster, namespace] = [text("ClusterName")?, text("Namespace")?];
+        Ok(Self { cluster, namespace, service_account: text("ServiceAccount")?, role: text("RoleArn")? })
+    }
 }
 
 /// The last change set of a stack.
@@ -83,7 +111,7 @@ enum Change {
         form: Form,
     },
     /// The stack of the cluster's access to the installation.
-    Cluster,
+    Cluster(Association),
     Other,
 }
 
@@ -104,7 +132,7 @@ impl Account {
             client: gate::http_client()?,
             objects,
             changes: Lock::default(),
-            installed: Installed { aws: None, eks: Some(eks) }.into(),
+            installed: Installed { aws: None, eks: Some(eks), association: None }.into(),
         });
         let router = Router::new().fallback(handle).layer(DefaultBodyLimit::disable()).with_state(Arc::clone(&account));
         tasks.spawn(async move {
@@ -115,12 +143,17 @@ impl Account {
         Ok(account)
     }
 
-    /// Keys of the forwarder's role, which EKS Pod Identity issues once the cluster's stack exists.
-    pub async fn forwarder(&self) -> Result<Credentials> {
+    /// Keys for the pods of a `ServiceAccount`, which EKS Pod Identity issues once the cluster's stack exists.
+    pub async fn forwarder(&self, namespace: &str, service_account: &str) -> Result<Credentials> {
         let installed = self.installed.lock().await;
-        ensure!(installed.eks.is_none(), "the cluster has no Pod Identity association");
+        let association = installed
+            .association
+            .as_ref()
+            .filter(|association| association.namespace == namespace && association.service_account == service_account);
+        let Association { cluster, role, .. } = association.context("the ServiceAccount has no Pod Identity association")?;
         let (_, aws) = installed.aws.as_ref().context("nothing is installed")?;
-        aws.session("ForwarderRole", "forwarder")
+        let (role, _) = aws.site.template.role(role)?;
+        aws.pod_identity(role, cluster, namespace, service_account)
     }
 
     async fn answer(&self, request: Request<Body>) -> Result<Response> {
@@ -172,14 +205,15 @@ impl Account {
         let original: Value = serde_saphyr::from_str(&text)?;
         let has =
             |kind: &str| original["Resources"].as_object().into_iter().flatten().any(|(_, resource)| resource["Type"] == kind);
-        if !has(FUNCTION) {
-            return Ok(if has(ACCESS_ENTRY) { Change::Cluster } else { Change::Other });
-        }
         let given = (1..).map_while(|number| {
             let of = |part: &str| field(form, &format!("Parameters.member.{number}.Parameter{part}"));
             Some((of("Key")?.to_owned(), of("Value").unwrap_or_default().to_owned()))
         });
         let parameters: BTreeMap<_, _> = given.collect();
+        if !has(FUNCTION) {
+            let is_cluster = has(ACCESS_ENTRY);
+            return if is_cluster { Association::of(&original, &parameters).map(Change::Cluster) } else { Ok(Change::Other) };
+        }
         let mut template = original.clone();
         let declared = template["Parameters"].as_object().cloned().unwrap_or_default();
         let defaults = declared.into_iter().filter(|(name, _)| !parameters.contains_key(name));
@@ -210,12 +244,13 @@ impl Account {
         let mut installed = self.installed.lock().await;
         let (mut template, parameters, form) = match change {
             Some(Change::Installation { template, parameters, form }) => (template, parameters, form),
-            Some(Change::Cluster) => {
-                let Installed { aws, eks } = &mut *installed;
+            Some(Change::Cluster(associated)) => {
+                let Installed { aws, eks, association } = &mut *installed;
                 let (_, aws) = aws.as_ref().context("the installation's stack comes first")?;
                 if let Some(eks) = eks.take() {
                     aws.admit(eks);
                 }
+                *association = Some(associated);
                 return Ok(());
             }
             Some(Change::Other) | None => return Ok(()),

@@ -1,8 +1,13 @@
-//! The AWS endpoint for all callers: it identifies the caller, checks the call against the policies of the caller's role and of
-//! the resource, and forwards it to moto or to the local Fargate. It verifies the signatures of calls to S3; for other services
-//! it accepts the key id alone.
+//! The AWS endpoint for all callers: it identifies the caller by the signature, checks the call against the policies of the
+//! caller's role and of the resource, and forwards it to moto or to the local Fargate.
 
-use std::{borrow::Cow, collections::BTreeMap, ops::ControlFlow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt::Debug,
+    ops::ControlFlow,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::Result;
 use axum::{
@@ -11,12 +16,22 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
+    serve::Listener,
 };
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Mutex};
 
-use super::{fargate::Fargate, identity::Caller, now, outages::Outage, policy::Demand, s3, signature, site::Site};
+use super::{
+    fargate::{Fargate, Tls},
+    identity::Caller,
+    now,
+    outages::Outage,
+    policy::Demand,
+    s3,
+    signature::{self, Declared, Flaw},
+    site::Site,
+};
 
 /// The maximum size of an SQS call, with room for its JSON.
 const MESSAGE_BYTES: usize = 2 << 20;
@@ -29,16 +44,21 @@ struct Gate {
     conditional: Mutex<()>,
 }
 
-/// Serves until the world ends.
-pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener) -> Result<()> {
+/// Serves until the world ends; with TLS too, at the address of S3 for tasks, if the world has it.
+pub fn serve(site: &Arc<Site>, fargate: Arc<Fargate>, listener: TcpListener, s3: Option<Tls>) -> Result<()> {
     let gate = Arc::new(Gate { site: Arc::clone(site), fargate, client: http_client()?, conditional: Mutex::default() });
     let router = Router::new().fallback(handle).layer(DefaultBodyLimit::disable()).with_state(gate);
-    site.tasks.spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "the AWS endpoint ended");
-        }
-    });
+    if let Some(s3) = s3 {
+        site.tasks.spawn(serve_on(s3, router.clone()));
+    }
+    site.tasks.spawn(serve_on(listener, router));
     Ok(())
+}
+
+async fn serve_on<L: Listener<Addr: Debug>>(listener: L, router: Router) {
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "the AWS endpoint ended");
+    }
 }
 
 /// A client for plain HTTP on this machine: no proxy, no redirects, no CAs.
@@ -61,6 +81,11 @@ struct Refusal {
 impl Refusal {
     fn new(status: StatusCode, code: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
         Self { status, code: code.into(), message: message.into() }
+    }
+
+    fn flawed(flaw: Flaw, service: &str) -> Self {
+        let (status, code) = flaw.answer(service);
+        Self::new(status, code, flaw.to_string())
     }
 
     fn denied(caller: &Caller, demand: &Demand) -> Self {
@@ -112,34 +137,20 @@ fn aws_json(status: StatusCode, body: &Value) -> Response {
 
 async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Response {
     let (parts, body) = request.into_parts();
-    let (key, service) = credential(&parts.headers).unwrap_or_default();
-    let mut entry =
-        json!({ "at": now().to_string(), "service": service, "method": parts.method.as_str(), "path": parts.uri.path() });
-    let answer = match gate.site.identities.holder(&key, now()) {
-        Some((caller, keys)) => {
-            entry["caller"] = caller.arn.clone().into();
-            match service.as_str() {
-                "s3" if let Some(code) = signature::flaw(&parts, &keys, now()) => {
-                    Err(Refusal::new(StatusCode::FORBIDDEN, code, "the signature of the request is not the caller's"))
-                }
-                "s3" => gate.s3(&caller, &parts, body, &mut entry).await,
-                "sqs" => gate.sqs(&caller, &parts, body, &mut entry).await,
-                "ecs" => gate.ecs(&caller, &parts, body, &mut entry).await,
-                "secretsmanager" => gate.secrets_manager(&caller, &parts, body, &mut entry).await,
-                "sts" => gate.sts(&caller, body, &mut entry).await,
-                // The administrator may use services of moto that no other caller uses.
-                _ if caller.role.is_none() => gate.forward(&parts, reqwest::Body::wrap_stream(body.into_data_stream())).await,
-                other => Err(Refusal::unsupported(format!("this world has no service {other}"))),
-            }
-        }
-        // The one unsigned call: its token identifies the caller.
-        None if key.is_empty() && is_form(&parts.headers) => gate.web_identity(body, &mut entry).await,
-        None if key.is_empty() => Err(Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied")),
-        None => Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "InvalidAccessKeyId",
-            "The AWS Access Key Id you provided does not exist in our records.",
-        )),
+    let (key, mut service) = credential(&parts.headers).unwrap_or_default();
+    // The one unsigned call: its token identifies the caller.
+    let is_unsigned = key.is_empty() && signature::is_form(&parts);
+    if is_unsigned {
+        service = "sts".into();
+    }
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let mut entry = json!({
+        "at": now().to_string(), "service": service, "host": host, "method": parts.method.as_str(), "path": parts.uri.path(),
+    });
+    let answer = if is_unsigned {
+        gate.web_identity(body, &mut entry).await
+    } else {
+        gate.signed((&key, &service), &parts, body, &mut entry).await
     };
     let response = answer.unwrap_or_else(|refusal| {
         entry["refused"] = refusal.code.clone().into();
@@ -158,10 +169,6 @@ async fn handle(State(gate): State<Arc<Gate>>, request: Request<Body>) -> Respon
     response
 }
 
-fn is_form(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/x-www-form-urlencoded")
-}
-
 /// The access key id and the service from a header `AWS4-HMAC-SHA256 Credential=<id>/<date>/<region>/<service>/aws4_request, …`.
 pub(super) fn credential(headers: &HeaderMap) -> Option<(String, String)> {
     let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
@@ -171,6 +178,37 @@ pub(super) fn credential(headers: &HeaderMap) -> Option<(String, String)> {
 }
 
 impl Gate {
+    async fn signed(
+        &self,
+        (key, service): (&str, &str),
+        parts: &Parts,
+        body: Body,
+        entry: &mut Value,
+    ) -> Result<Response, Refusal> {
+        if key.is_empty() {
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "AccessDenied", "Access Denied"));
+        }
+        let refused = |flaw| Refusal::flawed(flaw, service);
+        let (caller, keys) = self.site.identities.holder(key, now()).ok_or(refused(Flaw::Key))?;
+        entry["caller"] = caller.arn.clone().into();
+        let verify = |body| signature::verify(parts, body, &keys, &self.site.template.region, now()).map_err(refused);
+        if service == "s3" {
+            verify(None)?;
+            return self.s3(&caller, parts, body, entry).await;
+        }
+        let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+        verify(Some(&body))?;
+        match service {
+            "sqs" => self.sqs(&caller, parts, body, entry).await,
+            "ecs" => self.ecs(&caller, parts, &body, entry),
+            "secretsmanager" => self.secrets_manager(&caller, parts, body, entry).await,
+            "sts" => self.sts(&caller, &body, entry),
+            // The administrator may use services of moto that no other caller uses.
+            _ if caller.role.is_none() => self.forward(parts, body.into()).await,
+            other => Err(Refusal::unsupported(format!("this world has no service {other}"))),
+        }
+    }
+
     /// Refuses a caller that lacks any of the permissions. `entry` gets the demands.
     fn check(&self, caller: &Caller, demands: Vec<Demand>, entry: &mut Value) -> Result<(), Refusal> {
         let asked = demands.iter().map(|demand| json!([demand.action, demand.resource, demand.context]));
@@ -226,7 +264,7 @@ impl Gate {
         let Some(request) = request else {
             // The administrator inspects without a policy, so the request needs no demands.
             return if caller.role.is_none() {
-                self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await
+                self.forward(parts, checked(parts, body)?).await
             } else {
                 Err(Refusal::unsupported("this S3 call is not known here"))
             };
@@ -243,7 +281,7 @@ impl Gate {
         }
         self.site.holds.pass(&format!("{} {}", parts.method, parts.uri.path())).await;
         let _alone = if request.conditional { Some(self.conditional.lock().await) } else { None };
-        let response = self.forward(parts, reqwest::Body::wrap_stream(body.into_data_stream())).await?;
+        let response = self.forward(parts, checked(parts, body)?).await?;
         if response.status() == StatusCode::NOT_FOUND && request.reads {
             self.check(caller, vec![Demand::new("s3:ListBucket", request.bucket)], entry)?;
         }
@@ -254,9 +292,9 @@ impl Gate {
         Ok(lost.unwrap_or(response))
     }
 
-    async fn sqs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+    async fn sqs(&self, caller: &Caller, parts: &Parts, bytes: Bytes, entry: &mut Value) -> Result<Response, Refusal> {
         let operation = operation(&parts.headers)?;
-        let (bytes, input) = json_body(body).await?;
+        let input = json_body(&bytes)?;
         let queue = input["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).or(input["QueueName"].as_str());
         let (region, account) = (&self.site.template.region, &self.site.template.account);
         let resource = queue.map_or_else(|| "*".into(), |queue| format!("arn:aws:sqs:{region}:{account}:{queue}"));
@@ -274,9 +312,9 @@ impl Gate {
         Ok(lost.unwrap_or(answer))
     }
 
-    async fn ecs(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+    fn ecs(&self, caller: &Caller, parts: &Parts, body: &[u8], entry: &mut Value) -> Result<Response, Refusal> {
         let operation = operation(&parts.headers)?;
-        let (_, input) = json_body(body).await?;
+        let input = json_body(body)?;
         entry["operation"] = operation.clone().into();
         // Overrides and definitions are widely visible: they may contain no secret.
         entry["input"] = input.clone();
@@ -305,13 +343,18 @@ impl Gate {
     }
 
     /// A secret's policies name its ARN, of which only the service knows the suffix, so it is asked first.
-    async fn secrets_manager(&self, caller: &Caller, parts: &Parts, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
+    async fn secrets_manager(
+        &self,
+        caller: &Caller,
+        parts: &Parts,
+        bytes: Bytes,
+        entry: &mut Value,
+    ) -> Result<Response, Refusal> {
         let operation = operation(&parts.headers)?;
         if caller.role.is_some() && operation != "GetSecretValue" {
             return Err(Refusal::unsupported(format!("this world has no {operation} of Secrets Manager")));
         }
         entry["operation"] = operation.clone().into();
-        let (bytes, _) = json_body(body).await?;
         // The administrator is the test itself, and meets no outage.
         if caller.role.is_some()
             && let ControlFlow::Break(answer) | ControlFlow::Continue(Some(answer)) =
@@ -320,16 +363,16 @@ impl Gate {
             return Ok(answer);
         }
         let (answer, body) = self.forward(parts, bytes.into()).await?.into_parts();
-        let (bytes, output) = json_body(body).await?;
+        let bytes = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
+        let output = json_body(&bytes)?;
         let secret = output["ARN"].as_str().unwrap_or("*");
         self.check(caller, vec![Demand::new(format!("secretsmanager:{operation}"), secret)], entry)?;
         Ok(Response::from_parts(answer, bytes.into()))
     }
 
     /// The one call that needs no permission.
-    async fn sts(&self, caller: &Caller, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
-        let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
-        let form = String::from_utf8_lossy(&body);
+    fn sts(&self, caller: &Caller, body: &[u8], entry: &mut Value) -> Result<Response, Refusal> {
+        let form = String::from_utf8_lossy(body);
         if !form.split('&').any(|pair| pair == "Action=GetCallerIdentity") {
             return Err(Refusal::unsupported("this STS call is not known here"));
         }
@@ -350,8 +393,7 @@ impl Gate {
         Ok(([("content-type", "text/xml")], body).into_response())
     }
 
-    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. Its token is not verified, and its answer grants
-    /// nothing.
+    /// `AssumeRoleWithWebIdentity`: the log records who asks for which role. The answer has no keys, because no test uses them.
     async fn web_identity(&self, body: Body, entry: &mut Value) -> Result<Response, Refusal> {
         let body = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
         let form: BTreeMap<String, String> = url::form_urlencoded::parse(&body).into_owned().collect();
@@ -371,11 +413,23 @@ impl Gate {
         {
             return Ok(answer);
         }
+        let (template, role) = (&self.site.template, field("RoleArn"));
+        let trust = template.role(role).ok().map(|(_, role)| &role.trust[..]);
+        let federation = self.site.federation.read().unwrap_or_else(PoisonError::into_inner);
+        let admitted = federation.admit(&template.account, role, trust, field("WebIdentityToken"), now());
+        admitted.map_err(|denial| {
+            let (status, code) = denial.answer();
+            Refusal::new(status, code, denial.to_string())
+        })?;
         Ok("<AssumeRoleWithWebIdentityResponse/>".into_response())
     }
 
     async fn forward(&self, parts: &Parts, body: reqwest::Body) -> Result<Response, Refusal> {
-        let answer = forwarded(&self.client, &self.site.moto, parts, body).send().await.map_err(Refusal::broken)?;
+        let answer = forwarded(&self.client, &self.site.moto, parts, body).send().await;
+        let answer = answer.map_err(|error| match Flaw::of_body(&error) {
+            Some(flaw) => Refusal::flawed(flaw, "s3"),
+            None => Refusal::broken(error),
+        })?;
         Ok(answered(answer))
     }
 }
@@ -385,8 +439,19 @@ pub(super) fn forwarded(client: &reqwest::Client, to: &str, parts: &Parts, body:
     let url = format!("{to}{}", parts.uri.path_and_query().map_or("/", |path| path.as_str()));
     let request = client.request(parts.method.clone(), url).headers(end_to_end(&parts.headers));
     // Without this, a request without a body would be forwarded with an empty chunked one.
-    let has_body = parts.headers.contains_key(header::CONTENT_LENGTH) || parts.headers.contains_key(header::TRANSFER_ENCODING);
-    if has_body { request.body(body) } else { request }
+    if has_body(&parts.headers) { request.body(body) } else { request }
+}
+
+fn has_body(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::CONTENT_LENGTH) || headers.contains_key(header::TRANSFER_ENCODING)
+}
+
+/// The body of a request to S3, for the far end. An empty one is never read, so it is verified here.
+fn checked(parts: &Parts, body: Body) -> Result<reqwest::Body, Refusal> {
+    if !has_body(&parts.headers) || parts.headers.get(header::CONTENT_LENGTH).is_some_and(|length| length == "0") {
+        Declared::of(&parts.headers).verify().map_err(|flaw| Refusal::flawed(flaw, "s3"))?;
+    }
+    Ok(signature::checked(&parts.headers, body))
 }
 
 /// That server's answer.
@@ -413,9 +478,7 @@ fn operation(headers: &HeaderMap) -> Result<String, Refusal> {
     operation.ok_or_else(|| Refusal::unsupported("only the JSON protocol is served"))
 }
 
-async fn json_body(body: Body) -> Result<(Bytes, Value), Refusal> {
-    let bytes = to_bytes(body, MESSAGE_BYTES).await.map_err(Refusal::broken)?;
-    let value = serde_json::from_slice(&bytes);
-    let value = value.map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "SerializationException", error.to_string()))?;
-    Ok((bytes, value))
+fn json_body(bytes: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, "SerializationException", error.to_string()))
 }

@@ -9,6 +9,7 @@ pub mod account;
 mod authenticator;
 pub mod control;
 mod fargate;
+mod federation;
 mod gate;
 mod identity;
 mod lambda;
@@ -26,12 +27,18 @@ mod url;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::{Arc, PoisonError},
+};
 
 use anyhow::{Context, Result, ensure};
 pub use authenticator::Eks;
 use aws_sdk_sqs::config::{BehaviorVersion, Region};
-pub use fargate::{PRIVATE_REGISTRY, may_limit_memory};
+pub use fargate::PRIVATE_REGISTRY;
+pub use federation::Federation;
 pub use gate::http_client;
 pub use identity::Credentials;
 use jiff::Timestamp;
@@ -89,6 +96,9 @@ pub const GIT_FILES: [(&str, &str); 2] = [
 pub struct Aws {
     /// `AWS_ENDPOINT_URL`: every service, for all callers.
     pub endpoint: String,
+    /// Where a task finds its metadata and credentials: `http://169.254.170.2` as on Fargate, if this machine has that address and
+    /// no other world uses it. Then tasks also find S3 by its name in the Region; otherwise by [`Aws::endpoint`].
+    pub task_endpoint: String,
     /// The webhook's function URL, with a trailing slash as in AWS.
     pub webhook_url: String,
     /// The URL for [`control::Client`].
@@ -107,7 +117,11 @@ pub struct Aws {
 impl Aws {
     /// Reads the template, creates its resources in moto, and serves. From then on messages are polled and the schedule ticks.
     pub async fn start(dirs: Arc<Dirs>, settings: Settings) -> Result<Self> {
-        let (gate, url, control, tasks) = (listener().await?, listener().await?, listener().await?, listener().await?);
+        let (gate, url, control) = (listener().await?, listener().await?, listener().await?);
+        let (tasks, s3, files) = match fargate::Own::claim(&dirs, &settings.region).await? {
+            Some(own) => (own.ecs, Some(own.s3), Some(own.files)),
+            None => (listener().await?, None, None),
+        };
         let (endpoint, webhook_url) = (address(&gate)?, format!("{}/", address(&url)?));
         let template = Template::read(
             &settings.template,
@@ -144,8 +158,9 @@ impl Aws {
         }
         provision::notify(&site.template, &config).await?;
 
-        let fargate = Fargate::start(Arc::clone(&site), tasks, settings.runner, settings.image)?;
-        gate::serve(&site, Arc::clone(&fargate), gate)?;
+        let fargate = Fargate::start(Arc::clone(&site), tasks, files, settings.runner, settings.image)?;
+        gate::serve(&site, Arc::clone(&fargate), gate, s3)?;
+        let task_endpoint = fargate.endpoint.clone();
         let lambda = Arc::new(Lambda::new(&site, settings.instances));
         let mappings = Mappings::start(&site, &lambda, settings.instances)?;
         let schedules = Schedules::start(&site, &lambda);
@@ -155,7 +170,7 @@ impl Aws {
 
         let queues = site.template.queues.iter().map(|(id, queue)| (id.clone(), queue.url.clone())).collect();
         let (region, bucket) = (site.template.region.clone(), site.template.bucket.clone());
-        Ok(Self { endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
+        Ok(Self { endpoint, task_endpoint, webhook_url, control: hooks, region, bucket, queues, administrator, site })
     }
 
     /// Admits the functions to an EKS cluster by their roles.
@@ -163,9 +178,23 @@ impl Aws {
         authenticator::serve(&self.site, eks);
     }
 
-    /// Keys for a session of the role with that logical id, for a process that is neither a function nor a task.
-    pub fn session(&self, role: &str, name: &str) -> Result<Credentials> {
-        self.site.identities.session(&self.site.template, role, name, None)
+    /// Lets the runs of a cluster assume roles with the tokens of their `ServiceAccount`s.
+    pub fn federate(&self, federation: Federation) {
+        *self.site.federation.write().unwrap_or_else(PoisonError::into_inner) = federation;
+    }
+
+    /// Keys of the role with that logical id for the pods of a `ServiceAccount`, from EKS Pod Identity. Fails if the role does not
+    /// trust them.
+    pub fn pod_identity(&self, role: &str, cluster: &str, namespace: &str, account: &str) -> Result<Credentials> {
+        let template = &self.site.template;
+        let trusted = template.roles.get(role).with_context(|| format!("the template has no role {role}"))?;
+        let cluster = format!("arn:aws:eks:{}:{}:cluster/{cluster}", template.region, template.account);
+        ensure!(
+            template.trusts_pod(trusted, &cluster, namespace, account),
+            "AccessDenied: {} does not trust the ServiceAccount {namespace}/{account} of {cluster}",
+            trusted.arn
+        );
+        self.site.identities.session(template, role, account, None)
     }
 
     /// Ends every function and every task.

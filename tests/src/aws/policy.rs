@@ -69,6 +69,12 @@ pub enum Principal {
         #[serde(rename = "AWS")]
         aws: OneOrMany,
     },
+    /// `{Federated: …}`
+    Federated {
+        /// ARNs of OIDC providers.
+        #[serde(rename = "Federated")]
+        federated: OneOrMany,
+    },
 }
 
 /// `"*"`
@@ -170,6 +176,8 @@ pub enum Who<'a> {
     Role,
     /// AWS itself, such as `events.amazonaws.com`.
     Service(&'a str),
+    /// The holder of a token of the OIDC provider with this ARN.
+    Federated(&'a str),
 }
 
 /// Returns whether these statements, of the caller's role and of the resource together, allow the demand: one must allow and none
@@ -200,7 +208,10 @@ impl Statement {
             (Some(Principal::Aws { aws }), Who::Role) => {
                 aws.as_slice().iter().any(|arn| demand.context.get("aws:PrincipalArn") == Some(arn.as_str()))
             }
-            (None | Some(Principal::Aws { .. }), Who::Service(_)) | (Some(Principal::Service { .. }), Who::Role) => false,
+            (Some(Principal::Federated { federated }), Who::Federated(provider)) => {
+                federated.as_slice().iter().any(|arn| arn == provider)
+            }
+            _ => false,
         };
         let any = |patterns: &OneOrMany, test: &dyn Fn(&str) -> bool| patterns.as_slice().iter().any(|pattern| test(pattern));
         let action = demand.action.to_lowercase();
@@ -444,6 +455,6 @@ mod tests {
         assert!(read(
             json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Condition": { "DateGreaterThan": { "aws:CurrentTime": "x" } } })
         ));
-        assert!(read(json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "Federated": "x" } })));
+        assert!(read(json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "CanonicalUser": "x" } })));
     }
 }

@@ -6,14 +6,14 @@ use std::{
     future::Future,
     io::Write as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use anyhow::Result;
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinSet};
 
-use super::{identity::Identities, outages::Outages, template::Template};
+use super::{federation::Federation, identity::Identities, outages::Outages, template::Template};
 use crate::world::dirs::Dirs;
 
 /// The number of alarms that are kept.
@@ -36,6 +36,8 @@ pub struct Site {
     pub template: Template,
     /// The keys and their holders.
     pub identities: Identities,
+    /// The roles of runs.
+    pub federation: RwLock<Federation>,
     /// SQS, bypassing the gate.
     pub sqs: aws_sdk_sqs::Client,
     /// See [`super::Settings::etc_hosts`].
@@ -66,8 +68,22 @@ impl Site {
     ) -> Result<Self> {
         let journal = |name: &str| Journal::open(&dirs.logs().join(name));
         let (calls, invocations) = (journal(CALLS_LOG)?, journal(INVOCATIONS_LOG)?);
-        let (holds, outages, tasks, alarms) = (Holds::default(), Outages::default(), Tasks::default(), Mutex::default());
-        Ok(Self { dirs, endpoint, moto, template, identities, sqs, etc_hosts, calls, invocations, holds, outages, tasks, alarms })
+        Ok(Self {
+            dirs,
+            endpoint,
+            moto,
+            template,
+            identities,
+            federation: RwLock::default(),
+            sqs,
+            etc_hosts,
+            calls,
+            invocations,
+            holds: Holds::default(),
+            outages: Outages::default(),
+            tasks: Tasks::default(),
+            alarms: Mutex::default(),
+        })
     }
 
     /// Records a forbidden event: a crash, a time-out, a function that does not start. Printed and kept for the tests.

@@ -1,6 +1,7 @@
-//! `make demo`: the whole path on this machine, with real parts. It prints a user's commands and their results.
+//! `make demo`: the whole path on this machine, with real parts, in `target/world` or the folder of that name. It prints a user's
+//! commands and their results.
 
-use std::{io::IsTerminal as _, path::Path, time::Instant};
+use std::{env, io::IsTerminal as _, path::Path, time::Instant};
 
 use anyhow::{Context, Result};
 use driftless_api::Stack;
@@ -17,7 +18,8 @@ async fn main() -> Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     say("starting the world: etcd, kube-apiserver, Flux's controllers, S3 and SQS, the functions, a small Fargate");
     let started = Instant::now();
-    let world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), WORLDS[0], Limits::default()).await?;
+    let name = env::args().nth(1).unwrap_or_else(|| WORLDS[0].into());
+    let world = World::start(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), &name, Limits::default()).await?;
     say(&format!("ready after {:.1} s", started.elapsed().as_secs_f32()));
     let shown = tokio::select! {
         shown = Box::pin(show(&world)) => shown,

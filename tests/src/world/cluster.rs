@@ -45,6 +45,9 @@ pub const SECOND: &str = "second";
 /// installation.
 pub const SECOND_HOST: &str = "0A1B2C3D4E5F60718293A4B5C6D7E8F9.gr7.eu-west-1.eks.amazonaws.com";
 
+/// The issuer of `ServiceAccount` tokens.
+pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
 /// The functions that act in a cluster. `infra/kubernetes/rbac.yaml` gives each group `driftless:<name>` its rights.
 const FUNCTIONS: [&str; 5] = ["reconciler", "fetcher", "launcher", "recorder", "sweeper"];
 
@@ -326,7 +329,7 @@ fn apiserver(dirs: &Dirs, cluster: &str, files: &Path, etcd: &str, port: u16) ->
         .arg(flag("token-auth-file", &files.join("tokens.csv")))
         .arg(flag("service-account-key-file", &files.join("service-accounts.key")))
         .arg(flag("service-account-signing-key-file", &files.join("service-accounts.key")))
-        .args(["--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--authorization-mode=RBAC"])
+        .args([&format!("--service-account-issuer={ISSUER}"), "--authorization-mode=RBAC"])
         // A Pod here is only the target of a Service, so it needs no existing ServiceAccount.
         .arg("--disable-admission-plugins=ServiceAccount")
         // No client in the cluster uses the API server's Service, whose endpoint may not be loopback.

@@ -59,9 +59,9 @@ impl Kubelet {
         if process.is_some() {
             return Ok(());
         }
-        let containers = deployment.spec.and_then(|spec| spec.template.spec).map(|pod| pod.containers).unwrap_or_default();
-        let container = containers.into_iter().next().context("a container")?;
-        let keys = self.account.forwarder().await?;
+        let pod = deployment.spec.and_then(|spec| spec.template.spec).context("a pod")?;
+        let keys = self.account.forwarder(NAMESPACE, pod.service_account_name.as_deref().unwrap_or("default")).await?;
+        let container = pod.containers.into_iter().next().context("a container")?;
         let mut forwarder = command(&self.dirs, &self.program);
         forwarder
             .envs(self.environment(&container).await?)

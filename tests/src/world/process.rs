@@ -92,6 +92,17 @@ impl Process {
         Ok(self.child.wait().await?)
     }
 
+    /// Returns a measure of the memory that it and its descendants have, in bytes. A shared page counts in parts, and a page in
+    /// swap counts too.
+    pub fn memory(&self) -> impl Fn() -> u64 + use<> {
+        let session = self.session;
+        move || {
+            let Ok(processes) = fs::read_dir("/proc") else { return 0 };
+            let paths = processes.flatten().map(|process| process.path());
+            paths.filter(|path| session_of(path) == Some(session)).map(|path| proportional_bytes(&path)).sum()
+        }
+    }
+
     /// Lowers its priority, because tasks run on machines of their own.
     pub fn yield_to_others(&self) -> Result<()> {
         setpriority_process(Some(self.session), NICENESS).context("setting a process's priority").map(drop)
@@ -228,6 +239,13 @@ pub(super) fn kill_leftovers(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The memory of the process with this folder in `/proc`, in which a page of several processes counts in parts. 0 if it has ended.
+fn proportional_bytes(process: &Path) -> u64 {
+    let told = fs::read_to_string(process.join("smaps_rollup")).unwrap_or_default();
+    let values = told.lines().filter_map(|line| line.strip_prefix("Pss:").or_else(|| line.strip_prefix("SwapPss:")));
+    values.filter_map(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok()).sum::<u64>() << 10
+}
+
 /// Kills the processes of a session until none is left: one may fork in between, and none ends at once.
 fn kill_session(session: Pid, root: &Path) {
     for _ in 0..1000 {
@@ -242,6 +260,14 @@ fn kill_session(session: Pid, root: &Path) {
     }
 }
 
+/// The session of the process with this folder in `/proc`. `None` if it has ended.
+fn session_of(process: &Path) -> Option<Pid> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    // The name before the last parenthesis may contain anything; then come state, parent, group, session.
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    if fields.next()? == "Z" { None } else { Pid::from_raw(fields.nth(2)?.parse().ok()?) }
+}
+
 /// The live processes of a session that work below `root` or [`OF_TASKS`]. A process id may be reused by another process, which
 /// works elsewhere.
 fn members(session: Pid, root: &Path) -> Vec<Pid> {
@@ -250,11 +276,7 @@ fn members(session: Pid, root: &Path) -> Vec<Pid> {
         .flatten()
         .filter(|process| {
             let path = process.path();
-            let stat = fs::read_to_string(path.join("stat")).unwrap_or_default();
-            // The name before the last parenthesis may contain anything; then come state, parent, group, session.
-            let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-            fields.next() != Some("Z")
-                && fields.nth(2) == Some(&session.as_raw_nonzero().to_string())
+            session_of(&path) == Some(session)
                 && fs::read_link(path.join("cwd"))
                     .is_ok_and(|cwd| cwd.starts_with(root) || OF_TASKS.iter().any(|place| cwd.starts_with(place)))
         })

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, net::Ipv4Addr, path::Path,
 
 use anyhow::{Context, Result};
 use driftless_core::Limits;
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::{
@@ -15,7 +16,7 @@ use super::{
     process::{Supervisor, command, output},
     registry::Registry,
 };
-use crate::aws::{self, Aws, Credentials, Eks, Settings};
+use crate::aws::{self, Aws, Credentials, Eks, Federation, Settings};
 
 /// The key that the webhook shares with Flux.
 const WEBHOOK_KEY: &str = "a-key-for-one-machine-only";
@@ -108,6 +109,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
     let settings = Settings { etc_hosts: Some(etc_hosts), ..settings(project, kubeconfigs, &private, &moto, image, limits)? };
     let aws = Aws::start(Arc::clone(dirs), settings).await?;
     aws.admit(Eks { cluster: cluster::NAME.into(), listener: authenticator });
+    aws.federate(federation(&cluster).await?);
     forwarder(dirs, supervisor, project, (cluster::NAME, &cluster), &aws, Some(&flux_events))?;
     forwarder(dirs, supervisor, project, (cluster::SECOND, &second), &aws, None)?;
     let state = dirs.create("state")?;
@@ -122,6 +124,7 @@ async fn parts(dirs: &Arc<Dirs>, supervisor: &Supervisor, project: &Path, limits
         ("WORLD_BUCKET", aws.bucket.clone()),
         ("WORLD_BUCKET_ENDPOINT", moto.endpoint.clone()),
         ("WORLD_CONTROL", aws.control.clone()),
+        ("WORLD_TASK_ENDPOINT", aws.task_endpoint.clone()),
         ("WORLD_GIT_ROOT", git.root.display().to_string()),
         ("WORLD_GIT_URL", git.url.clone()),
         ("WORLD_GIT_PRIVATE_ROOT", private.server.root.display().to_string()),
@@ -199,7 +202,7 @@ fn settings(
     // As for an organisation with many CAs: more than the environment of a function or a secret holds.
     let authorities = format!("{}{}", private.other_authority.repeat(200), private.authority);
     // Flux's key, one that two git hosts share, and one of another team.
-    let keys = serde_json::json!({ cluster::NAME: {
+    let keys = json!({ cluster::NAME: {
         "flux": WEBHOOK_KEY, "github/team": WEBHOOK_KEY_OF_GIT, "github/other": "another-key", "gitlab": WEBHOOK_KEY_OF_GIT,
         "gitea": WEBHOOK_KEY_OF_GIT,
     } });
@@ -235,6 +238,26 @@ pub(super) fn binary(project: &Path, name: &str) -> Result<std::path::PathBuf> {
     path.canonicalize().with_context(|| format!("there is no {}: run `make build`", path.display()))
 }
 
+/// The cluster as an OIDC provider, and the role of the tests' runs, which trusts it as in `docs/getting-started.md`.
+async fn federation(cluster: &Cluster) -> Result<Federation> {
+    let issuer = cluster::ISSUER.trim_start_matches("https://");
+    let trust = json!({ "Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow",
+        "Principal": { "Federated": format!("arn:aws:iam::{}:oidc-provider/{issuer}", aws::ACCOUNT) },
+        "Action": "sts:AssumeRoleWithWebIdentity",
+        "Condition": {
+            "StringEquals": { format!("{issuer}:aud"): "sts.amazonaws.com" },
+            "StringLike": { format!("{issuer}:sub"): "system:serviceaccount:*:deployer" },
+        },
+    }] });
+    let keys = cluster.client("admin").await?.request_text(http::Request::get("/openid/v1/jwks").body(Vec::new())?).await?;
+    Ok(Federation {
+        issuer: cluster::ISSUER.into(),
+        keys: serde_json::from_str(&keys)?,
+        roles: [(format!("arn:aws:iam::{}:role/deployer", aws::ACCOUNT), serde_json::from_value(trust)?)].into(),
+    })
+}
+
 fn forwarder(
     dirs: &Dirs,
     supervisor: &Supervisor,
@@ -243,7 +266,7 @@ fn forwarder(
     aws: &Aws,
     flux_events: Option<&str>,
 ) -> Result<()> {
-    let keys = aws.session("ForwarderRole", "forwarder")?;
+    let keys = aws.pod_identity("ForwarderRole", name, "driftless-system", "driftless-forwarder")?;
     let mut forwarder = command(dirs, binary(project, "forwarder")?);
     forwarder
         .env("KUBECONFIG", cluster.kubeconfig("forwarder"))

@@ -20,7 +20,7 @@ basicConstraints = critical, CA:TRUE
 keyUsage = critical, keyCertSign
 [server]
 basicConstraints = critical, CA:FALSE
-subjectAltName = IP:127.0.0.1, DNS:*.eu-central-2.amazonaws.com
+subjectAltName = IP:127.0.0.1, DNS:*.eu-central-2.amazonaws.com, DNS:*.us-east-1.amazonaws.com
 ";
 
 /// The certificate of a server, and the CA that its clients trust.

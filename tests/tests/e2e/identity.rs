@@ -101,6 +101,26 @@ async fn a_program_is_its_service_account_and_may_do_what_that_may() -> Result<(
     team.clear().await
 }
 
+#[tokio::test]
+async fn role_that_does_not_trust_the_service_account_is_denied() -> Result<()> {
+    let (world, _turn) = shared().await?;
+    let team = world.namespace("untrusted").await?;
+    team.apply(&MAY_MAKE.replace("name: deployer,", "name: other,")).await?;
+    apply_account(&team, "other", &json!({ "eks.amazonaws.com/role-arn": ROLE })).await?;
+    apply_program(&team, "app").await?;
+    let sts = world.get("AWS_ENDPOINT_URL")?;
+    let sts = format!("    AWS_ENDPOINT_URL_STS: {{ type: Literal, literal: {{ value: '{sts}' }} }}\n");
+    team.apply_stack_as("app", "app", "{}", Source::Program("app"), &format!("{sts}  serviceAccountName: other\n")).await?;
+    let is_denied = |stack: &driftless_api::Stack| {
+        let last = stack.status.as_ref().and_then(|status| status.last_update.as_ref());
+        let message = last.and_then(|last| last.message.as_deref()).unwrap_or_default();
+        message.contains("AccessDenied") && message.contains("sts:AssumeRoleWithWebIdentity")
+    };
+    team.wait("app", "to have the denial of STS", is_denied).await?;
+    ensure!(config_map(&team, "app").await?.is_none(), "it was made");
+    team.clear().await
+}
+
 /// The calls of `AssumeRoleWithWebIdentity` for a ServiceAccount of the namespace.
 fn asked_for_roles(team: &Namespace<'_>) -> Result<Vec<Value>> {
     let subject = format!("system:serviceaccount:{}:", team.name);

@@ -2,9 +2,9 @@
 //!
 //! A task starts the runner in place of its main container, in its own folder and with only the environment of a real task. The
 //! init container that would install the runner is skipped; the others run before it, one after the other, with the programs of
-//! this machine: there are no images. Volumes are directories of the task. If this process may create memory cgroups, the kernel
-//! enforces the memory of each task.
+//! this machine: there are no images. Volumes are directories of the task. The memory of a task is limited ([`limits`]).
 
+mod address;
 mod definition;
 mod limits;
 mod metadata;
@@ -18,9 +18,9 @@ use std::{
     time::Duration,
 };
 
+pub use address::{Own, Tls};
 use anyhow::{Context as _, Result, ensure};
 use jiff::{SignedDuration, Timestamp};
-pub use limits::may_limit_memory;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
 
@@ -72,7 +72,9 @@ pub struct Fargate {
     runner: PathBuf,
     image: BTreeMap<String, String>,
     /// The endpoint for tasks' metadata and credentials.
-    endpoint: String,
+    pub endpoint: String,
+    /// If tasks find their endpoints at Fargate's own addresses.
+    files: Option<address::Files>,
     state: Mutex<State>,
 }
 
@@ -145,10 +147,16 @@ impl Task {
 }
 
 impl Fargate {
-    /// Serves metadata and credentials on `listener`; the API is behind the gate.
-    pub fn start(site: Arc<Site>, listener: TcpListener, runner: PathBuf, image: BTreeMap<String, String>) -> Result<Arc<Self>> {
-        let endpoint = super::address(&listener)?;
-        let fargate = Arc::new(Self { site, runner, image, endpoint, state: Mutex::default() });
+    /// Serves metadata and credentials on `listener`; the API is behind the gate. `files` are those of ECS's own address.
+    pub fn start(
+        site: Arc<Site>,
+        listener: TcpListener,
+        files: Option<address::Files>,
+        runner: PathBuf,
+        image: BTreeMap<String, String>,
+    ) -> Result<Arc<Self>> {
+        let endpoint = super::address(&listener)?.trim_end_matches(":80").to_owned();
+        let fargate = Arc::new(Self { site, runner, image, endpoint, files, state: Mutex::default() });
         metadata::serve(&fargate, listener);
         Ok(fargate)
     }

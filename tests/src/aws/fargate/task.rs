@@ -38,7 +38,7 @@ for processes in $1; do echo $$ > "$processes"; done
 [ "$2" = 0 ] || { /usr/bin/mkdir -p "$3" && /usr/bin/mount -t tmpfs -o "size=$2m" disk "$3" || exit; }
 shift 3
 until [ "$1" = -- ]; do
-  /usr/bin/mkdir -p "$1" "$2" && /usr/bin/mount --bind "$1" "$2" || exit
+  { [ -f "$1" ] || /usr/bin/mkdir -p "$1" "$2"; } && /usr/bin/mount --bind "$1" "$2" || exit
   shift 2
 done
 /usr/bin/mkdir -p "$2" "$3" || exit
@@ -152,7 +152,14 @@ async fn serve(fargate: &Arc<Fargate>, arn: &str, definition: &Value) -> Result<
         if is_main {
             advance(fargate, arn, json!({ "lastStatus": "RUNNING", "startedAt": epoch(now()) })).await;
         }
-        let status = attend(fargate, arn, container, &mut process, &mut order).await?;
+        let memory = process.memory();
+        let status = tokio::select! {
+            status = attend(fargate, arn, container, &mut process, &mut order) => status?,
+            () = limits.exceeded(memory) => {
+                process.signal(Signal::KILL)?;
+                process.wait().await?
+            }
+        };
         let is_killed = status.signal() == Some(Signal::KILL.as_raw()) && limits.has_killed();
         ended.exhausted = *order.borrow() == Order::Kill || is_main && is_killed;
         ended.exits.insert(name.clone(), exit_code(status));
@@ -295,6 +302,9 @@ fn prepare(fargate: &Fargate, arn: &str, container: &Value, is_main: bool, limit
             mounts.push((place(&Path::new("volumes").join(volume)), path.into()));
         }
     }
+    if let Some(files) = &fargate.files {
+        mounts.push((files.hosts.clone(), "/etc/hosts".into()));
+    }
     let mut command = command(&fargate.site.dirs, "/usr/bin/unshare");
     command.args(["--mount", "--", "/bin/sh", "-c", MOUNT_ALL, "sh"]);
     command.arg(limits.processes());
@@ -325,12 +335,21 @@ fn environment(fargate: &Fargate, arn: &str, container: &Value, overrides: &Valu
     let endpoint = &fargate.endpoint;
     environment.extend([
         ("ECS_CONTAINER_METADATA_URI_V4".into(), format!("{endpoint}/v4/{secret}")),
-        ("AWS_CONTAINER_CREDENTIALS_FULL_URI".into(), format!("{endpoint}/v2/credentials/{secret}")),
         ("AWS_EXECUTION_ENV".into(), "AWS_ECS_FARGATE".into()),
         ("AWS_REGION".into(), fargate.site.template.region.clone()),
         ("AWS_DEFAULT_REGION".into(), fargate.site.template.region.clone()),
-        ("AWS_ENDPOINT_URL".into(), fargate.site.endpoint.clone()),
     ]);
+    let credentials = format!("/v2/credentials/{secret}");
+    environment.extend(match &fargate.files {
+        Some(files) => [
+            ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI".into(), credentials),
+            ("SSL_CERT_FILE".into(), files.authority.display().to_string()),
+        ],
+        None => [
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI".into(), format!("{endpoint}{credentials}")),
+            ("AWS_ENDPOINT_URL".into(), fargate.site.endpoint.clone()),
+        ],
+    });
     Ok(environment)
 }
 

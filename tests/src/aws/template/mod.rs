@@ -199,6 +199,18 @@ impl Template {
         policy::allows(&role.trust, Who::Service(service), &assume)
     }
 
+    /// Returns whether EKS Pod Identity may assume a role for the pods of a `ServiceAccount`. `cluster` is the cluster's ARN.
+    #[must_use]
+    pub fn trusts_pod(&self, role: &Role, cluster: &str, namespace: &str, account: &str) -> bool {
+        ["sts:AssumeRole", "sts:TagSession"].iter().all(|action| {
+            let demand = Demand::new(*action, &role.arn)
+                .with("aws:RequestTag/kubernetes-namespace", namespace)
+                .with("aws:RequestTag/kubernetes-service-account", account)
+                .with("aws:RequestTag/eks-cluster-arn", cluster);
+            policy::allows(&role.trust, Who::Service("pods.eks.amazonaws.com"), &demand)
+        })
+    }
+
     fn policy_of(&self, arn: &str) -> &[Statement] {
         let resource = if arn.starts_with("arn:aws:s3:::") { arn.split('/').next().unwrap_or(arn) } else { arn };
         self.resource_policies.get(resource).map_or(&[], Vec::as_slice)

@@ -1,4 +1,9 @@
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
+};
 use aws_sdk_s3::error::ProvideErrorMetadata as _;
+use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine as _};
 use driftless_aws::{Account, Bucket, Keyring as _, Objects as _};
 use secrecy::ExposeSecret as _;
 
@@ -188,9 +193,7 @@ async fn a_function_sends_to_its_own_queues_only_and_strangers_do_nothing() {
 async fn whoever_asks_who_it_is_is_told() {
     let world = TestWorld::start("identity").await;
     let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
-    let credential = format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/sts/aws4_request", keys.access_key_id);
-    let request = world.http.post(&world.aws.endpoint).header("authorization", credential);
-    let answer = request.body("Action=GetCallerIdentity&Version=2011-06-15").send().await.unwrap().text().await.unwrap();
+    let (_, answer) = world.call(&keys, &Call::form("sts", "Action=GetCallerIdentity&Version=2011-06-15")).await;
     assert!(answer.contains("<Arn>arn:aws:sts::123456789012:assumed-role/driftless-TaskRole/t1</Arn>"), "{answer}");
     assert!(answer.contains(&format!("<UserId>{}:t1</UserId>", world.aws.site.template.roles["TaskRole"].id)), "{answer}");
 }
@@ -238,4 +241,175 @@ async fn s3_call_with_another_secret_or_token_is_refused() {
     assert_eq!(call(&guessed).await.as_deref(), Some("SignatureDoesNotMatch"));
     let other = control::Credentials { session_token: Some("of another session".into()), ..keys };
     assert_eq!(call(&other).await.as_deref(), Some("InvalidToken"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn s3_stores_no_body_other_than_the_signed_one() {
+    let world = TestWorld::start("bodies").await;
+    let keys = world.hooks.credentials("TaskRole", "t1").await.unwrap();
+    let key = format!("tasks/{}:t1/out/progress", world.aws.site.template.roles["TaskRole"].id);
+    let path = format!("/{}/{}", world.aws.bucket, key.replace(':', "%3A"));
+    let administrator = world.s3(&world.aws.administrator).await;
+    let stored = async || {
+        let object = administrator.get_object().bucket(&world.aws.bucket).key(&key).send().await.ok()?;
+        Some(object.body.collect().await.unwrap().into_bytes())
+    };
+    // More than one piece of the connection, and a difference in the last byte.
+    let (large, mut changed) = (vec![7; 3 << 20], vec![7; 3 << 20]);
+    *changed.last_mut().unwrap() = 8;
+    for (signed, sent) in [(&b"one"[..], &b"two"[..]), (b"one", b""), (b"", b"two"), (&large, &changed)] {
+        let call = Call { body: sent.into(), ..Call::new("PUT", "s3", &path, signed) };
+        let (status, answer) = world.call(&keys, &call).await;
+        assert!(status == 400 && answer.contains("<Code>XAmzContentSHA256Mismatch</Code>"), "{status} {answer}");
+        assert_eq!(stored().await, None);
+    }
+    let unsigned = SignableBody::UnsignedPayload;
+    let (status, answer) = world.call(&keys, &Call { signed: unsigned, ..Call::new("PUT", "s3", &path, b"two") }).await;
+    assert_eq!((status, stored().await.as_deref()), (200, Some(&b"two"[..])), "{answer}");
+
+    for (name, of_hello) in [
+        ("x-amz-checksum-crc32", "NhCmhg=="),
+        ("x-amz-checksum-crc32c", "mnG7TA=="),
+        ("x-amz-checksum-sha1", "qvTGHdzF6KLavt4PO0gs2a6pQ00="),
+        ("x-amz-checksum-sha256", "LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ="),
+    ] {
+        let put = |body| Call { headers: vec![(name, of_hello.into())], ..Call::new("PUT", "s3", &path, body) };
+        let (status, answer) = world.call(&keys, &put(b"other")).await;
+        assert!(status == 400 && answer.contains("<Code>BadDigest</Code>"), "{name}: {status} {answer}");
+        assert_ne!(stored().await.unwrap(), &b"other"[..]);
+        let (status, answer) = world.call(&keys, &put(b"hello")).await;
+        assert_eq!((status, stored().await.as_deref()), (200, Some(&b"hello"[..])), "{name}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_signed_with_other_keys_or_for_another_region_or_service_is_refused() {
+    let world = TestWorld::start("scopes").await;
+    let keys = world.hooks.credentials("LauncherRole", "f").await.unwrap();
+    let describe =
+        || Call::json("ecs", "AmazonEC2ContainerServiceV20141113.DescribeTasks", r#"{"cluster":"driftless","tasks":["t"]}"#);
+    let url = json!({ "QueueUrl": world.aws.queues["Hints"], "MessageBody": "hello" }).to_string();
+    let send = || Call::json("sqs", "AmazonSQS.SendMessage", &url);
+    let secret = || Call::json("secretsmanager", "secretsmanager.GetSecretValue", r#"{"SecretId":"driftless/none"}"#);
+    let who = || Call::form("sts", "Action=GetCallerIdentity&Version=2011-06-15");
+    let get = || Call::new("GET", "s3", &format!("/{}/runs/kind/u/owner", world.aws.bucket), b"");
+    for (call, passes) in [(describe(), 200), (send(), 200), (secret(), 400), (who(), 200), (get(), 404)] {
+        let (status, answer) = world.call(&keys, &call).await;
+        assert_eq!(status, passes, "{}: {answer}", call.service);
+    }
+
+    let guessed = Credentials { secret_access_key: "guessed".into(), ..keys.clone() };
+    let other = Credentials { session_token: Some("of another session".into()), ..keys.clone() };
+    let abroad = |call| Call { region: "eu-west-1", ..call };
+    let disguised = |call, service| Call { service, ..call };
+    let changed = |call: Call| Call { signed: SignableBody::Precomputed(sha256(b"{}")), ..call };
+    for (keys, call, status, code) in [
+        (&guessed, describe(), 400, "InvalidSignatureException"),
+        (&guessed, send(), 400, "InvalidSignatureException"),
+        (&guessed, secret(), 400, "InvalidSignatureException"),
+        (&guessed, who(), 403, "SignatureDoesNotMatch"),
+        (&guessed, get(), 403, "SignatureDoesNotMatch"),
+        (&other, describe(), 400, "UnrecognizedClientException"),
+        (&other, who(), 403, "InvalidClientTokenId"),
+        (&other, get(), 400, "InvalidToken"),
+        (&keys, changed(describe()), 400, "InvalidSignatureException"),
+        (&keys, changed(send()), 400, "InvalidSignatureException"),
+        (&keys, abroad(describe()), 400, "InvalidSignatureException"),
+        (&keys, abroad(send()), 400, "InvalidSignatureException"),
+        (&keys, abroad(secret()), 400, "InvalidSignatureException"),
+        (&keys, abroad(who()), 403, "SignatureDoesNotMatch"),
+        (&keys, abroad(get()), 400, "AuthorizationHeaderMalformed"),
+        (&keys, disguised(describe(), "sqs"), 400, "InvalidSignatureException"),
+        (&keys, disguised(send(), "ecs"), 400, "InvalidSignatureException"),
+        (&keys, disguised(who(), "s3"), 400, "AuthorizationHeaderMalformed"),
+    ] {
+        let (found, answer) = world.call(keys, &call).await;
+        assert!(found == status && answer.contains(code), "{code} for {}: {found} {answer}", call.service);
+    }
+    assert!(world.hooks.status().await.unwrap().alarms.is_empty());
+}
+
+/// A token of an issuer with this key.
+fn token(key: &EcdsaKeyPair, claims: &Value) -> String {
+    let encode = |part: &Value| BASE64_URL_SAFE_NO_PAD.encode(part.to_string());
+    let signed = format!("{}.{}", encode(&json!({ "alg": "ES256", "kid": "1" })), encode(claims));
+    let signature = key.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
+    format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn role_is_assumed_only_with_a_valid_token_that_it_trusts() {
+    const ROLE: &str = "arn:aws:iam::123456789012:role/deployer";
+    const ISSUER: &str = "oidc.example/id/1";
+    let world = TestWorld::start("federation").await;
+    let [own, other] = [(); 2].map(|()| EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap());
+    // 4 and the two coordinates.
+    let [x, y] = [1..33, 33..65].map(|part| BASE64_URL_SAFE_NO_PAD.encode(&own.public_key().as_ref()[part]));
+    let trust = json!({ "Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Action": "sts:AssumeRoleWithWebIdentity",
+        "Principal": { "Federated": format!("arn:aws:iam::123456789012:oidc-provider/{ISSUER}") },
+        "Condition": { "StringEquals": {
+            format!("{ISSUER}:aud"): "sts.amazonaws.com", format!("{ISSUER}:sub"): "system:serviceaccount:team:deployer",
+        } },
+    }] });
+    world.aws.federate(Federation {
+        issuer: format!("https://{ISSUER}"),
+        keys: json!({ "keys": [{ "kid": "1", "alg": "ES256", "kty": "EC", "crv": "P-256", "x": x, "y": y }] }),
+        roles: [(ROLE.to_owned(), serde_json::from_value(trust).unwrap())].into(),
+    });
+    let assume = async |role: &str, token: &str| {
+        let form = [("Action", "AssumeRoleWithWebIdentity"), ("RoleArn", role), ("WebIdentityToken", token)];
+        let form = ::url::form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+        let call = world.http.post(&world.aws.endpoint).header("content-type", "application/x-www-form-urlencoded").body(form);
+        let answer = call.send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let claims = |change: &[(&str, Value)]| {
+        let mut claims = json!({
+            "iss": format!("https://{ISSUER}"), "aud": ["sts.amazonaws.com"], "sub": "system:serviceaccount:team:deployer",
+            "exp": now().as_second() + 600,
+        });
+        for (name, value) in change {
+            claims[*name] = value.clone();
+        }
+        claims
+    };
+    let valid = token(&own, &claims(&[]));
+    let (status, answer) = assume(ROLE, &valid).await;
+    assert_eq!(status, 200, "{answer}");
+
+    let (signed, _) = valid.rsplit_once('.').unwrap();
+    let invalid = (400, "InvalidIdentityToken");
+    for (role, token, (status, code)) in [
+        (ROLE, "no token".to_owned(), invalid),
+        (ROLE, format!("{signed}."), invalid),
+        (ROLE, token(&other, &claims(&[])), invalid),
+        (ROLE, token(&own, &claims(&[("iss", "https://other.example".into())])), invalid),
+        (ROLE, token(&own, &claims(&[("aud", json!(["https://kubernetes.default.svc"]))])), invalid),
+        (ROLE, token(&own, &claims(&[("exp", (now().as_second() - 1).into())])), (400, "ExpiredTokenException")),
+        (ROLE, token(&own, &claims(&[("sub", "system:serviceaccount:team:default".into())])), (403, "AccessDenied")),
+        ("arn:aws:iam::123456789012:role/none", valid.clone(), (403, "AccessDenied")),
+        (&world.aws.site.template.roles["TaskRole"].arn, valid.clone(), (403, "AccessDenied")),
+    ] {
+        let (found, answer) = assume(role, &token).await;
+        let expected = format!("<ErrorResponse><Error><Code>{code}</Code>");
+        assert!(found == status && answer.contains(&expected), "{code}: {found} {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pod_identity_gives_the_forwarders_keys_to_its_service_account_only() {
+    let world = TestWorld::start("pod-identity").await;
+    let keys = |role, namespace, account| world.aws.pod_identity(role, "kind", namespace, account);
+    let forwarder = keys("ForwarderRole", "driftless-system", "driftless-forwarder").unwrap();
+    let sqs = world.sqs(&forwarder).await;
+    sqs.send_message().queue_url(&world.aws.queues["Hints"]).message_body("hello").send().await.unwrap();
+    for (role, namespace, account) in [
+        ("ForwarderRole", "team", "driftless-forwarder"),
+        ("ForwarderRole", "driftless-system", "default"),
+        ("LauncherRole", "driftless-system", "driftless-forwarder"),
+    ] {
+        let refused = keys(role, namespace, account).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|refused| refused.starts_with("AccessDenied")), "{role}: {refused:?}");
+    }
 }

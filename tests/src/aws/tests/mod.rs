@@ -11,6 +11,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aws_lc_rs::digest;
+use aws_sigv4::{
+    http_request::{SignableBody, SignableRequest, sign},
+    sign::v4,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -137,14 +142,63 @@ impl TestWorld {
 
     /// Makes a call of ECS's JSON API. Returns the status and the body.
     async fn ecs(&self, keys: &Credentials, operation: &str, input: &Value) -> (u16, Value) {
-        let credential =
-            format!("AWS4-HMAC-SHA256 Credential={}/20260101/{REGION}/ecs/aws4_request, Signature=x", keys.access_key_id);
-        let request = self.http.post(&self.aws.endpoint).header("authorization", credential);
-        let request = request.header("x-amz-target", format!("AmazonEC2ContainerServiceV20141113.{operation}"));
-        let answer = request.body(input.to_string()).send().await.unwrap();
-        let status = answer.status().as_u16();
-        (status, serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap())
+        let call = Call::json("ecs", &format!("AmazonEC2ContainerServiceV20141113.{operation}"), &input.to_string());
+        let (status, answer) = self.call(keys, &call).await;
+        (status, serde_json::from_str(&answer).unwrap())
     }
+
+    /// Makes a signed call. Returns the status and the body.
+    async fn call(&self, keys: &Credentials, call: &Call) -> (u16, String) {
+        let uri = format!("{}{}", self.aws.endpoint, call.path);
+        let headers = call.headers.iter().map(|(name, value)| (*name, value.as_str()));
+        let signable = SignableRequest::new(call.method, &uri, headers, call.signed.clone()).unwrap();
+        let (keys, now) = (keys.clone(), std::time::SystemTime::from(now()));
+        let keys =
+            aws_credential_types::Credentials::new(keys.access_key_id, keys.secret_access_key, keys.session_token, None, "test");
+        let (identity, settings) = (keys.into(), signature::settings(call.service, call.service == "s3"));
+        let params = v4::SigningParams::builder().identity(&identity).region(call.region).name(call.service).time(now);
+        let params = params.settings(settings).build().unwrap().into();
+        let (signed, _) = sign(signable, &params).unwrap().into_parts();
+        let mut request = http::Request::builder().method(call.method).uri(uri).body(call.body.clone()).unwrap();
+        for (name, value) in &call.headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        signed.apply_to_request_http1x(&mut request);
+        let answer = self.http.execute(request.try_into().unwrap()).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}
+
+/// A call as no SDK makes it: its signature may be of another body, Region or service.
+struct Call {
+    method: &'static str,
+    path: String,
+    region: &'static str,
+    service: &'static str,
+    headers: Vec<(&'static str, String)>,
+    signed: SignableBody<'static>,
+    body: Vec<u8>,
+}
+
+impl Call {
+    fn new(method: &'static str, service: &'static str, path: &str, body: &[u8]) -> Self {
+        let signed = SignableBody::Precomputed(sha256(body));
+        Self { method, path: path.into(), region: REGION, service, headers: Vec::new(), signed, body: body.into() }
+    }
+
+    fn json(service: &'static str, target: &str, body: &str) -> Self {
+        let headers = vec![("x-amz-target", target.into()), ("content-type", "application/x-amz-json-1.1".into())];
+        Self { headers, ..Self::new("POST", service, "/", body.as_bytes()) }
+    }
+
+    fn form(service: &'static str, body: &str) -> Self {
+        let headers = vec![("content-type", "application/x-www-form-urlencoded".into())];
+        Self { headers, ..Self::new("POST", service, "/", body.as_bytes()) }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    base16ct::lower::encode_string(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 /// Waits until the condition holds, and reports the state if it does not.

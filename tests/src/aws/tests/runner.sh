@@ -4,7 +4,7 @@
 mv "$HOME/../told.part" "$HOME/../told"
 case "$1" in
 exit) exit "$2";;
-hog) exec python3 -c "b'x' * $2";;
+hog) exec python3 -c "import signal; taken = b'x' * $2; signal.pause()";;
 stubborn) trap '' TERM;;
 *) trap 'exit 7' TERM;;
 esac

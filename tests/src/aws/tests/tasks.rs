@@ -132,16 +132,14 @@ async fn faults_of_the_platform_are_told_as_ecs_does() {
     assert_eq!((&stopped["stopCode"], &main["exitCode"]), (&json!("EssentialContainerExited"), &json!(137)));
     assert_eq!(main["reason"], "OutOfMemoryError: Container killed due to memory usage");
 
-    if may_limit_memory() {
-        // More than the task's 1,024 MiB.
-        let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "hog", &["hog", "1500000000"])).await;
-        let stopped = until_status(&world, &keys, &answer["tasks"][0]["taskArn"], "STOPPED").await;
-        let main = &stopped["containers"][1];
-        assert_eq!(
-            (&main["exitCode"], &main["reason"]),
-            (&json!(137), &json!("OutOfMemoryError: Container killed due to memory usage"))
-        );
-    }
+    // More than the task's 1,024 MiB.
+    let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "hog", &["hog", "1500000000"])).await;
+    let stopped = until_status(&world, &keys, &answer["tasks"][0]["taskArn"], "STOPPED").await;
+    let main = &stopped["containers"][1];
+    assert_eq!(
+        (&main["exitCode"], &main["reason"]),
+        (&json!(137), &json!("OutOfMemoryError: Container killed due to memory usage"))
+    );
 
     let (_, answer) = world.ecs(&keys, "RunTask", &run(&definition, "maintenance", &["wait"])).await;
     let arn = &answer["tasks"][0]["taskArn"];

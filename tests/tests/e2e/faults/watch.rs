@@ -58,7 +58,8 @@ async fn forwarder_that_was_killed_or_meets_compacted_history_misses_no_change()
     // Each kind has a watch of its own: a change may reach the Stack by one of them before another watch has begun again.
     ready::until("the forwarder tells of both", ready::START, async || {
         let hints = world.journal(CALLS_LOG, calls, |call| {
-            call["caller"].as_str().is_some_and(|caller| caller.ends_with("/forwarder")) && call["input"]["Entries"].is_array()
+            call["caller"].as_str().is_some_and(|caller| caller.ends_with("/driftless-forwarder"))
+                && call["input"]["Entries"].is_array()
         })?;
         let hints: Vec<_> = hints.iter().filter_map(|call| call["input"]["Entries"].as_array()).flatten().collect();
         for (kind, name) in [("Program", "app"), ("Stack", "late")] {

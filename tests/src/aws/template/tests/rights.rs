@@ -237,16 +237,8 @@ fn tasks_pull_from_named_repositories() {
 #[test]
 fn only_the_forwarders_service_account_gets_its_role() {
     let template = read(TEMPLATE).unwrap();
-    let may = |namespace: &str, account: &str, cluster: &str| {
-        let role = &template.roles["ForwarderRole"];
-        ["sts:AssumeRole", "sts:TagSession"].iter().all(|action| {
-            let demand = Demand::new(*action, &role.arn)
-                .with("aws:RequestTag/kubernetes-namespace", namespace)
-                .with("aws:RequestTag/kubernetes-service-account", account)
-                .with("aws:RequestTag/eks-cluster-arn", cluster);
-            policy::allows(&role.trust, Who::Service("pods.eks.amazonaws.com"), &demand)
-        })
-    };
+    let role = &template.roles["ForwarderRole"];
+    let may = |namespace: &str, account: &str, cluster: &str| template.trusts_pod(role, cluster, namespace, account);
     let cluster = "arn:aws:eks:us-east-1:111122223333:cluster/prod";
     assert!(may("driftless-system", "driftless-forwarder", cluster));
     assert!(!may("team", "driftless-forwarder", cluster));
