@@ -143,7 +143,7 @@ impl Resolve for Guard {
                 }
             }
             if allowed.is_empty() {
-                let message = format!("{name} is {why}, which is never connected to");
+                let message = format!("{name} is {why}, which is not allowed");
                 return Err(Error::new(ErrorKind::PermissionDenied, message).into());
             }
             Ok(Box::new(allowed.into_iter()) as Addrs)
@@ -229,7 +229,7 @@ mod tests {
     async fn a_name_is_not_resolved_to_what_is_refused() {
         let resolve = async |allow_loopback| Guard { allow_loopback }.resolve("localhost".parse().unwrap()).await;
         let error = resolve(false).await.err().unwrap().to_string();
-        assert_eq!(error, "localhost is a loopback address, which is never connected to");
+        assert_eq!(error, "localhost is a loopback address, which is not allowed");
         assert!(resolve(true).await.unwrap().count() > 0);
     }
 }

@@ -404,7 +404,7 @@ fn the_artifact_that_a_workspace_names_is_stored_for_it() {
 
     let zeros = format!("sha256:{}", "0".repeat(64));
     for (file, digest, words, terminal) in [
-        ("gone", digest.as_str(), "where nothing is any more; write the url and the digest", false),
+        ("gone", digest.as_str(), "which no longer exists; set url and digest", false),
         ("f", &zeros, "does not match its digest", false),
         ("f", "sha256:zz", "spec.flux.digest is \"sha256:zz\": ", true),
     ] {

@@ -185,7 +185,7 @@ impl Transport {
                 Err(Failed::Refused(refusal)) => return Err(refusal),
                 Err(Failed::Passing(why)) => match pauses.next() {
                     Some(pause) => {
-                        tracing::info!(path = place.path, why, "getting the artifact again");
+                        tracing::info!(path = place.path, why, "retrying the download of an artifact");
                         sleep(pause).await;
                     }
                     None => return Err(Refusal::Unreachable(why)),
@@ -212,7 +212,7 @@ impl Transport {
 impl Artifacts for Transport {
     async fn get(&self, place: &Place, download: &mut Download) -> Result<(), Refusal> {
         let Ok(ended) = timeout(self.within, self.tries(place, download)).await else {
-            return Err(Refusal::Unreachable(format!("it was not there after {} s", self.within.as_secs_f32())));
+            return Err(Refusal::Unreachable(format!("timed out after {}s", self.within.as_secs_f32())));
         };
         ended
     }
@@ -225,10 +225,9 @@ fn proxy_path(place: &Place) -> Result<String, Refusal> {
         return Err(Refusal::Artifact {
             field: "status.artifact.url",
             value: format!("http://{host}:{port}/{path}"),
-            why:
-                "only a Service of the cluster is reached through its API server: http://SERVICE.NAMESPACE.svc…/PATH; for other \
-                  hosts set ArtifactTransport to direct"
-                    .into(),
+            why: "the API server only reaches Services of the cluster, http://SERVICE.NAMESPACE.svc…/PATH; for other hosts set \
+                 ArtifactTransport to direct"
+                .into(),
         });
     };
     Ok(format!("/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}"))
@@ -243,7 +242,7 @@ fn direct_url(place: &Place) -> Result<reqwest::Url, Refusal> {
     let url: reqwest::Url = text.parse().map_err(|error| wrong(words(&error)))?;
     let address = url.host_str().and_then(|host| host.parse().ok());
     match address.and_then(|address| refused(address, true)) {
-        Some(what) => Err(wrong(format!("{what} is never connected to"))),
+        Some(what) => Err(wrong(format!("{what} is not allowed"))),
         None => Ok(url),
     }
 }
@@ -395,7 +394,7 @@ mod tests {
             (StatusCode::FORBIDDEN, "403 Forbidden"),
             (StatusCode::NOT_IMPLEMENTED, "501 Not Implemented"),
             (StatusCode::NO_CONTENT, "204 No Content"),
-            (StatusCode::NOT_FOUND, "not there any more"),
+            (StatusCode::NOT_FOUND, "artifact no longer exists"),
         ] {
             let (address, asked) = serve(Box::leak(Box::new([(answer, CONTENT)]))).await;
             let error = fetch(&direct(), &address.to_string()).await.unwrap_err();
@@ -438,17 +437,17 @@ mod tests {
         let address = serve_raw(DRIP, Duration::from_mins(1)).await;
         let transport = Transport { within: Duration::from_millis(200), ..direct() };
         let error = fetch(&transport, &address.to_string()).await.unwrap_err();
-        assert_eq!(error, "the artifact could not be fetched: it was not there after 0.2 s");
+        assert_eq!(error, "the artifact could not be fetched: timed out after 0.2s");
     }
 
     #[tokio::test]
     async fn metadata_is_never_reached_and_this_machine_only_by_its_address() {
         for host in ["169.254.169.254", "0xa9.0xfea9fe", "2852039166", "0.0.0.0"] {
             let error = fetch(&direct(), host).await.unwrap_err();
-            assert!(error.starts_with("status.artifact.url is ") && error.ends_with(" is never connected to"), "{host}: {error}");
+            assert!(error.starts_with("status.artifact.url is ") && error.ends_with(" is not allowed"), "{host}: {error}");
         }
         let error = fetch(&direct(), "localhost").await.unwrap_err();
-        assert!(error.contains("localhost is a loopback address, which is never connected to"), "{error}");
+        assert!(error.contains("localhost is a loopback address, which is not allowed"), "{error}");
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl Outbox {
                         rest = later;
                     }
                     Err(error) => {
-                        tracing::warn!(hints = rest.len(), %error, "hints were not sent; they will be");
+                        tracing::warn!(hints = rest.len(), %error, "hints not sent; retrying");
                         unsent.extend(mem::take(&mut rest));
                     }
                 }

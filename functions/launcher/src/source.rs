@@ -79,7 +79,7 @@ fn judge(own: &OwnSource<'_>, outcome: Option<&FetchOutcome>, since: Option<Time
             return fetching();
         }
         let rested = rested.strftime("%H:%M:%SZ");
-        (Source::Fetching(format!("source rests after a slow fetch; fetching {own} at {rested}")), false)
+        (Source::Fetching(format!("next fetch of {own} at {rested}, after a slow one")), false)
     };
     let is_before = since.is_some_and(|since| *at < since);
     match (artifact, failure) {
@@ -166,7 +166,7 @@ mod tests {
         }
         let (words, _) = judge(&BRANCH, Some(&outcome(NOW, Some(false))), None, NOW);
         let words = format!("{words:?}");
-        assert!(words.contains("spec.git at main: no; trying again at"), "{words}");
+        assert!(words.contains("spec.git at main: no; next try at"), "{words}");
     }
 
     #[test]
@@ -187,6 +187,6 @@ mod tests {
             assert_eq!(judged(&BRANCH, &fetched, since), expected, "{fetched:?} {since:?}");
         }
         let (words, _) = judge(&BRANCH, Some(&slow(ago(199), None)), Some(ago(100)), NOW);
-        assert_eq!(words, Source::Fetching("source rests after a slow fetch; fetching spec.git at main at 08:00:01Z".into()));
+        assert_eq!(words, Source::Fetching("next fetch of spec.git at main at 08:00:01Z, after a slow one".into()));
     }
 }

@@ -37,7 +37,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     let plan = if rules.is_empty() {
         plan
     } else {
-        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks rules");
+        tracing::error!(stack = %hint.object, ?rules, "plan refused: it breaks invariants");
         metrics::count_one(Metric::RefusedPlans, "reconciler", &hint.object.cluster, &hint.object, now);
         refused(snapshot, &rules)
     };
@@ -54,7 +54,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     }
     match effects(ports, hint, stack, (snapshot, updates), &plan, now).await {
         Err(Error::Kubernetes(KubernetesError::Conflict { call, message })) => {
-            tracing::info!(stack = %hint.object, call, message, "the Stack changed while it was looked at; looking again");
+            tracing::info!(stack = %hint.object, call, message, "Stack changed during its reconciliation; requeued");
             book(ports, hint, LOOK_AGAIN_SECONDS).await
         }
         other => other,
@@ -179,7 +179,7 @@ async fn accepted<C: Cluster, O: Objects, Q: Queues>(
     match created {
         // Or an unreadable object of that name exists, such as a Workspace.
         Err(KubernetesError::Permanent { call, message } | KubernetesError::Unreadable { call, message }) => {
-            let note = format!("no run can start, the API server refuses its objects: {message}");
+            let note = format!("API server refused the objects of a run: {message}; no run starts");
             tracing::warn!(call, note);
             ports.cluster.event(stack, EventType::Warning, EventReason::UpdateRefused, &note, None, now).await;
             Ok(None)

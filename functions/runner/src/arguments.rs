@@ -36,9 +36,9 @@ pub(crate) const REMOVE: &str = "--remove";
 pub(crate) fn may_be_missing(spec: &RunSpec) -> Option<&'static str> {
     let dead = || spec.stale_lock.iter().flat_map(Lock::all);
     if spec.create {
-        Some("no run came as far as to make something")
+        Some("no run has created it")
     } else {
-        (spec.remove && dead().any(|dead| dead.removes)).then_some("an earlier run was removing it and ended without a report")
+        (spec.remove && dead().any(|dead| dead.removes)).then_some("an earlier run that was removing it ended without a report")
     }
 }
 

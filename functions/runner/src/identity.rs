@@ -98,7 +98,7 @@ impl ProgramIdentity {
                 async { self.renew(&folder.get(&folder.keys.identity()).await?.bytes().await.map_err(StoreError::from)?, mask) };
             if let Err(error) = renewed.await {
                 let next = LOOK_EVERY.as_secs();
-                log.say(&format!("driftless: cannot renew the program's tokens, the next try is in {next} s: {error}"));
+                log.say(&format!("driftless: cannot renew the tokens of the program; next try in {next}s: {error}"));
             }
             if let Some(words) = self.expired(now()) {
                 log.say(&words);
@@ -123,7 +123,7 @@ impl ProgramIdentity {
     fn expired(&self, now: Timestamp) -> Option<String> {
         let at = self.given.borrow().expires_at;
         (now >= at && !self.expiry_told.replace(true))
-            .then(|| format!("driftless: the tokens of the program's ServiceAccount expired at {at:.0}, and no new ones came"))
+            .then(|| format!("driftless: tokens of the ServiceAccount expired at {at:.0} and were not renewed"))
     }
 }
 

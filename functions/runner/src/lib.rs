@@ -124,10 +124,10 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another task owns the run, it was abandoned, or S3 denies the read: S3 answers the same in all three cases.
-    #[error("no run was given to this task within 10m; another task owns it, or the bucket denies the read")]
+    #[error("task received no run within 10m; another task owns the run, or the bucket denies the read")]
     NoRun(#[source] StoreError),
     /// The task was stopped before it had a run.
-    #[error("told to stop before a run was given to this task")]
+    #[error("task was stopped before it received a run")]
     Stopped {
         /// Long after its start: S3 denies the read of the spec, or the launcher did not write it.
         late: bool,
@@ -265,7 +265,7 @@ async fn given<D: Document>(
 }
 
 async fn identity(folder: &s3::Folder) -> Result<Identity, Failure> {
-    let unread = |error: &dyn std::fmt::Display| format!("cannot read the program's identity: {error}");
+    let unread = |error: &dyn std::fmt::Display| format!("cannot read the identity of the program: {error}");
     let identity = given(folder, &folder.keys.identity(), &Cell::default()).await;
     let identity = identity.map_err(|error| Failure::platform(unread(&error)))?;
     identity.map_err(|error| Failure::unknown(unread(&error)))

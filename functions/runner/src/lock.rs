@@ -61,9 +61,9 @@ pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
     if is_busy(words) {
         let Some(Lock { not_before, not_after: Some(end), .. }) = dead else { return words.to_owned() };
         let known =
-            format!("A run of ours that began at {not_before:.0} was gone at {end:.0} and may have left that update behind");
+            format!("a run of this Stack that started at {not_before:.0} was lost at {end:.0} and may have left that update");
         return format!(
-            "{words}\n{known}; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+            "{words}\n{known}; Pulumi Cloud does not name its owner; if no other update runs, end it with `pulumi cancel`"
         );
     }
     let holders: Vec<String> = locks(words).flatten().map(|held| held.to_string()).collect();
@@ -73,7 +73,7 @@ pub fn conflict(words: &str, dead: Option<&Lock>) -> String {
         return words;
     }
     let holders = holders.join("; ");
-    format!("the stack is locked by {holders}. If that is not at work any more, `pulumi cancel` removes the lock.\n{words}")
+    format!("the stack is locked by {holders}; if that process has ended, remove the lock with `pulumi cancel`\n{words}")
 }
 
 /// The line that names a lock, without the query of its URL.
@@ -162,15 +162,15 @@ mod tests {
         assert_eq!(
             told.lines().collect::<Vec<_>>(),
             [
-                "the stack is locked by me@home on host vm, process 6625, since 2026-11-21T07:59:46Z. If that is not at work any more, \
-                 `pulumi cancel` removes the lock.",
+                "the stack is locked by me@home on host vm, process 6625, since 2026-11-21T07:59:46Z; if that process has \
+                 ended, remove the lock with `pulumi cancel`",
                 "error: the stack is currently locked by 1 lock(s). Either wait for the other process(es) to end or delete the lock file \
                  with `pulumi cancel`.",
                 "  file:///state/.pulumi/locks/organization/slow/dev/4cc5.json: created by me@home@vm (pid 6625) at 2026-11-21T07:59:46Z",
             ]
         );
         let two = conflict(&format!("{WORDS}  s3://b/l.json?region=x: created by you@pc (pid 7) at 2026-11-21T08:00:00Z"), None);
-        assert!(two.contains("2026-11-21T07:59:46Z; you on host pc, process 7, since 2026-11-21T08:00:00Z."), "{two}");
+        assert!(two.contains("2026-11-21T07:59:46Z; you on host pc, process 7, since 2026-11-21T08:00:00Z;"), "{two}");
         assert!(!two.contains('?'), "{two}");
         let odd = "error: the stack is currently locked by 1 lock(s).\n  url?q: created by nobody";
         assert_eq!(conflict(odd, None), odd.replace("?q", ""));
@@ -185,8 +185,8 @@ mod tests {
         assert_eq!(
             conflict(words, Some(&dead())),
             format!(
-                "{words}\nA run of ours that began at 2026-11-21T07:59:46Z was gone at 2026-11-21T08:05:00Z and may have left that update \
-                 behind; Pulumi Cloud does not say whose it is. If nobody else is at work, `pulumi cancel` ends it."
+                "{words}\na run of this Stack that started at 2026-11-21T07:59:46Z was lost at 2026-11-21T08:05:00Z and may have left that \
+                 update; Pulumi Cloud does not name its owner; if no other update runs, end it with `pulumi cancel`"
             )
         );
     }

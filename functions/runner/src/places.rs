@@ -157,7 +157,7 @@ impl Places {
             if REGISTRIES.contains(&name) {
                 let text = text();
                 let is_private = LOGINS.iter().any(|login| text.contains(login));
-                return is_private.then(|| format!("{shown} has a login: the registry may be private"));
+                return is_private.then(|| format!("{shown} contains credentials: the registry may be private"));
             }
             let is_outside = name.ends_with("requirements.txt") && text().contains("../");
             is_outside.then(|| format!("{shown} names a file outside of its directory"))
@@ -287,7 +287,7 @@ mod tests {
             (
                 "login",
                 &[(".npmrc", "//npm.example/:_authToken=${TOKEN}")],
-                Some(".npmrc has a login: the registry may be private"),
+                Some(".npmrc contains credentials: the registry may be private"),
             ),
             ("registry", &[(".npmrc", "registry=https://npm.example")], None),
             (

@@ -101,7 +101,7 @@ impl Pulumi<'_> {
         let (status, read, ()) = tokio::select! {
             ended = join3(child.wait(), reading, self.show(stderr, &errors)) => ended,
             patience = lapsed(&mut stop, |patience| patience.answer) => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer {patience:?} after the run was to stop")));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?} after the stop")));
             }
         };
         read?;
@@ -156,14 +156,14 @@ impl Pulumi<'_> {
             status = child.wait() => return status,
             first = lapsed(&mut stop, |patience| patience.first) => first,
         };
-        self.force(&format!("pulumi did not end in {first:?}, and was interrupted again, so that it drops what it does"));
+        self.force(&format!("pulumi did not end within {first:?} and was interrupted again, which cancels its operations"));
         signal(Signal::INT);
         let second = tokio::select! {
             status = child.wait() => return status,
             second = lapsed(&mut stop, |patience| patience.second) => second,
         };
         self.force(&format!(
-            "it did not end in {second:?} more, and was killed: its lock may be left, and operations without an end"
+            "pulumi did not end within another {second:?} and was killed, which may leave its lock and pending operations"
         ));
         signal(Signal::KILL);
         child.wait().await
@@ -403,11 +403,11 @@ mod tests {
         let twice = "trap 'trap \"echo dropped; exit 3\" INT' INT; echo ready; while :; do sleep 0.05; done";
         let (ended, forced) = stopped_run(twice, soon(short, minute)).await;
         assert_eq!((ended.success, ended.killed, &*ended.words), (false, false, "ready\ndropped"));
-        assert!(forced.contains("did not end in 200ms, and was interrupted again") && !forced.contains("killed"), "{forced}");
+        assert!(forced.contains("did not end within 200ms and was interrupted again") && !forced.contains("killed"), "{forced}");
 
         let never = "trap '' INT; sleep 600 & echo ready; while :; do sleep 0.05; done";
         let (ended, forced) = stopped_run(never, soon(short, short)).await;
-        assert!(ended.killed && forced.ends_with("was killed: its lock may be left, and operations without an end"), "{forced}");
+        assert!(ended.killed && forced.ends_with("was killed, which may leave its lock and pending operations"), "{forced}");
     }
 
     #[tokio::test]

@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
     fn doing(&self) -> String {
         let current = self.gauge.steps.borrow().current.clone();
         current.unwrap_or_else(|| match self.gauge.phase.get() {
-            Phase::Fetch => "getting the source".into(),
+            Phase::Fetch => "the download of the source".into(),
             Phase::Install => "`pulumi install`".into(),
             Phase::Init => "the stack's selection or configuration".into(),
             Phase::Run => format!("`pulumi {}`", self.spec.operation.as_str()),
@@ -234,12 +234,14 @@ impl<'a> Session<'a> {
         self.gauge.phase.set(Phase::Init);
         if let Some(key) = arguments::unusable(self.spec) {
             return Err(Failure::unknown(format!(
-                "the config key {key:?} is a path, and its value is JSON: pulumi takes only one of them"
+                "config key {key:?} has both path and a JSON value; pulumi supports only one of them"
             )));
         }
         if self.spec.preview_only && self.spec.operation != Operation::Refresh {
             let operation = self.spec.operation.as_str();
-            return Err(Failure::unknown(format!("only a refresh can look for drift; the Update's type is {operation:?}")));
+            return Err(Failure::unknown(format!(
+                "a drift check requires type refresh; the type of the Update is {operation:?}"
+            )));
         }
         // Before the stack is created, because that adds to the file.
         let mut configuration = Configuration::new(self)?;
@@ -327,7 +329,7 @@ impl<'a> Session<'a> {
         let mut failure = stop.why.clone();
         failure.message += &self.pulumi.forced.borrow();
         if !words.is_empty() {
-            failure.message.extend(["; pulumi's last words:\n", words]);
+            failure.message.extend(["; output of pulumi:\n", words]);
         }
         failure
     }
@@ -364,7 +366,7 @@ impl<'a> Session<'a> {
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
-        self.log.say("driftless: every lock of the stack is of a dead run; removing the locks");
+        self.log.say("driftless: removing the locks of the stack; all belong to lost runs");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
         let (second, events) = self.attempt(told, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)
@@ -385,7 +387,7 @@ impl<'a> Session<'a> {
         if found == 0 {
             return Ok(());
         }
-        let words = "allow that with expectNoChanges: false. Nothing was destroyed";
+        let words = "nothing was destroyed; set expectNoChanges: false to allow it";
         Err(Failure::unknown(format!("expectNoChanges: the destroy would change {found} resource(s); {words}")))
     }
 
@@ -400,7 +402,7 @@ impl<'a> Session<'a> {
             Ok(pending) => pending.iter().map(|operation| self.pulumi.mask.apply(operation)).collect(),
             Err(error) => {
                 // If the state is broken, the operation itself reports that.
-                self.log.say(&format!("driftless: cannot look for operations that a dead run left: {error}"));
+                self.log.say(&format!("driftless: cannot read the pending operations of an earlier run: {error}"));
                 Vec::new()
             }
         }
@@ -438,7 +440,7 @@ impl<'a> Session<'a> {
         {
             let left = self.announce(&Lock { not_after: Some((self.now)()), ..lock }).await;
             left.unwrap_or_else(|error| {
-                self.log.say(&format!("driftless: cannot tell that pulumi may have left its lock: {error}"));
+                self.log.say(&format!("driftless: cannot report that pulumi may have left its lock: {error}"));
             });
         }
         let errors = events.errors();
@@ -503,7 +505,7 @@ fn not_run(error: io::Error) -> Failure {
             "the image is not built for {processor}: pulumi cannot run: Exec format error"
         ));
     }
-    Failure::unknown(format!("cannot run pulumi: {error}; is it in the image, and on its PATH?"))
+    Failure::unknown(format!("cannot run pulumi: {error}; use an image with pulumi on its PATH"))
 }
 
 /// Creates a project without a program. It must not be deployed, because Pulumi deletes resources that are not in a program.
@@ -511,7 +513,7 @@ fn bare(project: &ProjectInfo, operation: Operation, dir: &Path) -> Result<(), F
     if matches!(operation, Operation::Up | Operation::Preview) {
         let operation = operation.as_str();
         return Err(Failure::unknown(format!(
-            "a run without a source can destroy or refresh; its Update's type is {operation:?}"
+            "a run without a source requires type destroy or refresh; the type of the Update is {operation:?}"
         )));
     }
     // JSON is YAML with all strings quoted.
@@ -591,6 +593,6 @@ mod tests {
 
         let failure = not_run(Command::new(&pulumi).spawn().unwrap_err());
         assert_eq!(failure.reason, reason::UNKNOWN);
-        assert!(failure.message.ends_with("; is it in the image, and on its PATH?"), "{}", failure.message);
+        assert!(failure.message.ends_with("; use an image with pulumi on its PATH"), "{}", failure.message);
     }
 }

@@ -39,22 +39,22 @@ const LIMIT: Patience =
 impl Stop {
     /// The task was stopped from outside.
     pub(crate) fn asked() -> Self {
-        let message = "interrupted: the task was told to stop".into();
+        let message = "interrupted: task was stopped".into();
         Self { why: Failure { reason: reason::INTERRUPTED, message }, patience: ASKED }
     }
 
     fn silent(seconds: u32, doing: &str) -> Self {
         let message = format!(
-            "interrupted: silent for {seconds} seconds, without an engine event and without output; the last step was {doing}. If that may \
-             take so long, raise SilenceSeconds; else find out why it hangs"
+            "interrupted: no engine event and no output for {seconds}s; the last step was {doing}; find out why it hangs, or \
+             raise SilenceSeconds"
         );
         Self { why: Failure { reason: reason::SILENT, message }, patience: LIMIT }
     }
 
     fn timed_out(seconds: u32, doing: &str) -> Self {
         let message = format!(
-            "interrupted: not done in {seconds} seconds, the longest that this run may take; the last step was {doing}. The Update's \
-             annotation {PREFIX}/max-duration gives it more"
+            "interrupted: run exceeded its limit of {seconds}s; the last step was {doing}; raise MaxRunSeconds, or the \
+             annotation {PREFIX}/max-duration of the Update"
         );
         Self { why: Failure { reason: reason::TIMED_OUT, message }, patience: LIMIT }
     }

@@ -63,10 +63,10 @@ pub enum Error {
     #[error(transparent)]
     Kubernetes(#[from] driftless_kubernetes::Error),
     /// The API server's list does not end.
-    #[error("the list of {0} does not end: a page names itself as the next one, or there are more than {MAX_PAGES} pages")]
+    #[error("list of {0} does not end: a page token repeats, or there are more than {MAX_PAGES} pages")]
     Endless(String),
     /// The cluster did not answer in time.
-    #[error("the sweep took longer than {0} seconds")]
+    #[error("sweep took longer than {0}s")]
     TooSlow(u64),
 }
 
@@ -206,7 +206,7 @@ async fn send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<(), Error> {
     if refused.is_empty() {
         return Ok(());
     }
-    let message = format!("{} of {} messages were not taken, twice", refused.len(), hints.len());
+    let message = format!("SQS refused {} of {} messages twice", refused.len(), hints.len());
     Err(driftless_aws::Error::Transient { call: "sqs:SendMessageBatch hints".into(), message }.into())
 }
 
@@ -220,7 +220,7 @@ async fn try_to_send<Q: Queues>(queues: &Q, hints: &[Hint]) -> Result<Vec<Hint>,
             match answer {
                 Ok(positions) => refused.extend(positions.into_iter().filter_map(|position| batch.get(position)).cloned()),
                 Err(error) if error.is_transient() => {
-                    tracing::warn!(%error, hints = batch.len(), "a batch of hints was not taken");
+                    tracing::warn!(%error, hints = batch.len(), "cannot send a batch of hints; retrying");
                     refused.extend_from_slice(batch);
                 }
                 Err(error) => return Err(error.into()),
@@ -492,7 +492,7 @@ mod tests {
         });
         let failed: Vec<_> = failed.await.into_iter().map(|(name, error)| format!("{name}: {error}")).collect();
         assert_eq!(swept.into_inner(), ["a", "b"]);
-        assert_eq!(failed[0], "hangs: the sweep took longer than 240 seconds");
+        assert_eq!(failed[0], "hangs: sweep took longer than 240s");
         assert!(failed[1].starts_with("fails: the list of stacks does not end"), "{failed:?}");
     }
 

@@ -53,11 +53,11 @@ async fn main() -> Result<(), Error> {
         };
         let failed = each_within(&names, limit(&event), sweep_one).await;
         for (name, error) in &failed {
-            tracing::error!(cluster = name, %error, "the sweep failed");
+            tracing::error!(cluster = name, %error, "sweep failed");
             metrics::count_one(Metric::TransientFailures, "sweeper", name, name, now());
         }
         if let Err(error) = &attended {
-            tracing::error!(%error, "live tasks are not attended");
+            tracing::error!(%error, "cannot hint live tasks");
         }
         attended?;
         failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error.into()))

@@ -31,7 +31,7 @@ fn the_state_of_the_stack() {
         (state("CREATE_COMPLETE"), Level::Ok, "CREATE_COMPLETE"),
         (state("UPDATE_COMPLETE"), Level::Ok, "UPDATE_COMPLETE"),
         (state("UPDATE_IN_PROGRESS"), Level::Warn, "wait"),
-        (state("UPDATE_ROLLBACK_COMPLETE"), Level::Warn, "taken back"),
+        (state("UPDATE_ROLLBACK_COMPLETE"), Level::Warn, "rolled back"),
         (state("ROLLBACK_COMPLETE"), Level::Fail, "describe-stack-events --stack-name driftless"),
         (installation::stack_state("driftless", &no()), Level::Fail, "make deploy STACK=driftless"),
     ]);
@@ -66,7 +66,7 @@ fn functions_and_what_feeds_them() {
         (mapping("Enabled", "OK"), Level::Ok, "driftless-hints: feeds f"),
         (mapping("Enabled", "No records processed"), Level::Ok, "feeds f"),
         (mapping("Disabled", "OK"), Level::Fail, "--enabled --uuid u-1"),
-        (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not get its messages"),
+        (mapping("Enabled", "PROBLEM: Function call failed"), Level::Fail, "does not receive its messages"),
         (installation::mappings("f", &no()).remove(0), Level::Warn, "lambda:ListEventSourceMappings"),
     ]);
     assert_eq!(installation::mappings("webhook", &Ok(json!({ "EventSourceMappings": [] }))), []);
@@ -88,10 +88,10 @@ fn rules_queues_the_bucket_alarms_and_quotas() {
         (installation::rule("r", &no()), Level::Fail, "cannot be read"),
         (queue("driftless-hints", "7"), Level::Ok, "7 waiting"),
         (queue("driftless-sources-dead-letters.fifo", "0"), Level::Ok, "empty"),
-        (queue("driftless-hints-dead-letters", "2"), Level::Fail, "2 messages were given up"),
+        (queue("driftless-hints-dead-letters", "2"), Level::Fail, "2 dead letters"),
         (installation::queue("q", &no()), Level::Fail, "cannot be read"),
         (installation::notifications("b", &Ok(json!({ "QueueConfigurations": [1, 2] }))), Level::Ok, "2 notifications"),
-        (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "tells of nothing"),
+        (installation::notifications("b", &Ok(Value::Null)), Level::Fail, "no notifications"),
         (installation::notifications("b", &no()), Level::Fail, "cannot be read"),
         (alarms("OK"), Level::Ok, "none of 1 rings"),
         (alarms("INSUFFICIENT_DATA"), Level::Ok, "none of 1 rings"),
@@ -99,7 +99,7 @@ fn rules_queues_the_bucket_alarms_and_quotas() {
         (installation::alarms(&no()).remove(0), Level::Warn, "cloudwatch:DescribeAlarms"),
         (quota(json!(6.0)), Level::Warn, "request-service-quota-increase"),
         (quota(json!(100.0)), Level::Ok, "100 vCPUs"),
-        (quota(Value::Null), Level::Warn, "not known"),
+        (quota(Value::Null), Level::Warn, "cannot read the quota"),
         (installation::quota(&no()), Level::Warn, "servicequotas:GetServiceQuota"),
     ]);
 }
@@ -135,7 +135,7 @@ fn images_of_ecr_are_looked_up() {
     }
     check([
         (installation::runner_image("i", None), Level::Warn, "not in ECR"),
-        (installation::runner_image("i", Some(Ok(json!({})))), Level::Ok, "there"),
+        (installation::runner_image("i", Some(Ok(json!({})))), Level::Ok, "found"),
         (installation::runner_image("i", Some(no())), Level::Fail, "RUNNER_IMAGE"),
     ]);
 }
@@ -165,10 +165,10 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
     assert_eq!(access, BTreeMap::from([("eks".into(), eks), ("token".into(), installation::Access::Other)]));
     let expected = [
         (Level::Ok, "the EKS cluster prod"),
-        (Level::Ok, "a user of its own"),
+        (Level::Ok, "has a token or a client certificate"),
         (Level::Fail, "gke-gcloud-auth-plugin"),
         (Level::Fail, "--flatten"),
-        (Level::Fail, "not whole"),
+        (Level::Fail, "is incomplete"),
         (Level::Fail, "no context none"),
     ];
     check(findings.into_iter().zip(expected).map(|(finding, (level, words))| (finding, level, words)));
@@ -188,8 +188,8 @@ fn clear_text_and_unverified_servers_are_told() {
         installation::kubeconfig("s", &Ok(kubeconfig), &["a".to_owned()]).0.remove(0)
     };
     check([
-        (of(json!({ "server": "https://c" })), Level::Ok, "a user of its own"),
-        (of(json!({ "server": "http://127.0.0.1:1" })), Level::Ok, "a user of its own"),
+        (of(json!({ "server": "https://c" })), Level::Ok, "has a token or a client certificate"),
+        (of(json!({ "server": "http://127.0.0.1:1" })), Level::Ok, "has a token or a client certificate"),
         (of(json!({ "server": "http://10.0.0.1" })), Level::Fail, "is not https"),
         (of(json!({ "server": "https://c", "insecure-skip-tls-verify": true })), Level::Warn, "insecure-skip-tls-verify"),
     ]);
@@ -273,7 +273,7 @@ fn rights_and_namespaces() {
         (right(Ok(true)), Level::Ok, "each function"),
         (right(Ok(false)), Level::Fail, "driftless:launcher may not create leases"),
         (right(Err("no".into())), Level::Warn, "impersonate"),
-        (open(Ok(true)), Level::Ok, "open for runs"),
+        (open(Ok(true)), Level::Ok, "allows runs"),
         (open(Ok(false)), Level::Fail, "infra/kubernetes/runs"),
     ]);
 }
@@ -324,15 +324,15 @@ fn what_is_in_the_cluster() {
     check([
         (cluster::forwarder(&Ok(json!({ "status": { "availableReplicas": 1 } }))), Level::Ok, "runs"),
         (cluster::forwarder(&Ok(json!({ "status": { "conditions": [condition] } }))), Level::Fail, "why: no image"),
-        (cluster::forwarder(&no()), Level::Fail, "not there"),
-        (provider(json!({ "address": "https://u/prod" })), Level::Ok, "there"),
-        (provider(json!({ "address": "https://u/other" })), Level::Fail, "posts elsewhere"),
+        (cluster::forwarder(&no()), Level::Fail, "not found"),
+        (provider(json!({ "address": "https://u/prod" })), Level::Ok, "found"),
+        (provider(json!({ "address": "https://u/other" })), Level::Fail, "wrong address"),
         (provider(json!({ "address": "https://u/prod", "suspend": true })), Level::Warn, "suspended"),
-        (cluster::provider(&no(), None), Level::Warn, "not there"),
-        (cluster::alert(&Ok(json!({ "spec": {} }))), Level::Ok, "there"),
+        (cluster::provider(&no(), None), Level::Warn, "not found"),
+        (cluster::alert(&Ok(json!({ "spec": {} }))), Level::Ok, "found"),
         (cluster::alert(&Ok(json!({ "spec": { "suspend": true } }))), Level::Warn, "suspended"),
-        (cluster::alert(&no()), Level::Warn, "not there"),
-        (cluster::webhook_secret("prod", Ok(true)), Level::Ok, "webhook's key"),
+        (cluster::alert(&no()), Level::Warn, "not found"),
+        (cluster::webhook_secret("prod", Ok(true)), Level::Ok, "key of the webhook"),
         (cluster::webhook_secret("prod", Ok(false)), Level::Fail, "prod/webhook-secret"),
         (cluster::webhook_secret("prod", Err("no".into())), Level::Fail, "no key"),
     ]);
@@ -350,9 +350,9 @@ fn eks_lets_the_functions_in() {
         (eks("UPDATING", "API"), Level::Warn, "wait"),
         (cluster::eks("prod", &no()), Level::Warn, "eks:DescribeCluster"),
         (entry(json!(["driftless:launcher"])), Level::Ok, "arn"),
-        (entry(json!(["driftless:fetcher"])), Level::Fail, "without that group"),
+        (entry(json!(["driftless:fetcher"])), Level::Fail, "the group is missing"),
         (cluster::access_entry("driftless:launcher", "arn", &no()), Level::Fail, "infra/cluster.yaml"),
-        (cluster::pod_identity(&Ok(json!({ "associations": [{}] }))), Level::Ok, "there"),
+        (cluster::pod_identity(&Ok(json!({ "associations": [{}] }))), Level::Ok, "found"),
         (cluster::pod_identity(&Ok(json!({ "associations": [] }))), Level::Fail, "eks-pod-identity-agent"),
         (cluster::pod_identity(&no()), Level::Warn, "eks:ListPodIdentityAssociations"),
     ]);
@@ -377,7 +377,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
     let running = update(json!({ "task": "arn", "log": "https://log" }));
     let stopped = json!({ "lastStatus": "STOPPED", "stoppedReason": "Essential", "containers": [{ "reason": "CannotPullContainerError" }] });
     check([
-        (late(&json!({}), &Value::Null, None), Level::Fail, "nobody looked"),
+        (late(&json!({}), &Value::Null, None), Level::Fail, "was not reconciled"),
         (late(&stalled, &Value::Null, None), Level::Fail, "SpecInvalid: spec.x"),
         (late(&stack, &Value::Null, None), Level::Fail, "StackProcessing: fetching"),
         (late(&stack, &failed, None), Level::Fail, "no such bucket"),

@@ -75,16 +75,16 @@ fn what_is_known_of_drift_is_read_back_as_it_was_written() {
     let found = DriftVerdict::Found(Drift { count: 3, resources: vec![resource(&["tags.owner"]), resource(&[])] });
     for (verdict, condition) in [
         (None, None),
-        (Some(DriftVerdict::None), Some(["False", "NoDrift", "everything is as it was applied"])),
-        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update that refreshed has succeeded since"])),
+        (Some(DriftVerdict::None), Some(["False", "NoDrift", "live state matches the last update"])),
+        (Some(DriftVerdict::Remediated), Some(["False", "Remediated", "an update with a refresh has succeeded since"])),
         (Some(DriftVerdict::Unknown("no".into())), Some(["Unknown", "DriftCheckFailed", "no"])),
         (
             Some(found),
             Some([
                 "True",
                 "DriftDetected",
-                "3 resources drifted: update urn:a (tags.owner); update urn:a; and 1 more. \
-                 To put it back, annotate the Stack with driftless.dev/remediate=app-1",
+                "3 resources drifted: update urn:a (tags.owner); update urn:a; and 1 more; \
+                 to remediate it, annotate the Stack with driftless.dev/remediate=app-1",
             ]),
         ),
     ] {

@@ -219,9 +219,10 @@ fn the_last_good_artifact_is_used_unless_its_object_goes_or_nobody_verified_it()
     assert_eq!(state(&none, &json!({ "suspend": true }), &failed, false).unwrap_err(), "no artifact: it is suspended; resume it");
     let going = json!({ "deletionTimestamp": "2026-01-02T03:04:05Z" });
     assert_eq!(state(&going, &none, &[], true).unwrap_err(), "it is being deleted");
-    let unverified = "spec.verify asks for a verified source, and it is not: ";
-    assert_eq!(state(&none, &verify, &[], true).unwrap_err(), format!("{unverified}nobody has done so yet"));
-    for (status, generation, words) in [("False", 2, "SourceVerified is False"), ("True", 1, "that was for an earlier spec")] {
+    let unverified = "spec.verify requires a verified source: ";
+    assert_eq!(state(&none, &verify, &[], true).unwrap_err(), format!("{unverified}it is not verified yet"));
+    for (status, generation, words) in [("False", 2, "SourceVerified is False"), ("True", 1, "only an earlier spec was verified")]
+    {
         let why = state(&none, &verify, &[("SourceVerified", status, generation)], true).unwrap_err();
         assert_eq!(why, format!("{unverified}{words}"));
     }

@@ -152,7 +152,7 @@ fn what_a_template_says_and_nothing_can_do_is_refused_by_name() {
     let image = json!({ "image": "pulumi/pulumi:3.133.0" });
     let old = stack(&json!({ "secretsProvider": "awskms://alias/a", "config": {}, "workspaceTemplate": { "spec": image } }));
     let told = CoreStack::from(&old).spec.old_pulumi;
-    assert!(told.is_some_and(|words| words.contains("spec.secretsProvider needs")));
+    assert!(told.is_some_and(|words| words.contains("spec.secretsProvider requires")));
 }
 
 #[test]

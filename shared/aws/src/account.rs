@@ -43,7 +43,7 @@ impl Keyring for Account {
         let secret = self.secrets.get_secret_value().secret_id(id).send().await.map_err(|error| failure(call(), &error))?;
         let text = secret
             .secret_string
-            .ok_or_else(|| Error::Permanent { call: call(), message: "it is binary: store it with --secret-string".into() })?;
+            .ok_or_else(|| Error::Permanent { call: call(), message: "it is binary; store it with --secret-string".into() })?;
         Ok(text.into())
     }
 

@@ -46,7 +46,7 @@ pub async fn batch_sent<M, E: fmt::Display>(
     // Boxed, because the compiler would otherwise lay out every call below as one value.
     let attempt = async |message| match timeout_at(deadline, Box::pin(handle(message))).await {
         Ok(handled) => handled.map_err(|error| error.to_string()),
-        Err(_) => Err("no time was left".into()),
+        Err(_) => Err("the invocation ran out of time".into()),
     };
     let messages = distinct(event, parse, absorb, &mut answer);
     let (ordered, free): (Vec<_>, Vec<_>) =

@@ -201,7 +201,7 @@ impl Manager {
                 || variables.iter().any(|variable| variable.value == **path)
         };
         if let Some(login) = program.mounted.iter().find(is_login) {
-            return Err(format!("{login} is mounted: the registry may be private"));
+            return Err(format!("{login} contains credentials: the registry may be private"));
         }
         if let Some(login) = variables.iter().find(|variable| variable.secret) {
             return Err(format!("the environment variable {} is secret: the registry may be private", login.name));
@@ -370,7 +370,7 @@ mod tests {
         );
         assert_eq!(
             uncached(&Program { mounted: &["/home/pulumi/.npmrc"], ..program("nodejs", &NODE) }),
-            "/home/pulumi/.npmrc is mounted: the registry may be private"
+            "/home/pulumi/.npmrc contains credentials: the registry may be private"
         );
         let key = [Variable { name: "GOOGLE_APPLICATION_CREDENTIALS", value: "/secrets/key", secret: false }];
         let other = names(&Program { mounted: &["/secrets/key"], variables: &key, ..program("nodejs", &NODE) });
@@ -378,7 +378,7 @@ mod tests {
         let config = [Variable { name: "NPM_CONFIG_USERCONFIG", value: "/secrets/npm", secret: false }];
         assert_eq!(
             uncached(&Program { mounted: &["/secrets/npm"], variables: &config, ..program("nodejs", &NODE) }),
-            "/secrets/npm is mounted: the registry may be private"
+            "/secrets/npm contains credentials: the registry may be private"
         );
         assert_eq!(
             uncached(&Program { links: &["app/package.json"], ..program("nodejs", &NODE) }),

@@ -87,7 +87,7 @@ impl<'a> Look<'a> {
             RunState::Foreign => {
                 let name = drift.current.take();
                 let why =
-                    format!("Update {:?} was not made for this Stack, or cannot be read", name.as_deref().unwrap_or_default());
+                    format!("Update {:?} does not belong to this Stack or cannot be read", name.as_deref().unwrap_or_default());
                 *drift =
                     DriftStatus { current: None, last: name, checked: Some(self.now), verdict: Some(DriftVerdict::Unknown(why)) };
             }
@@ -118,7 +118,7 @@ impl<'a> Look<'a> {
             RunState::Foreign => {
                 self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
-                let message = format!("Update {name:?} was not made for this Stack, or cannot be read; delete it");
+                let message = format!("Update {name:?} does not belong to this Stack or cannot be read; delete it");
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
             }
             RunState::Live(run, update, waiting) => {
@@ -341,7 +341,7 @@ impl<'a> Look<'a> {
             let wait = go_duration(retry::platform_cooldown(platform.count));
             return Readiness::Reconciling {
                 reason: StackReason::PlatformFailure,
-                message: format!("{message}; not counted as a failed update, retried after {wait}"),
+                message: format!("{message}; not counted as a failed update; retried after {wait}"),
             };
         }
         let word = operation.map_or("update", Operation::as_str);
@@ -349,7 +349,7 @@ impl<'a> Look<'a> {
             (Retry::Conflict, _) => {
                 // The first line names the owner of the lock.
                 let held = message.lines().next().unwrap_or_default().trim_end_matches('.');
-                let remedy = "set spec.retryOnUpdateConflict to have it tried again, or change";
+                let remedy = "set spec.retryOnUpdateConflict to retry, or change";
                 Readiness::stalled(StackReason::UpdateConflict, format!("{held}; {remedy} {RECONCILIATION_REQUEST}"))
             }
             (Retry::GivenUp, _) => Readiness::stalled(
@@ -358,7 +358,7 @@ impl<'a> Look<'a> {
             ),
             // A destroy is retried without end, but a person should investigate.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
-                let at = self.booked.map_or_else(String::new, |at| format!("; trying again at {}", at.strftime("%FT%TZ")));
+                let at = self.booked.map_or_else(String::new, |at| format!("; next try at {}", at.strftime("%FT%TZ")));
                 Readiness::stalled(StackReason::UpdateFailed, format!("{word} failed {failures} times{at}"))
             }
             (Retry::After(_), Some(Operation::Preview)) => Readiness::Reconciling {
@@ -477,12 +477,12 @@ fn launch(stack: &Stack, run: &Run, update: &UpdateFacts) -> Option<Effect> {
 fn notes(spec: &StackSpec) -> Vec<Effect> {
     let event = |event_type, reason, note| Effect::Event { event_type, reason, note, revision: None };
     let ignored = (!spec.pod_only.is_empty()).then(|| {
-        let note = format!("ignored, as a run is a task on Fargate and no pod: {}", spec.pod_only.join(", "));
+        let note = format!("ignored, because a run is a Fargate task and not a pod: {}", spec.pod_only.join(", "));
         event(EventType::Normal, EventReason::PodFieldsIgnored, note)
     });
     let frequent = frequent_resync(spec).map(|note| event(EventType::Warning, EventReason::FrequentResync, note));
     let lost = spec.task_backend.as_ref().map(|url| {
-        let fact = format!("the backend {url:?} is on the disk of the task, which ends with the run");
+        let fact = format!("backend {url:?} is on the disk of the task, which is deleted after the run");
         let remedy = "keep the state in an object store, such as s3://BUCKET";
         event(
             EventType::Warning,
@@ -500,10 +500,10 @@ pub fn frequent_resync(spec: &StackSpec) -> Option<String> {
     let period = retry::resync_period(spec);
     let seconds = period.as_secs();
     let raised = if asked < spec.min_resync_seconds {
-        format!("; it is {seconds}, as MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
+        format!("; {seconds} is used, because MinResyncSeconds of this installation is {}", spec.min_resync_seconds)
     } else {
         String::new()
     };
-    let each = format!("each resync is a task, {} a day", SECONDS_PER_DAY / seconds);
+    let each = format!("each resync starts a task, {} a day", SECONDS_PER_DAY / seconds);
     (!raised.is_empty() || period < OFTEN).then(|| format!("spec.resyncFrequencySeconds is {asked}{raised}: {each}"))
 }

@@ -29,7 +29,7 @@ impl FromStr for WatchNamespaces {
         match text {
             "all" => Ok(Self::All),
             "labelled" => Ok(Self::Labelled),
-            other => Err(format!("it is {other:?}; write all or labelled")),
+            other => Err(format!("it is {other:?}; use all or labelled")),
         }
     }
 }

@@ -79,18 +79,18 @@ fn backend_that_ends_with_the_run_is_told() {
     assert_eq!(told(&stack, "StateNotKept"), None);
     stack.spec.task_backend = Some("file:///state".into());
     let note = told(&stack, "StateNotKept").unwrap();
-    assert!(note.starts_with("the backend \"file:///state\" is on the disk of the task, which ends with the run; "), "{note}");
+    assert!(note.starts_with("backend \"file:///state\" is on the disk of the task, which is deleted after the run; "), "{note}");
     assert!(created(&plan(&snapshot(stack))).is_some(), "it is run all the same");
 }
 
 #[test]
 fn frequent_resyncs_are_told_and_bounded_by_the_installation() {
     for (asked, least, note) in [
-        (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync is a task, 1440 a day")),
+        (Some(60), 60, Some("spec.resyncFrequencySeconds is 60: each resync starts a task, 1440 a day")),
         (
             Some(60),
             600,
-            Some("spec.resyncFrequencySeconds is 60; it is 600, as MinResyncSeconds of this installation is 600: each"),
+            Some("spec.resyncFrequencySeconds is 60; 600 is used, because MinResyncSeconds of this installation is 600: each"),
         ),
         (Some(900), 600, None),
         (None, 600, None),
@@ -193,7 +193,7 @@ fn somebody_elses_update_of_that_name_is_named_and_nothing_is_run() {
     let plan = plan(&snapshot);
     assert_eq!(
         condition(&plan),
-        format!("Stalled/UpdateConflict: Update {name:?} was not made for this Stack, or cannot be read; delete it")
+        format!("Stalled/UpdateConflict: Update {name:?} does not belong to this Stack or cannot be read; delete it")
     );
     assert_eq!((plan.effects.len(), plan.look_at), (0, Some(now() + SignedDuration::from_secs(30))));
 }

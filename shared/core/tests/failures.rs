@@ -127,7 +127,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
         assert_eq!((status.last_update.as_ref().unwrap().failures, status.ran), (0, Some(false)));
         let told = ["10s", "30s", "1m30s", "4m30s", "13m30s", "30m0s", "30m0s", "30m0s"][waits.len()];
         let words = "Reconciling/PlatformFailure: the task ended without a result: CannotPullContainerError; check the image";
-        let next = format!("not counted as a failed update, retried after {told}");
+        let next = format!("not counted as a failed update; retried after {told}");
         assert_eq!(condition(&ended), format!("{words}; {next}"));
         waits.push(wait.as_secs());
         (snapshot.stack.status, snapshot.run, at) = (status, RunState::None, at + wait);

@@ -28,7 +28,7 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
     for _ in 0..3 {
         // The reconciliation ends right after it wrote the status, or its message is lost.
         let asked = plan_at(&snapshot, time);
-        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        assert!(asks(&asked) && condition(&asked).ends_with("; retrying"), "{asked:?}");
         snapshot.stack.status = asked.status;
         let soon = plan_at(&snapshot, time + SignedDuration::from_secs(29));
         assert!(!asks(&soon) && soon.status == snapshot.stack.status, "{soon:?}");
@@ -37,7 +37,7 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
     let TreeState::Absent { failure: Some(failure) } = &mut snapshot.tree else { unreachable!() };
     failure.at = time - SignedDuration::from_secs(10);
     let answered = plan_at(&snapshot, time);
-    assert!(!asks(&answered) && condition(&answered).ends_with("; not tried again until the source changes"), "{answered:?}");
+    assert!(!asks(&answered) && condition(&answered).ends_with("; not retried until the source changes"), "{answered:?}");
 }
 
 #[test]
@@ -47,12 +47,12 @@ fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
     for second in [0, 30, 59] {
         let kept = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
         let end = (now() + SignedDuration::from_mins(1)).strftime("%H:%M:%SZ");
-        assert!(!asks(&kept) && condition(&kept).ends_with(&format!("; trying again at {end}")), "{kept:?}");
+        assert!(!asks(&kept) && condition(&kept).ends_with(&format!("; next try at {end}")), "{kept:?}");
         snapshot.stack.status = kept.status;
     }
     for second in [60, 90] {
         let asked = plan_at(&snapshot, now() + SignedDuration::from_secs(second));
-        assert!(asks(&asked) && condition(&asked).ends_with("; trying again"), "{asked:?}");
+        assert!(asks(&asked) && condition(&asked).ends_with("; retrying"), "{asked:?}");
         snapshot.stack.status = asked.status;
     }
 }

@@ -54,10 +54,10 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
     };
     let words = "Stalled/SourceUnavailable: GitRepository \"shop\" at main@sha1:aaa: connection refused; ";
     for (tree, next, effects, next_look, look) in [
-        (failure(false, 5), "trying again at 08:00:25Z", 0, Some(25), Some(25)),
+        (failure(false, 5), "next try at 08:00:25Z", 0, Some(25), Some(25)),
         // The fetcher answers, or the sweep finds the answer overdue.
-        (failure(false, 31), "trying again", 1, Some(30), None),
-        (failure(true, 99), "not tried again until the source changes", 0, None, None),
+        (failure(false, 31), "retrying", 1, Some(30), None),
+        (failure(true, 99), "not retried until the source changes", 0, None, None),
     ] {
         snapshot.tree = tree;
         let plan = plan(&snapshot);
@@ -69,7 +69,7 @@ fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() 
     for terminal in [false, true] {
         snapshot.tree = failure(terminal, 5);
         let plan = plan(&snapshot);
-        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}trying again"), 1), "asked for");
+        assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}retrying"), 1), "asked for");
     }
     snapshot.stack.reconcile_request = String::new();
     let waits = [1, 2, 3, 5, 9].map(|failures| {

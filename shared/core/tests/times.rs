@@ -45,7 +45,7 @@ fn a_failure_at_the_end_of_the_calendar_is_not_tried_again_and_no_error() {
     let mut snapshot = snapshot(stack());
     let failure = FetchFailure { at: Timestamp::MAX, message: "no".into(), terminal: false, failures: u32::MAX };
     snapshot.tree = TreeState::Absent { failure: Some(failure) };
-    assert!(condition(&plan(&snapshot)).ends_with("no; not tried again until the source changes"));
+    assert!(condition(&plan(&snapshot)).ends_with("no; not retried until the source changes"));
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
     snapshot.stack.status.last_update = Some(last_update(LastUpdateState::Failed, i64::MAX, 60));
     assert_eq!(plan(&snapshot).status.last_update.unwrap().failures, i64::MAX);

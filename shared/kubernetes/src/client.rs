@@ -221,7 +221,7 @@ fn readable<K: Object>(object: &RawValue) -> Option<K> {
     let warn = |error: &serde_json::Error| {
         let Named { metadata: Place { namespace, name } } = serde_json::from_str(object.get()).unwrap_or_default();
         let name = format!("{namespace}/{name}");
-        tracing::warn!(kind = %K::kind(&()), name, %error, "an object is left out: it cannot be read");
+        tracing::warn!(kind = %K::kind(&()), name, %error, "object skipped: cannot read it");
     };
     serde_json::from_str(object.get()).inspect_err(warn).ok()
 }
@@ -257,7 +257,7 @@ impl Cluster for Client {
                 Err(kube::Error::Api(status)) if status.code == 404 => Err(Error::Permanent {
                     call: format!("get {kind} {namespace}/{name}"),
                     message: format!(
-                        "the cluster does not serve {kind} of {api_version}: install its CRD, or correct apiVersion and kind"
+                        "cluster does not serve {kind} of {api_version}; install its CRD, or correct apiVersion and kind"
                     ),
                 }),
                 got => got.map(Some).map_err(|error| failure(format!("get {kind} {namespace}/{name}"), error)),
@@ -382,7 +382,7 @@ impl Cluster for Client {
     ) -> Result<(SecretString, Timestamp)> {
         let call = format!("create a token of ServiceAccount {namespace}/{name}");
         if !(is_name(namespace) && is_name(name)) {
-            return Err(Error::Permanent { call, message: "no ServiceAccount has such a name".into() });
+            return Err(Error::Permanent { call, message: "invalid name of a ServiceAccount".into() });
         }
         let spec = TokenRequestSpec {
             audiences: audience.into_iter().map(ToOwned::to_owned).collect(),
@@ -425,7 +425,7 @@ impl Cluster for Client {
             ..Event::default()
         };
         if let Err(error) = self.api(namespace).create(&self.post(), &event).await {
-            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "an Event was not published");
+            tracing::warn!(error = %failure(call("publish an Event about", regarding), error), "cannot publish an Event");
         }
     }
 }

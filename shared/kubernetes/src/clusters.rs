@@ -83,7 +83,7 @@ impl<K: Keyring> Clusters<K> {
                     return Ok(client.clone());
                 }
                 Standing::AwayUntil(time) => {
-                    let message = format!("the API server does not answer; not tried again before {time:.0}");
+                    let message = format!("API server does not answer; next try after {time:.0}");
                     return Err(Error::Transient { call: format!("connect to cluster {cluster:?}"), message });
                 }
                 Standing::Stale => {}
@@ -106,7 +106,7 @@ impl<K: Keyring> Clusters<K> {
         if entry.cluster.insecure_skip_tls_verify == Some(true) {
             tracing::warn!(
                 cluster,
-                "the kubeconfig has insecure-skip-tls-verify: whoever is on the way to the API server can act as it; set \
+                "kubeconfig has insecure-skip-tls-verify; an attacker on the network can impersonate the API server; set \
                  certificate-authority-data instead"
             );
         }
@@ -221,7 +221,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let error = clusters(&asked).get("staging", at(0)).await.err().unwrap();
         assert!(!error.is_transient());
         let words =
-            "connect to cluster \"staging\": there is no cluster \"staging\": the contexts of the kubeconfig are plain, eks";
+            "connect to cluster \"staging\": cluster \"staging\" not found; the contexts of the kubeconfig are plain, eks";
         assert_eq!(error.to_string(), words);
         let asked = Asked { away: true, ..Asked::default() };
         let error = clusters(&asked).get("plain", at(0)).await.err().unwrap();
@@ -291,8 +291,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         for second in [3, 44] {
             let error = clusters.get("plain", seconds(second)).await.err().unwrap();
             assert!(error.is_transient());
-            let words =
-                "connect to cluster \"plain\": the API server does not answer; not tried again before 2026-11-22T05:00:45Z";
+            let words = "connect to cluster \"plain\": API server does not answer; next try after 2026-11-22T05:00:45Z";
             assert_eq!(error.to_string(), words);
         }
         assert_eq!(asked.calls.lock().unwrap().len(), 1);
@@ -316,7 +315,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
         let error = client.get::<Lease>("n", "a").await.unwrap_err();
         assert!(error.is_transient() && begin.elapsed().as_secs() == 15, "{error}: {:?}", begin.elapsed());
         let error = clusters.get("plain", at(0) + SignedDuration::from_secs(44)).await.err().unwrap().to_string();
-        assert!(error.ends_with("the API server does not answer; not tried again before 2026-11-22T05:00:45Z"), "{error}");
+        assert!(error.ends_with("API server does not answer; next try after 2026-11-22T05:00:45Z"), "{error}");
         drop(accepting.await.unwrap());
     }
 

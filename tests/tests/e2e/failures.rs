@@ -167,7 +167,7 @@ async fn a_missing_secret_keeps_the_run_waiting_and_is_named() -> Result<()> {
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
     let more = "    TOKEN: { type: Secret, secret: { name: later, key: token } }\n";
     team.apply_stack("app", Source::Program("app"), more).await?;
-    waits_for(&team, "Secret \"later\" is not there; the run starts when it is").await?;
+    waits_for(&team, "Secret \"later\" not found; create it to start the run").await?;
     team.apply("apiVersion: v1\nkind: Secret\nmetadata: { name: later, namespace: NAMESPACE }\nstringData: { token: t }").await?;
     team.ready_after("app", 1).await.map(drop)
 }

@@ -266,7 +266,7 @@ async fn update_with_a_source_that_cannot_be_used_is_told_so() -> Result<()> {
     let cases = [
         ("unserved", spec("nobody.example.com/v1", "Gadget", "app", "sha256:00"), "nobody.example.com/Gadget in SourceKinds"),
         // A kind that is served, but that no installation lets the fetcher read.
-        ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "in SourceKinds and allow it to be read"),
+        ("forbidden", spec("apps/v1", "Deployment", "app", "sha256:00"), "to SourceKinds and grant the right to read it"),
         ("long-digest", spec(flux, "GitRepository", "app", &long), "spec.driftless.tree.digest is "),
         ("path", spec(flux, "GitRepository", "../app", "sha256:00"), "spec.driftless.tree.source.name is "),
         ("long-kind", spec(flux, &long, "app", "sha256:00"), "spec.driftless.tree.source.kind is "),

@@ -158,8 +158,8 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
         ensure!(words.iter().all(|word| status.contains(word)), "{name}: {status}; wanted {words:?}");
         ensure!(!status.contains(canary), "{status}");
     }
-    team.unavailable("nobody", "the git server wants credentials: set spec.gitAuth").await?;
-    team.unavailable("no-secret", "Secret \"not-there\" is not there (spec.gitAuthSecret)").await?;
+    team.unavailable("nobody", "git server requires credentials; set spec.gitAuth").await?;
+    team.unavailable("no-secret", "Secret \"not-there\" not found (spec.gitAuthSecret)").await?;
 
     team.apply_secret("basic", &[("user", &right["username"]), ("word", &right["password"])]).await?;
     team.ready_after("basic", 1).await?;
@@ -184,7 +184,7 @@ async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
         team.apply_stack_as(name, name, "{}", source, "").await?;
     }
     team.ready_after("app", 1).await?;
-    team.unavailable("model", "\"assets/model.bin\" is kept in Git LFS").await?;
+    team.unavailable("model", "\"assets/model.bin\" is stored in Git LFS").await?;
     team.unavailable("shop", "\"modules/shop\" is a submodule").await?;
     team.clear().await
 }
@@ -204,8 +204,8 @@ async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
     let pointers = Source::Git { url: &repository.url, reference: "branch: main", dir: "", auth: "" };
     team.apply_stack_as("pointers", "pointers", "{}", pointers, "").await?;
 
-    team.unavailable("stranger", "which is not a known one: if it is the right one, add its known_hosts line").await?;
-    team.unavailable("pointers", "\"model.bin\" is kept in Git LFS").await?;
+    team.unavailable("stranger", "if it is genuine, add its known_hosts line").await?;
+    team.unavailable("pointers", "\"model.bin\" is stored in Git LFS").await?;
     ensure!(team.updates("stranger").await?.is_empty() && team.updates("pointers").await?.is_empty(), "one was run");
 
     // With the host's key in it, the Secret decides which host is trusted.

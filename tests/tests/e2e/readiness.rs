@@ -132,7 +132,7 @@ async fn a_source_that_has_to_be_verified_is_not_used_until_it_is() -> Result<()
     team.apply_secret("keys", &[("author.asc", "no key")]).await?;
     patch(&team, json!({ "spec": { "verify": { "mode": "HEAD", "secretRef": { "name": "keys" } } } })).await?;
     team.apply_stack("app", Source::GitRepository("app"), "").await?;
-    team.unavailable("app", "spec.verify asks for a verified source, and it is not: ").await?;
+    team.unavailable("app", "spec.verify requires a verified source: ").await?;
     assert_eq!(team.updates("app").await?.len(), 0);
 
     // As its controller would report a signed commit.
@@ -164,11 +164,11 @@ async fn a_kind_that_the_cluster_does_not_know_is_used_once_it_does() -> Result<
     team.apply_stack_as("old", "old", "{}", old, "").await?;
     let widget = Source::Flux { api_version: "world.example/v1", kind: "Widget", name: "app", dir: "" };
     team.apply_stack("app", widget, "").await?;
-    team.unavailable("old", "the cluster does not serve GitRepository of source.toolkit.fluxcd.io/v1beta9").await?;
+    team.unavailable("old", "cluster does not serve GitRepository of source.toolkit.fluxcd.io/v1beta9").await?;
     team.unavailable("app", "widgets.world.example \"app\" is forbidden").await?;
 
     cluster::apply_yaml(&world.client, RIGHTS).await?;
-    team.unavailable("app", "the cluster does not serve Widget of world.example/v1: install its CRD").await?;
+    team.unavailable("app", "cluster does not serve Widget of world.example/v1; install its CRD").await?;
     cluster::apply_yaml(&world.client, &definition("world.example", "Widget")).await?;
     let archive = driftless_testkit::hostile::honest();
     ready::until("the kind is served", RUN, || team.offer("world.example/v1", "Widget", "app", "one", &archive)).await?;

@@ -196,11 +196,23 @@ async fn an_artifact_of_another_object_or_from_another_host_is_not_fetched() -> 
     let theirs = other.objects(FLUX, "ExternalArtifact")?.get("app").await?.data["status"]["artifact"].clone();
     let host = "http://source-controller.flux-system.svc.cluster.local./";
     let cases = [
-        ("path", json!({}), "an artifact of this object is a file in externalartifact/tenant/path/"),
-        ("traversal", json!({ "path": "externalartifact/tenant/traversal/../../neighbour/app/x.tar.gz" }), "is a file in"),
-        ("metadata", json!({ "url": "http://169.254.169.254/latest" }), "artifacts may come from source-controller.flux-system"),
-        ("host", json!({ "url": "http://evil.example/x.tar.gz" }), "artifacts may come from source-controller.flux-system"),
-        ("apiserver", json!({ "url": "https://kubernetes.default.svc/api" }), "not http://HOST/PATH with the artifact's path"),
+        ("path", json!({}), "the path of an artifact of this object begins with externalartifact/tenant/path/"),
+        ("traversal", json!({ "path": "externalartifact/tenant/traversal/../../neighbour/app/x.tar.gz" }), "begins with"),
+        (
+            "metadata",
+            json!({ "url": "http://169.254.169.254/latest" }),
+            "host not in ArtifactServices, which lists source-controller.flux-system",
+        ),
+        (
+            "host",
+            json!({ "url": "http://evil.example/x.tar.gz" }),
+            "host not in ArtifactServices, which lists source-controller.flux-system",
+        ),
+        (
+            "apiserver",
+            json!({ "url": "https://kubernetes.default.svc/api" }),
+            "expected http://HOST/PATH with the path of status.artifact.path",
+        ),
     ];
     for (name, change, _) in &cases {
         team.offer(FLUX, "ExternalArtifact", name, "one", &archive).await?;

@@ -23,7 +23,7 @@ const ON_DEMAND: &str = "FARGATE";
 async fn capacity(world: &Handle, update: &Update) -> Result<String> {
     let arn = ours(update).task.with_context(|| format!("no task: {:#?}", update.status))?;
     let tasks = world.control.status().await?.tasks;
-    let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS does not know it")?;
+    let task = tasks.iter().find(|task| task["taskArn"] == arn).context("ECS no longer lists the task")?;
     let words = task["capacityProviderName"].as_str().or(task["launchType"].as_str());
     Ok(words.context("neither a capacity provider nor a launch type")?.into())
 }
@@ -119,7 +119,7 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let log = Path::new(world.get("WORLD_LOGS")?).join(format!("{}.log", keys::task_id(&task)));
     ready::until("the runner interrupts pulumi", RUN, async || {
         let said = fs::read_to_string(&log)?;
-        ensure!(said.contains("driftless: interrupted: the task was told to stop"), "{said}");
+        ensure!(said.contains("driftless: interrupted: task was stopped"), "{said}");
         Ok(())
     })
     .await?;
@@ -128,7 +128,7 @@ async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_g
     let ended = wait(&team, &update.name_any(), "to be complete", Update::is_complete).await?;
     let failed = ended.status.iter().flat_map(|status| &status.conditions).find(|condition| condition.type_ == "Failed");
     let failed = failed.context("Failed")?;
-    ensure!(failed.reason == "Interrupted" && failed.message.starts_with("Fargate Spot took the capacity back: "), "{failed:?}");
+    ensure!(failed.reason == "Interrupted" && failed.message.starts_with("Fargate Spot reclaimed the capacity: "), "{failed:?}");
     ensure!(!fs::exists(&third)?, "it was done before it was interrupted");
 
     let stack = team.ready_after("app", 2).await?;

@@ -169,7 +169,7 @@ async fn a_workspace_has_an_artifact_of_its_own_namespace_and_no_other() -> Resu
     let text = |field: &str| theirs[field].as_str().map(String::from).context("an artifact");
     let theirs = (text("url")?, text("digest")?);
     let zeros = (artifact.0.clone(), format!("sha256:{}", "0".repeat(64)));
-    let foreign = "not the status.artifact.url of a Flux source of the namespace \"own-flux\"";
+    let foreign = "expected the status.artifact.url of a Flux source in namespace \"own-flux\"";
     for (name, source, condition, reason, words) in [
         ("theirs", flux(&theirs), "Stalled", "SourceUnavailable", foreign),
         ("zeros", flux(&zeros), "Ready", "SourceUnavailable", "does not match its digest"),

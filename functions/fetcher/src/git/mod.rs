@@ -248,7 +248,7 @@ impl<C: Cluster, O: Objects, Q: Queues, A: Artifacts> Look<'_, C, O, Q, A> {
         // After the time limit the thread ends with its next step. A thread that continued would use the processor and memory of
         // later requests.
         if talked.is_err() && tokio::time::timeout(LAST_STEP, talk).await.is_err() {
-            tracing::error!(source = %self.key, "the thread of a fetch goes on after its time");
+            tracing::error!(source = %self.key, "fetch thread still runs after its time limit");
         }
         talked?.map_err(|_| GitError::Protocol { to: "a request" })?
     }
@@ -301,7 +301,7 @@ async fn transport(
                 && url.scheme() == "http"
                 && !settings.allow_local
             {
-                let (source_name, remedy) = (source_name.clone(), "everyone on the way could read it: use https".into());
+                let (source_name, remedy) = (source_name.clone(), "it would be sent in clear text; use https".into());
                 return Err(GitError::Unfit { scheme, source_name, remedy });
             }
             let addresses = addresses(server, settings, bounds, now).await?;
@@ -313,7 +313,7 @@ async fn transport(
         Place::Ssh { user, host, port, path } => {
             let Credentials::Key(mut key) = credentials else {
                 let source_name = match credentials.source_name() {
-                    "" => format!("nothing in {}", fields.auth),
+                    "" => fields.auth.to_owned(),
                     name => name.to_owned(),
                 };
                 let remedy = format!("set {}, or write an https URL", fields.key);

@@ -67,7 +67,7 @@ impl Session {
         found.ok_or_else(|| {
             let value = name.to_owned();
             if is_short_id(name) {
-                let why = "no branch or tag has that name; a commit has to be named by all 40 digits of its id";
+                let why = "no branch or tag has that name; name a commit by all 40 digits of its id";
                 return GitError::Reference { field, value, why };
             }
             GitError::NoRef { field, value }

@@ -46,8 +46,8 @@ fn verdict(status: StatusCode) -> Result<(), Failed> {
     match status {
         StatusCode::TOO_MANY_REQUESTS => Ok(()),
         _ if status.is_success() => Ok(()),
-        _ if status.is_server_error() => Err(Failed::Passing(format!("it answered {status}"))),
-        _ => Err(Failed::Refused(format!("it answered {status}"))),
+        _ if status.is_server_error() => Err(Failed::Passing(format!("notification-controller answered {status}"))),
+        _ => Err(Failed::Refused(format!("notification-controller answered {status}"))),
     }
 }
 

@@ -41,7 +41,7 @@ impl Delivery {
     /// Queues an Event for Flux.
     pub(crate) fn put(&self, event: FluxEvent) {
         if let Some(dropped) = self.waiting.borrow_mut().push(event) {
-            self.lost(&dropped, "too many wait");
+            self.lost(&dropped, "the queue is full");
         }
         self.filled.notify_one();
     }
@@ -64,7 +64,8 @@ impl Delivery {
     fn lost(&self, event: &FluxEvent, why: &str) {
         self.dropped.set(self.dropped.get() + 1);
         let (InvolvedObject { namespace, name, .. }, dropped) = (&event.involved_object, self.dropped.get());
-        tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Flux was not told of an Event");
+        tracing::warn!(stack = %format!("{namespace}/{name}"), reason = event.reason, why, dropped, "Event not delivered to \
+             notification-controller");
     }
 }
 
@@ -111,14 +112,14 @@ impl Waiting {
 
 /// Retries until the deadline. Returns why the Event was not accepted.
 async fn until(deadline: Instant, event: &FluxEvent, post: impl AsyncFn(&FluxEvent) -> Result<(), Failed>) -> Result<(), String> {
-    let (mut pause, mut last) = (PAUSE, "it waited for too long".to_owned());
+    let (mut pause, mut last) = (PAUSE, "it waited too long".to_owned());
     while Instant::now() < deadline {
         match post(event).await {
             Ok(()) => return Ok(()),
             Err(Failed::Refused(why)) => return Err(why),
             Err(Failed::Passing(why)) => last = why,
         }
-        tracing::info!(why = last, "Flux is to be told of an Event again");
+        tracing::info!(why = last, "retrying the delivery of an Event to notification-controller");
         sleep(pause).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }

@@ -184,7 +184,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
     };
     let world = quiet();
     of(&world, "up", &template);
-    assert!(waits(&world, "u").1.starts_with("Secret \"s\" is not there; the run starts when it is"));
+    assert!(waits(&world, "u").1.starts_with("Secret \"s\" not found; create it to start the run"));
     insert(&world, "Secret", "s", json!({ "A": "/w==", "B": "Yg==" }));
     insert(&world, "ConfigMap", "ca", json!({ "other": "x" }));
     looked(&world, &hint("u"));
@@ -212,7 +212,7 @@ fn run_has_the_files_of_its_volumes_and_a_destroy_those_of_the_last_run() {
         assert_eq!(values(spec(&world)).len(), config);
         let told = world.events();
         assert_eq!(told.len(), events, "{told:?}");
-        let words = "for want of a token: key \"token\" needs one at \"/var/run/secrets/vault/t\"; mount it there";
+        let words = "because its token is missing: key \"token\" at \"/var/run/secrets/vault/t\"; mount the token there";
         assert!(told.iter().all(|event| event.contains("ConfigLeftOut") && event.ends_with(words)), "{told:?}");
     }
 }

@@ -96,7 +96,7 @@ fn reports_that_cannot_be_read_end_the_run() {
     look(&world);
     assert!(is_stopping(&world) && !is_claimed(&world));
     let outcome = String::from_utf8(world.objects()[&format!("{}outcome", keys::run(CLUSTER, "uid"))].clone()).unwrap();
-    assert!(outcome.contains("is stored so that it cannot be read"), "{outcome}");
+    assert!(outcome.contains("is empty or unreadable"), "{outcome}");
 }
 
 #[test]

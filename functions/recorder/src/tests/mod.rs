@@ -397,7 +397,7 @@ fn a_result_that_is_too_long_to_be_read_is_a_failure_that_says_so() {
         put(&world, &format!("{TASK}out/result"), &result);
         look(&world);
         let failed = update(&world)["status"]["conditions"].to_string();
-        assert!(failed.contains(&format!("{words}; let the program have smaller outputs")), "{failed}");
+        assert!(failed.contains(&format!("{words}; reduce the outputs of the program")), "{failed}");
     }
 }
 

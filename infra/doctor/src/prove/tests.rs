@@ -108,7 +108,7 @@ fn refused_launches_are_counted_by_ecs_words() {
 #[test]
 fn exit_codes_of_the_check_in_a_task_have_a_meaning() {
     assert_eq!(violated("init container prove: exit code 14"), "a task can write into another's folder");
-    assert_eq!(violated("CannotPullContainerError"), "the check in the task did not run");
+    assert_eq!(violated("CannotPullContainerError"), "the check did not run in the task");
 }
 
 #[test]

@@ -15,14 +15,14 @@ pub fn run_violations(facts: &RunFacts, plan: &RunPlan) -> Vec<&'static str> {
         RunPlan::Leave => &[],
         RunPlan::Start => &[
             (has_no_owner, "1: a run starts that has an owner or an outcome"),
-            (may_start, "3: a run starts that its Stack does not want, or that is not ours to start"),
-            (facts.block.is_none(), "7: a run starts again at once after it was blocked"),
+            (may_start, "3: a run starts that its Stack does not name, or that Driftless does not own"),
+            (facts.block.is_none(), "7: a blocked run starts again without a wait"),
         ],
         RunPlan::Wait { .. } => &[
             (has_no_owner, "1: a run waits that has an owner or an outcome"),
             (
                 facts.holds != Some(true) || !matches!(facts.block, Some(Block::Wait { is_of_inputs: true, .. }) | None),
-                "2: a run that cannot start keeps what others wait for",
+                "2: a run that cannot start keeps a claim or a slot that others wait for",
             ),
         ],
         RunPlan::Supply { .. } => &[
