@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_lies_where_source_controller_puts_this_objects() {
+    fn artifact_path_is_that_of_its_own_object() {
         assert_eq!(check(PATH, URL).unwrap().path(), PATH);
         for path in [
             "gitrepository/other/shop/abc.tar.gz",
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_comes_from_an_allowed_host_and_from_nowhere_else() {
+    fn artifact_is_fetched_only_from_allowed_hosts() {
         assert!(check(PATH, &format!("http://archives.example.com:8080/{PATH}")).is_ok());
         for host in [
             "http://169.254.169.254",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_fluxs_or_one_that_the_installation_lists() {
+    fn source_kind_is_of_flux_or_listed_in_source_kinds() {
         let host = "http://source-controller.flux-system.svc";
         let check = |api_version, kind: &str| {
             let path = format!("{}/team/shop/f", kind.to_lowercase());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_gets_artifacts_of_its_own_namespace_and_of_no_other() {
+    fn workspace_artifact_is_of_its_own_namespace() {
         let [cluster, api_version, kind] = ["c", "auto.pulumi.com/v1alpha1", "Workspace"].map(String::from);
         let key = ObjectKey { cluster, api_version, kind, namespace: "team".into(), name: "w".into() };
         let settings = Settings { source_kinds: vec!["example.com/Widget".into()], ..settings() };

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_link_local_and_such_addresses_are_refused_in_every_form() {
+    fn metadata_and_link_local_addresses_are_refused_in_every_form() {
         for address in [
             "169.254.169.254",
             "169.254.170.2",
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_private_networks_and_of_the_internet_are_not() {
+    fn private_and_public_addresses_are_not_refused() {
         for address in ["10.0.0.1", "172.20.0.10", "192.168.1.1", "100.64.0.7", "140.82.121.4", "fd12:3456::1", "2606:50c0::1"] {
             assert_eq!(refused(address.parse().unwrap(), false), None, "{address}");
         }

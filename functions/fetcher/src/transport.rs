@@ -369,14 +369,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_is_had_from_its_own_host() {
+    async fn archive_is_downloaded_directly_from_its_host() {
         let (address, asked) = serve(&[(StatusCode::OK, CONTENT)]).await;
         assert_eq!(fetch(&direct(), &address.to_string()).await.unwrap(), CONTENT);
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
-    async fn a_cause_that_passes_is_tried_again_from_the_beginning_and_not_for_ever() {
+    async fn transient_download_error_restarts_the_download_within_a_limit() {
         const AWAY: (StatusCode, &[u8]) = (StatusCode::SERVICE_UNAVAILABLE, b"");
         let (address, asked) = serve(&[AWAY, (StatusCode::TOO_MANY_REQUESTS, b""), (StatusCode::OK, CONTENT)]).await;
         assert_eq!(fetch(&direct(), &address.to_string()).await.unwrap(), CONTENT);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_another_try_would_not_change_is_tried_once() {
+    async fn permanent_download_error_is_not_retried() {
         for (answer, words) in [
             (StatusCode::FOUND, "302 Found; redirects are not followed"),
             (StatusCode::FORBIDDEN, "403 Forbidden"),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn content_that_is_too_large_is_refused_whether_or_not_it_says_so() {
+    async fn too_large_content_is_refused_with_or_without_its_length() {
         const CHUNKS: &[&str] = &[
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
             "40\r\n",
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_size_that_lies_gives_no_archive() {
+    async fn wrong_content_length_gives_no_archive() {
         let less = serve_raw(&["HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nthe archive"], Duration::ZERO).await;
         let error = fetch(&direct(), &less.to_string()).await.unwrap_err();
         assert!(error.contains("does not match its digest"), "{error}");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_that_takes_for_ever_is_left() {
+    async fn endless_download_times_out() {
         const DRIP: &[&str] =
             &["HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n", "t", "h", "e", " ", "a", "r", "c", "h", "i", "v", "e"];
         let address = serve_raw(DRIP, Duration::from_mins(1)).await;
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_is_reached_through_its_api_server_and_another_host_is_not() {
+    fn proxy_transport_reaches_only_services_of_the_cluster() {
         let place = |host: &str| Place::of_url(&format!("http://{host}/{PATH}"), PATH).unwrap();
         let path = proxy_path(&place("source-controller.flux-system.svc.cluster.local.")).unwrap();
         assert_eq!(path, format!("/api/v1/namespaces/flux-system/services/http:source-controller:80/proxy/{PATH}"));

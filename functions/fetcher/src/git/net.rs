@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_refused_for_good_and_a_name_for_as_long_as_it_leads_there() {
+    async fn refused_address_is_terminal_and_refused_name_is_not() {
         for (host, terminal) in [("169.254.169.254", true), ("[::1]", true), ("localhost", false), ("0x7f.1", false)] {
             let error = addresses(host, 443, false).await.unwrap_err();
             assert!(matches!(error, GitError::Local { .. }), "{host}: {error}");

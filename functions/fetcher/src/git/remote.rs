@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_repository_is_refused_for_good_without_repeating_a_credential() {
+    fn invalid_repository_url_is_terminal_and_hides_credentials() {
         for (text, words) in [
             ("", "missing \"projectRepo\""),
             ("hhtp://example.com/a", "invalid URL scheme: hhtp"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_commit_needs_no_look_at_the_refs() {
+    fn full_commit_needs_no_ls_refs() {
         let id = "0123456789abcdef0123456789abcdef01234567";
         assert_eq!(Wanted::parse("", id).unwrap(), Wanted::Commit(gix_hash::ObjectId::from_hex(id.as_bytes()).unwrap()));
         assert_eq!(Wanted::parse("", "v1").unwrap(), Wanted::Name { field: "spec.commit", name: "v1".into() });

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn symbolic_ref_that_is_announced_and_not_listed_is_passed_over() {
+    async fn announced_but_unlisted_symbolic_ref_is_ignored() {
         let capabilities = "shallow symref=HEAD:refs/heads/main object-format=sha1";
         resolved(capabilities, &["HEAD", "refs/heads/main"]).unwrap();
         resolved(capabilities, &["refs/heads/main"]).unwrap();

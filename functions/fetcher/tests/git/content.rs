@@ -60,7 +60,7 @@ async fn a_branch_a_tag_a_full_ref_and_a_commit_are_understood() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_named_and_looked_for_again() {
+async fn missing_ref_is_named_and_retried() {
     let site = Site::new();
     let first = run(&site.work(), &["rev-parse", "HEAD"]);
     run(&site.work(), &["tag", "--annotate", "--message", "x", "annotated"]);
@@ -142,7 +142,7 @@ async fn a_submodule_and_a_pointer_of_lfs_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_has() {
+async fn submodule_and_lfs_pointer_outside_the_project_are_kept() {
     let site = Site::new();
     let (_, url) = site.web(&[]).await;
     site.write("app/Pulumi.yaml", "name: app\nruntime: yaml\n");
@@ -165,7 +165,7 @@ async fn a_submodule_and_a_pointer_of_lfs_beside_what_is_run_are_what_a_clone_ha
 }
 
 #[tokio::test]
-async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
+async fn escaping_or_too_large_content_is_refused() {
     let mut site = Site::new();
     let (_, url) = site.web(&[]).await;
     let spec = json!({ "projectRepo": url, "branch": "main" });
@@ -190,7 +190,7 @@ async fn content_that_leaves_the_tree_or_is_too_much_is_refused() {
 }
 
 #[tokio::test]
-async fn a_tree_that_is_in_itself_many_times_is_not_walked_to_the_end() {
+async fn tree_that_repeats_itself_is_not_walked_to_the_end() {
     use std::io::Write as _;
     let mut site = Site::new();
     site.settings.limits.entries = 1000;

@@ -74,7 +74,7 @@ async fn ssh_keys_of_the_usual_kinds_open_a_repository() {
 }
 
 #[tokio::test]
-async fn a_key_that_does_not_fit_is_named() {
+async fn wrong_ssh_key_is_named() {
     let site = Site::new();
     let ssh = Ssh::serve(&site, &[("locked", "ed25519", "canary-passphrase", &[])]).await;
     ssh_keygen(&site.root().join("stranger"), "ed25519", "", &[]);
@@ -102,7 +102,7 @@ async fn a_key_that_does_not_fit_is_named() {
 }
 
 #[tokio::test]
-async fn a_host_key_has_to_be_a_known_one() {
+async fn ssh_host_key_must_be_known() {
     let mut site = Site::new();
     let ssh = Ssh::serve(&site, &[("key", "ed25519", "", &[])]).await;
     let auth = json!({ "sshPrivateKey": secret("ssh", "key") });

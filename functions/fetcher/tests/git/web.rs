@@ -204,7 +204,7 @@ async fn https_is_verified_against_the_given_authorities() {
 }
 
 #[tokio::test]
-async fn without_the_setting_nothing_local_is_reached_and_no_credential_goes_in_clear() {
+async fn local_hosts_and_clear_text_credentials_are_refused() {
     let mut site = Site::new();
     let (web, url) = site.web(&[]).await;
     site.fetched(json!({ "projectRepo": format!("file://{}/shop.git", site.root().display()), "branch": "main" })).await;
@@ -258,7 +258,7 @@ async fn a_redirect_is_followed_on_the_same_host_only() {
 }
 
 #[tokio::test]
-async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
+async fn silent_server_is_asked_once_in_two_minutes_for_all_repositories() {
     let site = Site::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -287,7 +287,7 @@ async fn silent_server_is_asked_once_in_two_minutes_whatever_the_repository() {
 }
 
 #[tokio::test]
-async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() {
+async fn slow_fetch_limits_only_slow_fetches_of_its_server() {
     let site = Site::new();
     run(site.root(), &["clone", "--quiet", "--bare", "shop.git", "large.git"]);
     let slow = Some(("/large.git".to_owned(), Duration::from_secs(11)));
@@ -314,7 +314,7 @@ async fn slow_fetch_limits_other_slow_fetches_from_its_server_and_no_fast_one() 
 }
 
 #[tokio::test]
-async fn server_that_had_its_share_of_an_instance_is_asked_later() {
+async fn git_server_beyond_its_share_is_fetched_later() {
     let site = Site::new();
     run(site.root(), &["clone", "--quiet", "--bare", "shop.git", "large.git"]);
     let slow = Some(("/large.git".to_owned(), Duration::from_secs(9)));
