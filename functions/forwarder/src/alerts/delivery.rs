@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_for_a_cause_that_passes_is_posted_again_with_growing_pauses_and_the_next_waits() {
+    async fn transient_error_is_retried_with_back_off_in_order() {
         let delivery = Delivery::default();
         delivery.put(event(1));
         delivery.put(event(2));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_refused_is_dropped_at_once() {
+    async fn refused_event_is_dropped_immediately() {
         let delivery = Delivery::default();
         delivery.put(event(1));
         delivery.put(event(2));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_too_many_wait_the_oldest_are_dropped() {
+    async fn full_queue_drops_the_oldest_event() {
         let delivery = Delivery::default();
         (0..MOST + 3).for_each(|number| delivery.put(event(number)));
         let posts = drain(&delivery, 60, |_, _| Ok(())).await;
