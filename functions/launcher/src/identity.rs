@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_its_workspaces_service_account_or_the_default_one() {
+    fn run_uses_the_service_account_of_its_workspace_or_default() {
         let world = World::new(0, Faults::NONE);
         let role = "arn:aws:iam::123456789012:role/ci/deploy";
         let deploy = account_with(&world, &json!({ ROLE: role })).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_service_account_or_no_role_is_said_in_words() {
+    fn missing_service_account_and_invalid_role_are_named() {
         let world = World::new(0, Faults::NONE);
         let (reason, words) = read(&world, Some("gone")).unwrap_err();
         assert_eq!(reason, "ServiceAccountNotFound");

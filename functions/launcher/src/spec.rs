@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_without_a_source_is_run_as_such() {
+    fn project_without_a_source_runs() {
         let prepared = prepared(&project(&json!({ "pulumiLogLevel": 3, "image": "mine" }))).unwrap();
         assert!(prepared.tree.is_none());
         let info = ProjectInfo { name: "shop".into(), runtime: "yaml".into() };
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_that_cannot_be_run_is_waited_for_in_words() {
+    fn invalid_spec_waits_with_a_message() {
         let config =
             |from: Value| project(&json!({ "stacks": [{ "name": "dev", "config": [{ "key": "k", "valueFrom": from }] }] }));
         for (workspace, words) in [

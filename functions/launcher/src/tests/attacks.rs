@@ -103,7 +103,7 @@ fn updates_without_a_stack_share_no_sealed_inputs() {
 }
 
 #[test]
-fn sealed_inputs_of_another_stack_serve_nobody() {
+fn sealed_inputs_of_another_stack_are_not_used() {
     let world = quiet();
     let (_, document) = sealed(&world);
     of_stack(&world, "n", "destroy", &json!({}));

@@ -6,7 +6,7 @@ use driftless_contract::{FetchFailure, FetchOutcome, FetchedArtifact, Operation,
 use super::*;
 
 #[test]
-fn an_update_made_by_hand_runs_what_its_workspace_is_when_it_starts_and_is_kept() {
+fn update_by_hand_runs_its_workspace_as_of_the_start() {
     let world = quiet();
     workspace(&world, &driftless_api::merge(project(), &json!({ "pulumiLogLevel": 3 })));
     by_hand(&world, "u", &json!({ "type": "refresh", "message": "m" }));
@@ -41,7 +41,7 @@ fn destroy_by_hand_creates_no_stack() {
 }
 
 #[test]
-fn what_an_update_made_by_hand_lacks_is_waited_for_in_words() {
+fn incomplete_update_by_hand_waits_with_a_message() {
     let no_url = json!({ "git": { "ref": "main" } });
     let git = json!({ "git": { "url": "u", "ref": "main" } });
     let local = json!({ "local": { "dir": "/app" } });
@@ -208,7 +208,7 @@ fn asked(world: &World) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later() {
+fn update_by_hand_runs_the_branch_as_of_its_creation_or_later() {
     let world = quiet();
     let source = json!({ "git": { "url": "u", "ref": "main", "dir": "app" } });
     workspace(&world, &source);
@@ -257,7 +257,7 @@ fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made_or_later(
 }
 
 #[test]
-fn an_update_may_say_how_long_it_may_take() {
+fn annotation_limits_the_duration_of_a_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
@@ -269,7 +269,7 @@ fn an_update_may_say_how_long_it_may_take() {
 }
 
 #[test]
-fn a_run_is_told_how_many_resources_the_last_one_left() {
+fn run_receives_the_resource_count_of_the_last_run() {
     let world = quiet();
     workspace(&world, &project());
     by_hand(&world, "u", &json!({}));
