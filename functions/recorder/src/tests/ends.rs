@@ -117,7 +117,7 @@ fn images_for_another_processor_have_it_in_the_next_run() {
 }
 
 #[test]
-fn reported_run_is_failed_by_the_platform_only_if_its_task_was_taken_away() {
+fn reported_failure_is_the_platforms_only_if_aws_stopped_the_task() {
     let failed = |reason: &str| Verdict::Failed { phase: Phase::Run, reason: reason.into(), message: "its words".into() };
     let (spot, maintenance) = ("Fargate Spot reclaimed the capacity: ", "AWS stopped the task (ECS's words): ");
     for (code, verdict, platform, prefix) in [
@@ -170,7 +170,7 @@ fn outcome_of_an_earlier_release_is_read() {
 }
 
 #[test]
-fn lock_that_a_dying_task_takes_during_the_reconciliation_is_kept_as_its_own() {
+fn lock_written_during_the_reconciliation_is_kept() {
     let at = World::new(0, Faults::NONE).now();
     let later = at + SignedDuration::from_secs(3);
     for (stopped_at, not_after) in [(Some(later), later), (Some(at - SignedDuration::from_secs(3)), at), (None, at)] {

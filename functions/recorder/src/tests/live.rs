@@ -59,7 +59,7 @@ fn make_unreadable(world: &World) {
 }
 
 #[test]
-fn run_of_an_update_that_cannot_be_read_goes_on_within_its_limits_and_is_recorded() {
+fn run_of_an_unreadable_update_is_limited_and_recorded() {
     let (world, _) = live(RunLimits { max_seconds: Some(600), ..RunLimits::default() });
     claim(&world);
     make_unreadable(&world);

@@ -38,7 +38,7 @@ fn run_to_its_end(world: &World) {
 }
 
 #[test]
-fn log_grows_while_the_run_goes_on_and_is_whole_at_its_end() {
+fn log_grows_during_the_run_and_is_complete_at_its_end() {
     let world = running();
     log(&world, 1, "a\n");
     progress(&world, 1);
@@ -164,7 +164,7 @@ fn config_map_that_cannot_be_read_delays_no_run() {
 }
 
 #[test]
-fn log_that_may_not_be_stored_fails_no_run_and_is_told_once() {
+fn forbidden_log_fails_no_run_and_is_reported_once() {
     let world = running();
     world.forbid("ConfigMap");
     run_to_its_end(&world);

@@ -28,7 +28,7 @@ fn large_outputs_never_fail_a_run() {
 }
 
 #[test]
-fn a_secret_that_has_the_name_of_the_outputs_is_not_taken_for_them() {
+fn foreign_secret_is_not_taken_for_the_outputs() {
     let secret = |uid: &str, value: &str| {
         let owner =
             json!({ "apiVersion": "auto.pulumi.com/v1alpha1", "kind": "Update", "name": "u", "uid": uid, "controller": true });
