@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_only_looks_changes_nothing_and_shows_no_values() {
+    fn drift_check_changes_nothing_and_shows_no_values() {
         let spec = RunSpec { preview_only: true, ..spec(Operation::Refresh) };
         assert_eq!(
             operation_line(&spec),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_created_only_where_that_is_asked_for() {
+    fn stack_is_created_only_on_request() {
         let mut spec = spec(Operation::Up);
         assert_eq!(
             select(&spec).arguments.join(" "),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_that_must_find_nothing_comes_first_and_only_once() {
+    fn expected_empty_refresh_runs_first_and_once() {
         let line = |call: Call| call.arguments.join(" ");
         let mut spec = spec(Operation::Up);
         assert!(!refreshes_before(&spec));

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refresh_that_must_find_nothing_tells_what_it_found_or_why_it_failed() {
+    fn expected_empty_refresh_reports_changes_or_failure() {
         let message = |changed: &[&str], words: &str| {
             let mut events = Events::default();
             events.changed.extend(changed.iter().map(|change| (*change).to_owned()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn destroy_without_its_stack_says_what_to_correct() {
+    fn destroy_of_a_missing_stack_names_the_remedy() {
         let message = |words: &str| Failure::of_pulumi(words, None).of_destroy("dev").message;
         let told = message("error: no stack named 'dev' found");
         assert!(told.starts_with("the backend has no stack \"dev\"; nothing was destroyed; correct the name"), "{told}");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_is_told_with_the_field() {
+    fn full_disk_names_the_field_to_raise() {
         let message = |words: &str| Failure::unknown(words).of_disk().message;
         for words in ["write /tmp/x: no space left on device", "cannot write \"x\": No space left on device (os error 28)"] {
             let told = message(words);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_program_is_told_with_the_fields_of_the_image() {
+    fn missing_program_names_the_image_fields() {
         let message = |words: &str| Failure::unknown(words).of_image().message;
         // The output of the programs of this machine.
         let said = |program: &str, arguments: &[&str]| {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_of_a_failure_is_pkos() {
+    fn failure_reasons_are_those_of_pko() {
         let reason = |words: &str| Failure::of_pulumi(words, None).reason;
         assert_eq!(reason("error: the stack is currently locked by 2 lock(s)."), "UpdateConflict");
         assert_eq!(reason("error: [409] Conflict: Another update is currently in progress."), "UpdateConflict");

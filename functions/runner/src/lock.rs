@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_differs_in_host_process_or_time_is_anothers() {
+    fn lock_with_other_host_process_or_time_is_foreign() {
         assert!(!is_stale(WORDS, &Lock { host: "vm2".into(), ..dead() }));
         assert!(!is_stale(WORDS, &Lock { pid: 6626, ..dead() }));
         assert!(!is_stale(WORDS, &Lock { not_before: "2026-11-21T07:59:47Z".parse().unwrap(), ..dead() }));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lock_is_recognised_where_the_words_do_not_add_up() {
+    fn inconsistent_lock_message_matches_no_lock() {
         let two = WORDS.replace("by 1 lock(s)", "by 2 lock(s)");
         assert!(is_locked(&two));
         assert!(!is_stale(&two, &dead()));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_the_lock_is_told_first_and_without_the_query() {
+    fn conflict_message_starts_with_the_owner_without_query() {
         let told = conflict(WORDS.trim_end(), Some(&dead()));
         assert_eq!(
             told.lines().collect::<Vec<_>>(),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pulumi_clouds_words_stay_and_a_dead_run_of_ours_is_named_with_them() {
+    fn cloud_conflict_message_is_kept_and_names_a_lost_run() {
         let words = "error: [409] Conflict: Another update is currently in progress.";
         assert!(is_busy(words) && !is_locked(words));
         assert_eq!(conflict(words, None), words);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bucket_that_refuses_the_log_delays_the_end_by_seconds_and_is_told_once() {
+    async fn refused_log_delays_the_end_by_seconds_and_is_reported_once() {
         for status in [403, 503] {
             let (log, tries) = (Log::default(), Cell::new(0));
             let put = async |_: u16, _: String| {

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn task_on_fargate_uses_the_bucket_of_its_region_and_the_credentials_of_ecs() {
+    fn fargate_task_uses_regional_bucket_and_ecs_credentials() {
         for (region, s3) in
             [("eu-west-1", "https://s3.eu-west-1.amazonaws.com"), ("cn-north-1", "https://s3.cn-north-1.amazonaws.com.cn")]
         {

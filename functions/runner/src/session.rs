@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_without_its_source_has_a_name_a_runtime_and_nothing_to_deploy() {
+    fn project_without_source_has_only_name_and_runtime() {
         let tree = std::env::temp_dir().join(format!("driftless-bare-{}", std::process::id()));
         let info = ProjectInfo { name: "a: \"b\" #c\n".into(), runtime: "no".into() };
         for operation in [Operation::Up, Operation::Preview] {

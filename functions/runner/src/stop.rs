@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_whole_run_has_a_limit_however_lively_it_is() {
+    async fn active_run_is_limited_in_total_time() {
         let heard = Cell::new(Instant::now() + 1000 * SECOND);
         let (why, after) = first(limits(Some(60), Some(90)), &heard).await;
         assert_eq!((why.reason, after.as_secs()), ("TimedOut", 90));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_that_is_told_to_stop_while_a_limit_ends_its_run_has_less_patience() {
+    async fn stop_request_shortens_the_patience_of_a_limit() {
         let (tell, mut stop) = watch::channel(Some(Stop::silent(60, "x")));
         let began = Instant::now();
         let telling = async {
