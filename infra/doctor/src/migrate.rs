@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn each_stack_is_judged_by_what_decides_of_it() {
+    fn each_stack_is_judged_by_its_own_spec() {
         let accounts = vec![account(&json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), &Value::Null)];
         let env = |reference: Value| json!({ "backend": null, "envRefs": { "PULUMI_BACKEND_URL": reference } });
         let volumes = json!({ "volumes": [{ "name": "v", "secret": { "secretName": "s" } }] });
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn git_servers_that_need_a_parameter_or_https_are_told() {
+    fn git_servers_that_need_a_parameter_or_https_are_reported() {
         let (private, http, key) = ("only if GitPrivateHosts lists it", "is an http URL with credentials", "is unknown");
         let none = json!({});
         let own = json!({ "token": { "name": "login", "key": "token" } });
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn backend_in_the_network_of_the_cluster_is_told() {
+    fn backend_in_the_network_of_the_cluster_is_reported() {
         for (url, expected) in [
             ("s3://state?endpoint=minio.minio.svc:9000&s3ForcePathStyle=true", true),
             ("s3://state?endpoint=http://minio.minio.svc.cluster.local", true),
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn program_for_aws_without_a_role_is_told_what_a_task_lacks() {
+    fn aws_program_without_a_role_is_reported() {
         let (role, region) = ("a task has neither the role", "no aws:region in the configuration of the Stack");
         let variable = |name: &str| json!({ name: { "type": "Literal", "literal": { "value": "a" } } });
         let cloud = json!({ "backend": "https://api.pulumi.com" });
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_and_logins_of_a_service_account_are_told() {
+    fn identities_and_logins_of_a_service_account_are_reported() {
         for (annotations, secrets, verdict, words) in [
             (json!({ ROLE: "arn:aws:iam::123456789012:role/a" }), Value::Null, Verdict::Same, "the program uses the role"),
             (
@@ -661,7 +661,7 @@ mod tests {
     }
 
     #[test]
-    fn workspaces_and_updates_are_told_of_where_a_person_has_to_act() {
+    fn workspaces_and_updates_that_need_action_are_reported() {
         let own = |kind: &str, spec: Value, owner: &str| {
             let owners = json!([{ "apiVersion": "pulumi.com/v1", "kind": owner, "name": "app", "uid": "1" }]);
             json!({

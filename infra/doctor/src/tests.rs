@@ -25,7 +25,7 @@ fn check(cases: impl IntoIterator<Item = (Finding, Level, &'static str)>) {
 }
 
 #[test]
-fn the_state_of_the_stack() {
+fn stack_state_is_judged() {
     let state = |state: &str| installation::stack_state("driftless", &Ok(json!({ "Stacks": [{ "StackStatus": state }] })));
     check([
         (state("CREATE_COMPLETE"), Level::Ok, "CREATE_COMPLETE"),
@@ -38,7 +38,7 @@ fn the_state_of_the_stack() {
 }
 
 #[test]
-fn functions_and_what_feeds_them() {
+fn functions_and_their_event_sources_are_judged() {
     let function = |state: &str, update: &str, architecture: &str| {
         let state = json!({ "State": state, "LastUpdateStatus": update, "Architecture": architecture, "StateReason": "why" });
         installation::function("f", Some("arm64"), &Ok(state))
@@ -73,7 +73,7 @@ fn functions_and_what_feeds_them() {
 }
 
 #[test]
-fn rules_queues_the_bucket_alarms_and_quotas() {
+fn rules_queues_bucket_alarms_and_quotas_are_judged() {
     let queue = |name: &str, count: &str| {
         installation::queue(name, &Ok(json!({ "Attributes": { "ApproximateNumberOfMessages": count } })))
     };
@@ -105,7 +105,7 @@ fn rules_queues_the_bucket_alarms_and_quotas() {
 }
 
 #[test]
-fn the_webhook_refuses_what_is_not_signed() {
+fn webhook_must_refuse_unsigned_requests() {
     let webhook = |status| installation::webhook("https://u/", Ok(status));
     check([
         (webhook("401"), Level::Ok, "refuses"),
@@ -178,7 +178,7 @@ fn the_kubeconfig_has_each_cluster_and_says_how_it_is_reached() {
 }
 
 #[test]
-fn clear_text_and_unverified_servers_are_told() {
+fn clear_text_and_unverified_servers_are_reported() {
     let of = |server: Value| {
         let kubeconfig = json!({
             "clusters": [{ "name": "c", "cluster": server }],
@@ -196,7 +196,7 @@ fn clear_text_and_unverified_servers_are_told() {
 }
 
 #[test]
-fn functions_that_share_a_credential_are_told() {
+fn functions_that_share_a_credential_are_reported() {
     let of = |user: Value| {
         json!({
             "contexts": [{ "name": "a", "context": { "cluster": "c", "user": "u" } }],
@@ -214,7 +214,7 @@ fn functions_that_share_a_credential_are_told() {
 }
 
 #[test]
-fn inbound_rules_and_images_that_move_are_told() {
+fn inbound_rules_and_movable_images_are_reported() {
     let groups = |rules: Value| {
         let groups = json!([{ "GroupId": "sg-1", "IpPermissions": [] }, { "GroupId": "sg-2", "IpPermissions": rules }]);
         installation::security_groups(&Ok(json!({ "SecurityGroups": groups }))).remove(0)
@@ -266,7 +266,7 @@ fn crds_of_this_release_are_told_from_others() {
 }
 
 #[test]
-fn rights_and_namespaces() {
+fn rights_and_namespaces_are_judged() {
     let right = |may: Result<bool, String>| cluster::rights([("driftless:launcher", "create leases".to_owned(), may)]).remove(0);
     let open = |may: Result<bool, String>| cluster::opened("team", &[("get secrets".to_owned(), may)]);
     check([
@@ -279,7 +279,7 @@ fn rights_and_namespaces() {
 }
 
 #[test]
-fn what_artifacts_come_from_is_reached_through_the_api_server() {
+fn artifact_services_are_reached_through_the_api_server() {
     let answer = |answer: Result<&str, &str>| {
         let answer = answer.map(ToOwned::to_owned).map_err(|words| format!("Error from server {words}"));
         cluster::reached("source-controller", "flux-system", answer)
@@ -318,7 +318,7 @@ fn artifacts_come_from_where_the_template_says() {
 }
 
 #[test]
-fn what_is_in_the_cluster() {
+fn objects_in_the_cluster_are_judged() {
     let provider = |spec: Value| cluster::provider(&Ok(json!({ "spec": spec })), Some("https://u/prod"));
     let condition = json!({ "status": "False", "message": "no image" });
     check([
@@ -339,7 +339,7 @@ fn what_is_in_the_cluster() {
 }
 
 #[test]
-fn eks_lets_the_functions_in() {
+fn eks_access_of_the_functions_is_judged() {
     let eks = |status: &str, mode: &str| cluster::eks("prod", &Ok(json!({ "Status": status, "Mode": mode })));
     let entry = |groups: Value| {
         cluster::access_entry("driftless:launcher", "arn", &Ok(json!({ "accessEntry": { "kubernetesGroups": groups } })))
@@ -359,7 +359,7 @@ fn eks_lets_the_functions_in() {
 }
 
 #[test]
-fn a_canary_that_is_late_says_where_it_is_stuck() {
+fn late_canary_names_where_it_is_stuck() {
     let object = |conditions: Value, more: Value| {
         let mut object = json!({ "status": { "conditions": conditions } });
         object["status"]["driftless"] = more;
@@ -394,7 +394,7 @@ fn a_canary_that_is_late_says_where_it_is_stuck() {
 }
 
 #[test]
-fn ready_is_of_the_generation_that_is_there() {
+fn ready_requires_the_present_generation() {
     let stack = |observed: Value, status: &str| {
         json!({ "metadata": { "generation": 2 }, "status": { "observedGeneration": observed,
             "conditions": [{ "type": "Ready", "status": status }] } })

@@ -112,7 +112,7 @@ fn exit_codes_of_the_check_in_a_task_have_a_meaning() {
 }
 
 #[test]
-fn what_is_left_is_found_by_task_and_by_prefix() {
+fn leftovers_are_found_by_task_and_by_prefix() {
     let ids = ["abc".to_owned()];
     let folders = json!({ "Contents": [{ "Key": "tasks/R:abc/in/spec" }, { "Key": "tasks/R:abc/out/result" }, { "Key": "tasks/R:def/in/spec" }] });
     let running = json!({ "taskArns": ["arn:aws:ecs:r:1:task/c/abc", "arn:aws:ecs:r:1:task/c/def"] });
