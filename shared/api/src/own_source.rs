@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_source_names_the_field_and_the_remedy() {
+    fn invalid_source_names_field_and_remedy() {
         let key = json!({ "name": "s", "key": "k" });
         let auth = |auth: Value| json!({ "git": { "url": "u", "ref": "main", "auth": auth } });
         for (spec, words) in [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_of_a_stack_is_not_the_workspaces_own() {
+    fn stack_source_is_not_the_own_source_of_its_workspace() {
         let git = json!({ "git": { "url": "u" } });
         assert_eq!(workspace("Stack", &git).own_source(), Ok(None));
         let tree = json!({ "driftless": { "tree": { "digest": "sha256:0" } }, "local": {} });
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_is_of_what_is_fetched() {
+    fn fingerprint_covers_what_is_fetched() {
         let of = |spec: &Value| {
             let workspace = workspace("Other", spec);
             let source = workspace.own_source().unwrap().unwrap();

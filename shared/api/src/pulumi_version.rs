@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn old_pulumi_is_refused_for_a_secrets_provider_that_the_second_run_loses() {
+    fn old_pulumi_is_refused_for_a_secrets_provider_it_loses() {
         let told = |image: &str, provider: &str, backend: Option<&str>| {
             let stack = WorkspaceStack { secrets_provider: Some(provider.into()), ..WorkspaceStack::default() };
             too_low("spec.image", Some(image), &stack, backend)

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_are_kubernetes_own() {
+    fn quantities_have_the_kubernetes_format() {
         for (text, expected) in [
             ("0", Some(0)),
             ("1", Some(1000)),

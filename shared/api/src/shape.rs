@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_a_shape() {
+    fn workspace_is_converted_to_a_task_shape() {
         let default = TaskShape::default();
         let of = |cpu, memory_mib, ephemeral_gib| TaskShape { cpu, memory_mib, ephemeral_gib, ..default.clone() };
         let image = |image: &str| TaskShape { image: Some(image.into()), ..default.clone() };
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_says_where_a_pod_runs_is_ignored_and_named_or_refused() {
+    fn pod_only_fields_are_ignored_and_named_or_refused() {
         let set = |fields: &[&str]| fields.iter().map(|field| ((*field).to_owned(), json!("x"))).collect::<Map<_, _>>();
         let mut template = set(&POD_ONLY);
         let container = |name: &str| {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_only_say_how_a_pod_runs_stall_no_stack() {
+    fn pod_only_fields_stall_no_stack() {
         let how = json!({ "exec": { "command": ["sleep", "5"] } });
         let spec = workspace(pod(json!({
             "automountServiceAccountToken": true, "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] }, "os": { "name": "linux" },
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_meaning_is_refused_by_its_name() {
+    fn unsupported_field_is_refused_by_name() {
         let init = |fields: Value| pod(json!({ "initContainers": [merge(json!({ "name": "a" }), &fields)] }));
         let main = |fields: Value| pod(json!({ "containers": [merge(json!({ "name": "pulumi" }), &fields)] }));
         let env = |from: Value| json!({ "env": [{ "name": "A", "valueFrom": from }] });
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_templates_environment_is_over_the_workspaces() {
+    fn pod_template_environment_overrides_the_workspace() {
         let spec = json!({
             "env": [{ "name": "A", "value": "1" }, { "name": "B", "value": "2" }], "envFrom": [{ "secretRef": { "name": "s" } }],
             "podTemplate": { "spec": { "containers": [{ "name": "pulumi", "env": [{ "name": "B", "value": "3" }, { "name": "C", "value": "4" }] }] } },

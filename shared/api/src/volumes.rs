@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_cannot_have_is_refused_by_its_field() {
+    fn unsupported_volume_is_refused_by_field() {
         let (empty, none) = (json!({ "name": "v" }), Value::Null);
         let secret = json!({ "name": "v", "secret": { "secretName": "db" } });
         let item = |path: &str| json!({ "name": "v", "secret": { "secretName": "db", "items": [{ "key": "k", "path": path }] } });
