@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_that_ask_for_the_same_are_handled_once() {
+    async fn duplicate_messages_are_handled_once() {
         let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0))), (None, to_json(&hint("a", 3)))]);
         let (handled, failed) = run(event, async |name| if name == "a" { Err("no") } else { Ok(()) }).await;
         assert_eq!(handled, ["a", "b"]);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_there_is_no_time_for_fails_before_lambda_ends_the_function() {
+    async fn message_without_time_fails_before_the_lambda_timeout() {
         let event = event(&[(None, to_json(&hint("a", 0))), (None, to_json(&hint("b", 0)))]);
         let begin = Instant::now();
         let (_, failed) = run(event, async |_| pending().await).await;
