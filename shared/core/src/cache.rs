@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_decides_what_is_installed_changes_the_names() {
+    fn every_input_of_an_installation_changes_the_entry_name() {
         let first = names(&program("nodejs", &NODE));
         assert_eq!(first.layers.keys().copied().collect::<Vec<_>>(), [Layer::Dependencies, Layer::Plugins, Layer::Build]);
         assert_eq!(first.uncached, None);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn any_doubt_leaves_the_packages_to_an_installation() {
+    fn uncertain_packages_are_installed_not_cached() {
         let uncached = |program: &Program<'_>| {
             let names = names(program);
             assert_eq!(names.layers.keys().copied().collect::<Vec<_>>(), [Layer::Plugins]);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn word_of_a_reason_is_read_back() {
+    fn reasons_round_trip() {
         for reason in WaitReason::ALL {
             assert_eq!(WaitReason::parse(reason.as_str()), Some(*reason));
         }

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schedule_is_refused_in_words() {
+    fn invalid_schedule_is_refused_with_a_remedy() {
         for (text, zone, words) in [
             ("soon", None, r#""soon"; write an interval"#),
             ("30s", None, "at least 1m"),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_one_schedule_do_not_come_at_once_and_each_comes_once_in_its_time() {
+    fn checks_of_one_schedule_are_spread_over_its_period() {
         for (text, period) in [("1h", 3600), ("*/5 * * * *", 300), ("0 * * * *", 3600), ("7m", 420)] {
             let schedule = Schedule::parse(text, None).unwrap();
             let begin = at("2026-01-01T00:00:00Z");

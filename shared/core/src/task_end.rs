@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn remedy_fits_the_words_of_ecs() {
+    fn remedy_matches_the_message_of_ecs() {
         for (words, expected) in [
             ("TaskFailedToStart; CannotPullContainerError: toomanyrequests", "pull limits"),
             (

@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn another_word_is_refused_with_those_that_there_are() {
+    fn unknown_namespace_filter_is_refused_with_the_known_ones() {
         assert_eq!("all".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::All);
         assert_eq!("labelled".parse::<WatchNamespaces>().unwrap(), WatchNamespaces::Labelled);
         let error = "ALL".parse::<WatchNamespaces>().unwrap_err();

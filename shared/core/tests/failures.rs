@@ -9,7 +9,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
+fn abandoned_run_is_not_counted_and_needs_no_destroy() {
     let never = RunOutcome { started: false, operated: false, project: None, ..outcome(false) };
     let mut snapshot = snapshot(stack());
     snapshot.stack.spec.destroy_on_finalize = true;
@@ -41,7 +41,7 @@ fn a_run_that_never_began_is_not_counted_and_leaves_nothing_to_destroy() {
 }
 
 #[test]
-fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
+fn failure_is_retried_after_a_cooldown_requeued_once() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
     let first = plan(&snapshot);
@@ -64,7 +64,7 @@ fn a_failure_is_retried_after_a_cooldown_that_is_booked_once() {
 }
 
 #[test]
-fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
+fn new_generation_gets_four_tries_then_waits_for_a_change() {
     let mut snapshot = snapshot(stack());
     let mut at = now();
     let mut waits = Vec::new();
@@ -82,7 +82,7 @@ fn a_fresh_generation_gets_four_tries_and_then_waits_for_a_change() {
 }
 
 #[test]
-fn failures_count_on_after_a_new_commit_and_start_anew_with_a_new_generation() {
+fn failure_count_survives_commits_and_resets_per_generation() {
     let failed = |stack: Stack, run: Run| {
         let mut snapshot = snapshot(stack);
         snapshot.run = RunState::Ended(run, outcome(false));
@@ -102,7 +102,7 @@ fn platform(started: bool) -> RunOutcome {
 }
 
 #[test]
-fn event_of_a_platform_failure_has_a_reason_of_its_own() {
+fn platform_failure_event_has_its_own_reason() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     let reasons = plan(&snapshot).effects.into_iter().filter_map(|effect| match effect {
@@ -162,7 +162,7 @@ fn platform_failures_leave_the_count_of_real_failures_alone() {
 }
 
 #[test]
-fn platform_failures_start_anew_with_a_new_generation() {
+fn platform_failure_count_resets_per_generation() {
     let mut snapshot = snapshot(stack_after(last_update(Failed, 2, 1)));
     snapshot.stack.status.platform_failures = Some(PlatformFailures { count: 7, fresh: false });
     snapshot.stack.generation = 2;
@@ -195,7 +195,7 @@ fn destroy_that_the_platform_fails_is_not_stalled() {
 }
 
 #[test]
-fn run_that_lost_its_capacity_is_not_counted_and_the_next_is_on_demand() {
+fn run_after_a_spot_interruption_is_on_demand_and_uncounted() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 1)));
     snapshot.run = RunState::Ended(run(Operation::Up), platform(true));
     snapshot.stack.status = plan(&snapshot).status;
@@ -222,7 +222,7 @@ fn a_failure_keeps_the_last_good_commit_and_the_outputs() {
 }
 
 #[test]
-fn a_lock_of_somebody_else_is_a_failure_that_waits_for_a_word() {
+fn foreign_lock_is_a_failure_that_waits_for_a_request() {
     let mut snapshot = snapshot(stack());
     snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
     let refused = plan(&snapshot);

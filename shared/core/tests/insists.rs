@@ -20,7 +20,7 @@ fn asks(plan: &Plan) -> bool {
 }
 
 #[test]
-fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
+fn fetch_request_is_repeated_until_answered() {
     let mut snapshot = refused(600);
     assert!(!asks(&plan(&snapshot)), "{:?}", plan(&snapshot));
     snapshot.stack.reconcile_request = "now".into();
@@ -41,7 +41,7 @@ fn a_fetch_that_was_asked_for_is_asked_for_again_until_it_is_answered() {
 }
 
 #[test]
-fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
+fn request_for_a_resting_source_is_kept_until_the_rest_ends() {
     let mut snapshot = refused(-60);
     snapshot.stack.reconcile_request = "now".into();
     for second in [0, 30, 59] {
@@ -58,7 +58,7 @@ fn request_for_a_source_that_rests_is_kept_until_its_rest_ends() {
 }
 
 #[test]
-fn who_asks_while_a_run_is_under_way_or_none_may_begin_is_heard_after_that() {
+fn request_during_a_run_or_suspension_is_served_afterwards() {
     let held: [fn(&mut Snapshot); 2] = [
         |snapshot| snapshot.run = RunState::Live(run(Operation::Up), UpdateFacts::default(), None),
         |snapshot| snapshot.stack.suspended = true,

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use support::*;
 
 #[test]
-fn a_look_that_is_booked_for_earlier_will_do() {
+fn earlier_requeue_suffices() {
     let mut snapshot = snapshot(stack());
     snapshot.source = Some(SourceState::NotFound);
     // Without a booked time, in 30 s; a time in the past led to this reconciliation.
@@ -27,7 +27,7 @@ fn a_look_that_is_booked_for_earlier_will_do() {
 }
 
 #[test]
-fn a_look_is_booked_for_the_next_whole_second() {
+fn requeue_is_rounded_up_to_whole_seconds() {
     let mut snapshot = snapshot(stack());
     for (milliseconds, seconds) in [(0, 20), (1, 21), (999, 21)] {
         let at = ago(10) + SignedDuration::from_millis(milliseconds);
@@ -38,7 +38,7 @@ fn a_look_is_booked_for_the_next_whole_second() {
 }
 
 #[test]
-fn the_sweep_hints_what_was_not_seen_what_is_overdue_and_everything_once_a_period() {
+fn sweep_hints_unseen_and_overdue_and_each_once_a_period() {
     let mut stack = stack();
     let far = 1 << 40;
     assert!(due(&stack, far, 60, now()), "never looked at");

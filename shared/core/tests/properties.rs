@@ -257,12 +257,12 @@ proptest! {
     }
 
     #[test]
-    fn the_sweep_comes_past_every_stack(snapshot in a_snapshot()) {
+    fn sweep_hints_every_stack(snapshot in a_snapshot()) {
         prop_assert!(due(&snapshot.stack, 1, 1, now()), "it is its turn each second");
     }
 
     #[test]
-    fn a_second_look_at_the_same_facts_does_nothing_and_books_nothing(snapshot in a_snapshot()) {
+    fn second_reconciliation_of_the_same_facts_does_nothing(snapshot in a_snapshot()) {
         let plan = decide(&snapshot, now());
         let gone = snapshot.stack.deleting && (!snapshot.stack.finalizer || plan.effects.contains(&Effect::RemoveFinalizer));
         // A failure that is due, or that a user asks to retry, leads to one more request at once, until the answer is due.
@@ -301,7 +301,7 @@ fn check_beside_run(plan: &mut Plan) {
 
 /// Every rule, with a plan that was changed to break it.
 #[test]
-fn the_checker_sees_each_rule_broken() {
+fn checker_detects_each_broken_invariant() {
     type Break = fn(&mut Snapshot, &mut Plan);
     let breaks: [(&str, Break); 25] = [
         ("1: a run of a suspended Stack is created", |snapshot, _| snapshot.stack.suspended = true),

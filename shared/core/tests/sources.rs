@@ -9,7 +9,7 @@ use support::*;
 use LastUpdateState::{Failed, Succeeded};
 
 #[test]
-fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
+fn missing_source_stalls_the_stack_and_is_retried() {
     let rows = [
         (SourceState::NotFound, "Stalled/SourceUnavailable: could not resolve sourceRef (GitRepository \"shop\")"),
         (
@@ -27,7 +27,7 @@ fn a_source_that_is_not_there_stalls_the_stack_and_is_looked_at_again() {
 }
 
 #[test]
-fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
+fn tree_is_requested_once_and_again_without_an_answer() {
     let mut snapshot = snapshot(stack());
     snapshot.tree = TreeState::Absent { failure: None };
     let fetch = Effect::Fetch(snapshot.stack.spec.sources[0].clone());
@@ -47,7 +47,7 @@ fn a_tree_is_asked_for_once_and_again_when_nobody_answers() {
 }
 
 #[test]
-fn a_fetch_that_failed_is_told_and_tried_again_unless_the_content_is_at_fault() {
+fn failed_fetch_is_reported_and_retried_unless_terminal() {
     let mut snapshot = snapshot(stack());
     let failure = |terminal, seconds| TreeState::Absent {
         failure: Some(FetchFailure { at: ago(seconds), message: "connection refused".into(), terminal, failures: 1 }),
@@ -93,7 +93,7 @@ fn on_git(revision: &str, seconds: i64) -> Snapshot {
 }
 
 #[test]
-fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
+fn git_is_polled_once_per_resync_period_and_before_a_run() {
     let asks = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)));
     let quiet = plan(&on_git("aaa", 20));
     assert_eq!((condition(&quiet).as_str(), asks(&quiet)), ("Ready", false));
@@ -113,7 +113,7 @@ fn git_is_asked_once_in_the_resync_period_and_before_a_run() {
 }
 
 #[test]
-fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
+fn revision_without_relevant_changes_counts_as_run() {
     let stored = |scope: &str| TreeState::Stored { project: Project::There, scope: Some(scope.into()) };
     let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
     snapshot.stack.paths = Some("modules".into());
@@ -147,7 +147,7 @@ fn a_revision_that_changes_nothing_that_matters_is_taken_as_run() {
 }
 
 #[test]
-fn no_task_is_started_for_a_directory_that_has_no_project() {
+fn directory_without_a_project_starts_no_task() {
     let mut snapshot = snapshot(stack());
     for (project, what) in
         [(Project::NoDirectory, "has no directory \"infra\""), (Project::NoFile, "has no Pulumi.yaml in \"infra\"")]
@@ -166,7 +166,7 @@ fn no_task_is_started_for_a_directory_that_has_no_project() {
 }
 
 #[test]
-fn changed_inputs_lead_to_a_run_and_are_compared_once_in_the_resync_period() {
+fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
     let mut snapshot = snapshot(stack_after(last_update(Succeeded, 0, 60)));
     snapshot.stack.spec.default_resync_seconds = 600;
     let look = |changed, seconds, snapshot: &mut Snapshot| {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use support::*;
 
 #[test]
-fn a_period_that_ends_after_the_calendar_books_no_look() {
+fn period_past_the_end_of_the_calendar_is_not_requeued() {
     for seconds in [i64::MAX, 300_000_000_000] {
         let mut snapshot = snapshot(stack_after(last_update(LastUpdateState::Succeeded, 0, 60)));
         snapshot.stack.spec.resync_frequency_seconds = Some(seconds);
@@ -22,7 +22,7 @@ fn a_period_that_ends_after_the_calendar_books_no_look() {
 }
 
 #[test]
-fn a_check_at_an_end_of_the_calendar_ends_neither_a_look_nor_the_sweep() {
+fn drift_check_at_the_end_of_the_calendar_breaks_nothing() {
     let late: Timestamp = "9999-12-30T21:30:00Z".parse().unwrap();
     for text in ["1m", "6h", "2562047788015215h", "0 3 * * *", "* * * * *", "0 0 29 2 *"] {
         for checked in [late, Timestamp::MIN, Timestamp::MAX] {
@@ -41,7 +41,7 @@ fn a_check_at_an_end_of_the_calendar_ends_neither_a_look_nor_the_sweep() {
 }
 
 #[test]
-fn a_failure_at_the_end_of_the_calendar_is_not_tried_again_and_no_error() {
+fn failure_at_the_end_of_the_calendar_is_not_retried() {
     let mut snapshot = snapshot(stack());
     let failure = FetchFailure { at: Timestamp::MAX, message: "no".into(), terminal: false, failures: u32::MAX };
     snapshot.tree = TreeState::Absent { failure: Some(failure) };
