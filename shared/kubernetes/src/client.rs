@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_of_which_every_token_expires_fails_for_now() {
+    async fn list_with_ever_expiring_tokens_is_a_transient_error() {
         for (next, requests) in [(Some("new"), 5), (None, 3)] {
             let answer = move |query: &str| if query == "limit=500" { page(&["a"], "old") } else { expired(next) };
             let (client, queries) = cluster(answer);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_that_is_too_large_is_asked_for_again_with_fewer_objects() {
+    async fn too_large_page_is_read_again_with_fewer_objects() {
         let large = || "x".repeat(PAGE_BYTES);
         let (client, queries) = cluster(move |query| match query {
             "limit=500" => page(&["a", &large()], "end"),
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_namespaces_say_of_us_is_read_one_by_one_and_together() {
+    async fn namespace_labels_are_read_singly_and_as_a_list() {
         let labelled = |labels: serde_json::Value| json!({ "metadata": { "name": "n", "labels": labels } });
         for (answer, label) in [
             ((404, json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "" })), None),
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_pem_again() {
+    fn certificate_is_encoded_as_pem() {
         assert_eq!(pem(b"der"), "-----BEGIN CERTIFICATE-----\nZGVy\n-----END CERTIFICATE-----\n");
     }
 }

@@ -187,7 +187,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[tokio::test]
-    async fn a_cluster_that_refuses_is_asked_with_what_the_secret_has_by_then() {
+    async fn client_refused_by_the_cluster_is_rebuilt_from_the_secret() {
         let api_server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = api_server.local_addr().unwrap().to_string();
         let answers = ["401 Unauthorized", "404 Not Found"];
@@ -216,7 +216,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[tokio::test]
-    async fn what_keeps_it_from_connecting_is_said_without_a_secret() {
+    async fn connection_error_contains_no_secret() {
         let asked = Asked::default();
         let error = clusters(&asked).get("staging", at(0)).await.err().unwrap();
         assert!(!error.is_transient());
@@ -252,7 +252,7 @@ contexts: [{name: plain, context: {cluster: a, user: token}}, {name: eks, contex
     }
 
     #[test]
-    fn standing_of_a_client_follows_from_its_times_and_what_it_saw() {
+    fn client_state_follows_from_its_age_and_errors() {
         let at = |seconds| at(0) + SignedDuration::from_secs(seconds);
         let [usable, stale, away] = [Standing::Usable, Standing::Stale, Standing::AwayUntil(at(145))];
         for (now, is_refused, is_unreachable, expected) in [

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ways_to_ask_for_an_eks_token_name_the_cluster_and_the_region() {
+    fn eks_exec_plugins_name_cluster_and_region() {
         for (command, arguments, cluster, region) in [
             ("aws", "--region eu-west-1 eks get-token --cluster-name a --output json", "a", Some("eu-west-1")),
             ("/usr/local/bin/aws", "eks get-token --cluster-name a", "a", None),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_cannot_run_is_refused_in_words_without_values() {
+    fn unsupported_exec_plugin_is_refused_without_its_values() {
         for (command, arguments, words) in [
             ("gke-gcloud-auth-plugin", "", "runs \"gke-gcloud-auth-plugin\", but functions support only"),
             ("kubelogin", "get-token --client-secret canary", "runs \"kubelogin\""),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_file_is_taken_as_it_is() {
+    fn inline_credentials_are_accepted() {
         for (cluster, user) in [
             (json!({ "server": "https://c", "certificate-authority-data": "YQ==" }), json!({ "token": "t" })),
             (json!({ "server": "https://c", "tls-server-name": "d" }), json!({ "token": "t", "tokenFile": "/unused" })),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_one_is_refused() {
+    fn credential_files_are_refused() {
         let server = json!({ "server": "https://c" });
         for (cluster, user, words) in [
             (json!({ "server": "https://c", "certificate-authority": "/ca" }), json!({}), "set certificate-authority-data, as"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_and_what_does_not_parse_is_not_quoted() {
+    fn missing_entry_is_named_and_invalid_yaml_is_not_quoted() {
         let text = "contexts: [{name: a, context: {cluster: x, user: y}}, {name: b, context: {cluster: c, user: y}}]\n\
                     clusters: [{name: c, cluster: {server: 'https://c'}}]\n";
         for (cluster, words) in [
