@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directorys_digest_speaks_of_what_is_below_it_and_of_nothing_else() {
+    fn directory_digest_covers_exactly_its_content() {
         let one =
             Manifest::of(&tree(&[("a/x", "1"), ("a/d/y", "2"), ("b/x", "1"), ("b/d/y", "2"), ("c/x", "1"), ("c/d/y", "3")]));
         let digest = |dir: &str| one.directories[dir].clone();
