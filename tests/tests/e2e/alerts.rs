@@ -79,7 +79,7 @@ async fn publish(team: &Namespace<'_>, stack: &str, note: &str) -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_happens_to_a_stack_comes_out_of_the_alerts_of_flux() -> Result<()> {
+async fn events_of_a_stack_reach_the_alerts_of_flux() -> Result<()> {
     let inbox = Inbox::default();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = format!("http://{}", listener.local_addr()?);

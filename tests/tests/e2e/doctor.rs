@@ -34,7 +34,7 @@ async fn doctor(world: &Handle, only: &str, variables: &[(&str, &str)]) -> Resul
 }
 
 #[tokio::test]
-async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
+async fn canary_becomes_ready_and_is_deleted() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("doctor").await?;
     let backend = format!("file://{}", team.state()?);
@@ -51,7 +51,7 @@ async fn its_canary_becomes_ready_and_is_gone_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Result<()> {
+async fn canary_names_its_wait_where_runs_are_not_allowed() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-closed").await?;
     let backend = format!("file://{}", team.state()?);
@@ -64,7 +64,7 @@ async fn its_canary_says_what_it_waits_for_where_runs_are_not_allowed() -> Resul
 }
 
 #[tokio::test]
-async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
+async fn migrate_reports_on_the_stacks_of_a_cluster() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("doctor-migrate").await?;
     let accounts = Api::<ServiceAccount>::namespaced(world.client.clone(), &team.name);
@@ -100,7 +100,7 @@ async fn it_says_what_becomes_of_the_stacks_of_a_cluster() -> Result<()> {
 }
 
 #[tokio::test]
-async fn it_knows_the_definitions_the_rights_and_closed_namespaces_of_a_cluster() -> Result<()> {
+async fn doctor_checks_crds_rights_and_namespaces_of_a_cluster() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (open, closed) = (world.namespace("doctor-open").await?, world.foreign_namespace("doctor-shut").await?);
     for team in [&open, &closed] {

@@ -167,7 +167,7 @@ async fn a_wrong_credential_names_its_secret_and_key_and_heals_with_it() -> Resu
 }
 
 #[tokio::test]
-async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
+async fn submodule_outside_the_project_does_not_prevent_the_run() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("submodule").await?;
     let module = world.git.create("submodule").await?;
@@ -190,7 +190,7 @@ async fn submodule_beside_the_project_keeps_it_from_nothing() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_git_cannot_give_safely_is_refused_by_name() -> Result<()> {
+async fn unsafe_git_content_is_refused_by_name() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("unsafe-git").await?;
     let ([_, ssh], _) = private(&world, &team).await?;
@@ -233,7 +233,7 @@ async fn strangers_key(world: &Handle) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_namespace_whose_secrets_may_not_be_read_is_told_what_to_bind() -> Result<()> {
+async fn forbidden_git_secrets_name_the_role_to_bind() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.foreign_namespace("private-foreign").await?;
     let ([https, _], _) = private(&world, &team).await?;
@@ -256,7 +256,7 @@ fn update_head(team: &Namespace<'_>, stack: &str) -> Result<Value> {
 }
 
 #[tokio::test]
-async fn a_branch_is_polled_and_a_commit_stays() -> Result<()> {
+async fn branch_is_polled_and_commit_is_not() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("polled").await?;
     let repository = world.git.create("polled").await?;

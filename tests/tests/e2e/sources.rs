@@ -88,7 +88,7 @@ impl<'a> Origins<'a> {
 }
 
 #[tokio::test]
-async fn a_push_to_a_source_of_every_kind_is_run_once_by_the_webhook_alone_and_by_the_watch_alone() -> Result<()> {
+async fn push_to_each_source_kind_runs_once_by_webhook_or_watch() -> Result<()> {
     let (world, turn) = alone().await?;
     let origins = Origins::new(&world, "kinds").await?;
     origins.push("one").await?;
@@ -156,7 +156,7 @@ async fn thirty_stacks_on_one_source_cost_one_fetch_and_run_once_each() -> Resul
 }
 
 #[tokio::test]
-async fn a_revision_that_changes_nothing_in_the_listed_directories_is_taken_as_run() -> Result<()> {
+async fn revision_outside_the_listed_directories_counts_as_run() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("paths").await?;
     let repository = world.git.create("paths").await?;

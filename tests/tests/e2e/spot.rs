@@ -38,7 +38,7 @@ fn has_no_drift(stack: &Stack) -> bool {
 }
 
 #[tokio::test]
-async fn what_changes_nothing_runs_on_spot_and_the_rest_if_it_is_asked_to() -> Result<()> {
+async fn read_only_runs_use_spot_and_others_on_request() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("spot").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -75,7 +75,7 @@ async fn what_changes_nothing_runs_on_spot_and_the_rest_if_it_is_asked_to() -> R
 }
 
 #[tokio::test]
-async fn what_finds_no_capacity_on_spot_runs_on_demand() -> Result<()> {
+async fn run_without_spot_capacity_runs_on_demand() -> Result<()> {
     let (world, _turn) = alone().await?;
     let team = world.namespace("spot-full").await?;
     team.apply_program("app", &team.program("app.txt", "one", "")?).await?;
@@ -89,7 +89,7 @@ async fn what_finds_no_capacity_on_spot_runs_on_demand() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_run_whose_capacity_is_taken_back_saves_what_it_did_and_the_next_one_goes_on() -> Result<()> {
+async fn spot_interruption_saves_state_and_the_next_run_continues() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("spot-taken").await?;
     let [first, second, third] = ["first", "second", "third"].map(|name| team.file(name));

@@ -98,7 +98,7 @@ async fn a_workspace_extends_its_pod_as_under_pko() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -> Result<()> {
+async fn update_runs_the_branch_as_of_its_creation() -> Result<()> {
     let (world, _turn) = shared().await?;
     let team = world.namespace("own-git").await?;
     let repository = world.private_git.create("own-git").await?;
@@ -143,7 +143,7 @@ async fn an_update_runs_what_the_branch_of_its_workspace_is_when_it_was_made() -
 }
 
 #[tokio::test]
-async fn a_workspace_has_an_artifact_of_its_own_namespace_and_no_other() -> Result<()> {
+async fn workspace_artifact_comes_from_its_own_namespace() -> Result<()> {
     let (world, _turn) = shared().await?;
     let (team, other) = (world.namespace("own-flux").await?, world.namespace("own-flux-neighbour").await?);
     let repository = world.git.create("own-flux").await?;
