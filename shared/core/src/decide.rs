@@ -28,10 +28,10 @@ pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     if stack.deleting && !stack.finalizer {
         return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
     }
-    let mut look = Look::at(snapshot, now);
-    look.absorb_check();
-    let readiness = look.absorb().unwrap_or_else(|| look.proceed());
-    look.end(readiness)
+    let mut reconciliation = Reconciliation::at(snapshot, now);
+    reconciliation.absorb_check();
+    let readiness = reconciliation.absorb().unwrap_or_else(|| reconciliation.proceed());
+    reconciliation.end(readiness)
 }
 
 /// An Event warns of a resync period shorter than this.
@@ -39,7 +39,7 @@ const OFTEN: SignedDuration = SignedDuration::from_mins(5);
 const SECONDS_PER_DAY: i64 = 86_400;
 
 /// A reconciliation in progress: the Stack with its new status, and the effects so far.
-struct Look<'a> {
+struct Reconciliation<'a> {
     snapshot: &'a Snapshot,
     /// With the new status.
     stack: Stack,
@@ -50,7 +50,7 @@ struct Look<'a> {
     now: Timestamp,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Reconciliation<'a> {
     fn at(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let mut stack = snapshot.stack.clone();
         stack.status.observed_generation = Some(stack.generation);
