@@ -43,7 +43,7 @@ pub(crate) async fn carry_out<C: Cluster, O: Objects, Q: Queues>(
     };
     // Before the status is written, because `nextLook` there says that the requeue is sent: after a crash in between, it would
     // never be sent again.
-    if let Some(at) = plan.look_at {
+    if let Some(at) = plan.requeue_at {
         // Rounded up, because a message that arrives early finds nothing due.
         let seconds = (at.duration_since(now).as_millis() + 999) / 1000;
         if let Ok(delay) = u16::try_from(seconds.max(0))

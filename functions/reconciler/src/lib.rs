@@ -166,7 +166,7 @@ async fn reconcile<C: Cluster, O: Objects, Q: Queues>(
         stack = %hint.object,
         readiness = ?plan.status.readiness,
         effects = plan.effects.len(),
-        look_at = ?plan.look_at.map(|at| at.to_string()),
+        requeue_at = ?plan.requeue_at.map(|at| at.to_string()),
         "looked"
     );
     carry_out::carry_out(ports, hint, stack, (&snapshot, updates), plan, now).await

@@ -26,7 +26,7 @@ const RECONCILIATION_REQUEST: &str = "the annotation pulumi.com/reconciliation-r
 pub fn decide(snapshot: &Snapshot, now: Timestamp) -> Plan {
     let stack = &snapshot.stack;
     if stack.deleting && !stack.finalizer {
-        return Plan { status: stack.status.clone(), effects: Vec::new(), look_at: None };
+        return Plan { status: stack.status.clone(), effects: Vec::new(), requeue_at: None };
     }
     let mut reconciliation = Reconciliation::at(snapshot, now);
     reconciliation.absorb_check();
@@ -44,8 +44,8 @@ struct Reconciliation<'a> {
     /// With the new status.
     stack: Stack,
     effects: Vec<Effect>,
-    booked: Option<Timestamp>,
-    /// A hint is expected before the booked time, and the sweep repairs its loss.
+    requeue_at: Option<Timestamp>,
+    /// A hint is expected before the requeue, and the sweep repairs its loss.
     is_answered: bool,
     now: Timestamp,
 }
@@ -57,19 +57,20 @@ impl<'a> Reconciliation<'a> {
         stack.status.waits_for = None;
         stack.status.suspended = stack.suspended;
         let effects = if stack.finalizer { Vec::new() } else { vec![Effect::AddFinalizer] };
-        Self { snapshot, stack, effects, booked: None, is_answered: false, now }
+        Self { snapshot, stack, effects, requeue_at: None, is_answered: false, now }
     }
 
     fn end(mut self, readiness: Readiness) -> Plan {
         let before = &self.snapshot.stack.status;
         // Kubernetes stores whole seconds. Without rounding, the time that is read back would differ and each reconciliation
         // would requeue.
-        self.booked =
-            self.booked.map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
+        self.requeue_at = self
+            .requeue_at
+            .map(|at| Timestamp::from_second(at.as_second() + i64::from(at.subsec_nanosecond() > 0)).unwrap_or(at));
         // A requeue for that time was already sent, unless the time has passed: then this is the reconciliation that it led to.
-        let look_at = self.booked.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
-        let status = StackStatus { readiness: Some(readiness), next_look: self.booked, ..self.stack.status };
-        Plan { status, effects: self.effects, look_at }
+        let requeue_at = self.requeue_at.filter(|at| !self.is_answered && (before.next_look != Some(*at) || *at <= self.now));
+        let status = StackStatus { readiness: Some(readiness), next_look: self.requeue_at, ..self.stack.status };
+        Plan { status, effects: self.effects, requeue_at }
     }
 
     fn in_seconds(&self, seconds: i64) -> Timestamp {
@@ -116,7 +117,7 @@ impl<'a> Reconciliation<'a> {
                 None
             }
             RunState::Foreign => {
-                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.requeue_at = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 let name = self.stack.status.current_update.as_ref().map_or("", |current| &current.name);
                 let message = format!("Update {name:?} does not belong to this Stack or cannot be read; delete it");
                 Some(Readiness::stalled(StackReason::UpdateConflict, message))
@@ -181,7 +182,7 @@ impl<'a> Reconciliation<'a> {
         };
         match source::resolve(source, state) {
             Resolved::Unavailable(readiness) => {
-                self.booked = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
+                self.requeue_at = Some(self.in_seconds(SOURCE_RETRY_SECONDS));
                 readiness
             }
             Resolved::Unknown { subject } => self.fetch(source, subject),
@@ -224,7 +225,7 @@ impl<'a> Reconciliation<'a> {
     fn check_drift(&mut self, source: &SourceRef, revision: &str, digest: &str) {
         let Some(due) = drift::next_check(&self.stack).filter(|_| self.stack.status.drift.current.is_none()) else { return };
         if due > self.now {
-            return self.look_by(due);
+            return self.requeue_by(due);
         }
         let name = check_name(&self.stack);
         self.stack.status.drift.current = Some(name.clone());
@@ -295,7 +296,7 @@ impl<'a> Reconciliation<'a> {
         if fetch.ask {
             self.effects.push(Effect::Fetch(source.clone()));
         }
-        (self.booked, self.is_answered) = (fetch.next_look, fetch.is_asked);
+        (self.requeue_at, self.is_answered) = (fetch.next_look, fetch.is_asked);
         fetch.readiness
     }
 
@@ -310,7 +311,7 @@ impl<'a> Reconciliation<'a> {
     /// of the calendar.
     fn ask_again(&mut self, due: Option<Timestamp>, effect: Effect) {
         let Some(due) = due else { return };
-        let look = match self.snapshot.stack.status.next_look {
+        let at = match self.snapshot.stack.status.next_look {
             _ if due > self.now => due,
             // It was requested: the answer is expected before that time.
             Some(asked) if asked > self.now => asked,
@@ -319,17 +320,17 @@ impl<'a> Reconciliation<'a> {
                 self.in_seconds(SOURCE_RETRY_SECONDS)
             }
         };
-        self.look_by(look);
+        self.requeue_by(at);
     }
 
-    fn look_by(&mut self, at: Timestamp) {
-        self.booked = Some(self.booked.map_or(at, |booked| booked.min(at)));
+    fn requeue_by(&mut self, at: Timestamp) {
+        self.requeue_at = Some(self.requeue_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// No run is wanted now.
     fn synced(&mut self) -> Readiness {
         let Some(last) = &self.stack.status.last_update else { return Readiness::Ready };
-        self.booked = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
+        self.requeue_at = retry::next_run(&self.stack, last).map(|at| at.max(self.now + SignedDuration::from_secs(1)));
         let LastUpdate { state, operation, failures, message, .. } = last;
         if *state != LastUpdateState::Failed {
             if self.stack.spec.reclaim_workspace && *state == LastUpdateState::Succeeded {
@@ -358,7 +359,7 @@ impl<'a> Reconciliation<'a> {
             ),
             // A destroy is retried without end, but a person should investigate.
             (Retry::After(_), Some(Operation::Destroy)) if *failures >= retry::MAX_FAILURES => {
-                let at = self.booked.map_or_else(String::new, |at| format!("; next try at {}", at.strftime("%FT%TZ")));
+                let at = self.requeue_at.map_or_else(String::new, |at| format!("; next try at {}", at.strftime("%FT%TZ")));
                 Readiness::stalled(StackReason::UpdateFailed, format!("{word} failed {failures} times{at}"))
             }
             (Retry::After(_), Some(Operation::Preview)) => Readiness::Reconciling {
@@ -397,7 +398,7 @@ impl<'a> Reconciliation<'a> {
         if !self.stack.deleting
             && let Some(unmet) = prerequisites::unmet(&spec.prerequisites, &self.snapshot.prerequisites, self.now)
         {
-            self.booked = Some(self.in_seconds(PREREQUISITE_SECONDS));
+            self.requeue_at = Some(self.in_seconds(PREREQUISITE_SECONDS));
             if let Some(cycle) = prerequisites::cycle(&self.stack.name, &self.snapshot.requires) {
                 let message = format!("spec.prerequisites form a cycle: {}; remove one of them", cycle.join(" -> "));
                 return self.invalid(StackReason::SpecInvalid, message);
@@ -408,7 +409,7 @@ impl<'a> Reconciliation<'a> {
         }
         let TreeState::Stored { project, scope } = &self.snapshot.tree else { return self.fetch(source, revision) };
         if let Some(readiness) = source::unusable(source, revision, *project) {
-            self.booked = None;
+            self.requeue_at = None;
             return readiness;
         }
         let tree =

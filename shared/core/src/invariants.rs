@@ -129,7 +129,7 @@ pub fn refused(snapshot: &Snapshot, rules: &[String]) -> Plan {
     );
     let readiness = Some(Readiness::stalled(StackReason::PlanRefused, message));
     let status = StackStatus { readiness, ..snapshot.stack.status.clone() };
-    Plan { status, effects: Vec::new(), look_at: None }
+    Plan { status, effects: Vec::new(), requeue_at: None }
 }
 
 /// Returns whether `lastUpdate` is unchanged, except for the revision of a commit that changed no path that the Stack uses.

@@ -141,7 +141,7 @@ fn suspended_stack_starts_nothing_and_keeps_its_state() {
     snapshot.stack.suspended = true;
     let words = "before the Stack is resumed: remove the annotation driftless.dev/suspend and spec.driftless.suspend";
     let first = plan(&snapshot);
-    assert_eq!((first.effects.as_slice(), first.look_at, first.status.suspended), (&[][..], None, true));
+    assert_eq!((first.effects.as_slice(), first.requeue_at, first.status.suspended), (&[][..], None, true));
     assert_eq!(condition(&first), format!("Reconciling/Suspended: no update begins {words}"));
 
     // It stays Ready while no request comes, even if its source has changed.
@@ -154,7 +154,7 @@ fn suspended_stack_starts_nothing_and_keeps_its_state() {
         asked.stack.status.last_update = Some(last_update(state, 1, 1_000_000));
         let plan = plan(&asked);
         assert!(condition(&plan).starts_with("Reconciling/Suspended: "), "{generation} {request:?} {state:?}");
-        assert_eq!((plan.effects, plan.look_at), (vec![], None));
+        assert_eq!((plan.effects, plan.requeue_at), (vec![], None));
     }
 
     // A live run ends and is recorded.
@@ -195,7 +195,7 @@ fn foreign_update_of_that_name_is_named_and_blocks_the_run() {
         condition(&plan),
         format!("Stalled/UpdateConflict: Update {name:?} does not belong to this Stack or cannot be read; delete it")
     );
-    assert_eq!((plan.effects.len(), plan.look_at), (0, Some(now() + SignedDuration::from_secs(30))));
+    assert_eq!((plan.effects.len(), plan.requeue_at), (0, Some(now() + SignedDuration::from_secs(30))));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_success_is_recorded_and_the_stack_is_ready() {
         panic!("the release comes last: {:?}", plan.effects)
     };
     assert_eq!((namespace.as_str(), update.as_str()), ("team", "shop-111"));
-    assert_eq!(plan.look_at, None);
+    assert_eq!(plan.requeue_at, None);
 }
 
 #[test]

@@ -75,9 +75,9 @@ fn failed_destroy_is_retried_forever_with_back_off() {
             RunState::Ended(Run { generation: 2, ..run(Operation::Destroy) }, RunOutcome { conflict: true, ..outcome(false) });
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
-        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
+        let wait = plan.requeue_at.unwrap().duration_since(at).as_secs();
         assert_eq!(created(&plan), None);
-        at = plan.look_at.unwrap();
+        at = plan.requeue_at.unwrap();
         (wait, condition(&plan).split(':').next().unwrap().to_owned())
     });
     assert_eq!(waits.clone().map(|(wait, _)| wait), [10, 30, 90, 270, 810, 2430]);

@@ -73,7 +73,7 @@ fn due_drift_check_runs_and_keeps_the_stack_ready() {
     // Before that, the Stack is requeued for the check, which is spread over the hour.
     snapshot.stack.status.drift.checked = Some(ago(1));
     let early = plan(&snapshot);
-    let wait = early.look_at.unwrap().duration_since(now()).as_secs();
+    let wait = early.requeue_at.unwrap().duration_since(now()).as_secs();
     assert!(early.effects.is_empty() && (0..=3600).contains(&wait), "{early:?}");
 
     // One check at a time.
@@ -147,7 +147,7 @@ fn drift_checks_run_hourly_at_most_after_a_failure() {
     assert!(check(&plan(&snapshot)).is_some());
     let mut failing = snapshot.clone();
     failing.stack.status.drift.verdict = Some(DriftVerdict::Unknown("no".into()));
-    assert_eq!((check(&plan(&failing)), plan(&failing).look_at), (None, Some(ago(120 - 3600))));
+    assert_eq!((check(&plan(&failing)), plan(&failing).requeue_at), (None, Some(ago(120 - 3600))));
     snapshot.stack.status.last_update = Some(last_update(Failed, 3, 7200));
     assert_eq!(check(&plan(&snapshot)), None);
     snapshot.stack.status.drift.checked = Some(ago(3600));

@@ -46,7 +46,7 @@ fn failure_is_retried_after_a_cooldown_requeued_once() {
     snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
     let first = plan(&snapshot);
     assert_eq!(condition(&first), "Reconciling/RetryingAfterFailure: 0 update failure(s)");
-    assert_eq!(first.look_at, Some(now() + SignedDuration::from_secs(10)));
+    assert_eq!(first.requeue_at, Some(now() + SignedDuration::from_secs(10)));
     let event = Effect::Event {
         event_type: EventType::Warning,
         reason: EventReason::StackUpdateFailure,
@@ -58,7 +58,7 @@ fn failure_is_retried_after_a_cooldown_requeued_once() {
     snapshot.stack.status = first.status;
     snapshot.run = RunState::None;
     let again = plan_at(&snapshot, now() + SignedDuration::from_secs(5));
-    assert_eq!((again.look_at, again.effects.len()), (None, 0), "the look is booked already");
+    assert_eq!((again.requeue_at, again.effects.len()), (None, 0), "the look is booked already");
     let later = plan_at(&snapshot, now() + SignedDuration::from_secs(10));
     assert_eq!(created(&later).unwrap().message, "Backoff time elapsed: 10s");
 }
@@ -72,7 +72,7 @@ fn new_generation_gets_four_tries_then_waits_for_a_change() {
         snapshot.run = RunState::Ended(run(Operation::Up), outcome(false));
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
-        let Some(look) = plan.look_at else { break plan };
+        let Some(look) = plan.requeue_at else { break plan };
         waits.push(look.duration_since(at).as_secs());
         at = look;
         assert!(waits.len() < 10, "{waits:?}");
@@ -123,7 +123,7 @@ fn platform_failures_are_not_counted_and_retried_without_an_end() {
         snapshot.run = RunState::Ended(run(Operation::Up), platform(false));
         let ended = plan_at(&snapshot, at);
         let status = ended.status.clone();
-        let wait = ended.look_at.unwrap().duration_since(at);
+        let wait = ended.requeue_at.unwrap().duration_since(at);
         assert_eq!((status.last_update.as_ref().unwrap().failures, status.ran), (0, Some(false)));
         let told = ["10s", "30s", "1m30s", "4m30s", "13m30s", "30m0s", "30m0s", "30m0s"][waits.len()];
         let words = "Reconciling/PlatformFailure: the task ended without a result: CannotPullContainerError; check the image";
@@ -191,7 +191,7 @@ fn destroy_that_the_platform_fails_is_not_stalled() {
     snapshot.run = RunState::Ended(run(Operation::Destroy), platform(true));
     let plan = plan(&snapshot);
     assert!(condition(&plan).starts_with("Reconciling/PlatformFailure"), "{}", condition(&plan));
-    assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(10)));
+    assert_eq!(plan.requeue_at, Some(now() + SignedDuration::from_secs(10)));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn foreign_lock_is_a_failure_that_waits_for_a_request() {
     snapshot.run = RunState::Ended(run(Operation::Up), RunOutcome { conflict: true, ..outcome(false) });
     let refused = plan(&snapshot);
     assert!(condition(&refused).starts_with("Stalled/UpdateConflict: up failed: no such bucket; set spec.retryOnUpdateConflict"));
-    assert_eq!(refused.look_at, None);
+    assert_eq!(refused.requeue_at, None);
 
     snapshot.stack.spec.retry_on_update_conflict = true;
     let mut at = now();
@@ -235,8 +235,8 @@ fn foreign_lock_is_a_failure_that_waits_for_a_request() {
         let plan = plan_at(&snapshot, at);
         snapshot.stack.status = plan.status.clone();
         assert!(condition(&plan).starts_with("Reconciling/RetryingAfterFailure"));
-        let wait = plan.look_at.unwrap().duration_since(at).as_secs();
-        at = plan.look_at.unwrap();
+        let wait = plan.requeue_at.unwrap().duration_since(at).as_secs();
+        at = plan.requeue_at.unwrap();
         wait
     });
     assert_eq!(waits, [10, 30, 90, 270, 810]);

@@ -22,7 +22,7 @@ fn earlier_requeue_suffices() {
         snapshot.stack.status.next_look = booked.map(|seconds| now() + SignedDuration::from_secs(seconds));
         let plan = plan(&snapshot);
         let at = now() + SignedDuration::from_secs(next);
-        assert_eq!((plan.status.next_look, plan.look_at), (Some(at), books.then_some(at)), "{booked:?}");
+        assert_eq!((plan.status.next_look, plan.requeue_at), (Some(at), books.then_some(at)), "{booked:?}");
     }
 }
 
@@ -33,7 +33,7 @@ fn requeue_is_rounded_up_to_whole_seconds() {
         let at = ago(10) + SignedDuration::from_millis(milliseconds);
         let failure = FetchFailure { at, message: "it is away".into(), terminal: false, failures: 1 };
         snapshot.tree = TreeState::Absent { failure: Some(failure) };
-        assert_eq!(plan(&snapshot).look_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
+        assert_eq!(plan(&snapshot).requeue_at, Some(now() + SignedDuration::from_secs(seconds)), "{milliseconds}");
     }
 }
 

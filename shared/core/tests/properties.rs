@@ -275,7 +275,7 @@ proptest! {
         let again = decide(&after(&snapshot, &plan), now());
         let idle = again.effects.iter().all(|effect| matches!(effect, Effect::Launch { .. } | Effect::RequestReconcile { .. } | Effect::ReclaimWorkspace));
         prop_assert!(idle, "{:#?}\nafter {:#?}", again, plan);
-        prop_assert_eq!(again.look_at, None, "{:#?}\nafter {:#?}", again, plan);
+        prop_assert_eq!(again.requeue_at, None, "{:#?}\nafter {:#?}", again, plan);
         prop_assert_eq!(again.status, plan.status);
     }
 
@@ -372,7 +372,7 @@ fn checker_detects_each_broken_invariant() {
         let mut refused = refused(&snapshot, &found);
         assert!(condition(&refused).starts_with("Stalled/PlanRefused: ") && condition(&refused).contains(rule), "{refused:?}");
         refused.status.readiness.clone_from(&snapshot.stack.status.readiness);
-        assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), look_at: None });
+        assert_eq!(refused, Plan { status: snapshot.stack.status, effects: Vec::new(), requeue_at: None });
     }
     let is_rule = |text: &&str| text.starts_with(|first: char| first.is_ascii_digit()) && text[1..].starts_with(": ");
     let rules: BTreeSet<_> = include_str!("../src/invariants.rs").split('"').filter(is_rule).collect();

@@ -22,7 +22,7 @@ fn missing_source_stalls_the_stack_and_is_retried() {
         snapshot.source = Some(state);
         let plan = plan(&snapshot);
         assert_eq!(condition(&plan), words);
-        assert_eq!(plan.look_at, Some(now() + SignedDuration::from_secs(30)));
+        assert_eq!(plan.requeue_at, Some(now() + SignedDuration::from_secs(30)));
     }
 }
 
@@ -36,7 +36,7 @@ fn tree_is_requested_once_and_again_without_an_answer() {
         (condition(&first).as_str(), first.effects.as_slice()),
         ("Reconciling/StackProcessing: fetching GitRepository \"shop\" at main@sha1:aaa", std::slice::from_ref(&fetch))
     );
-    assert_eq!((first.status.next_look, first.look_at), (Some(now() + SignedDuration::from_secs(30)), None));
+    assert_eq!((first.status.next_look, first.requeue_at), (Some(now() + SignedDuration::from_secs(30)), None));
     snapshot.stack.status = first.status;
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(5)).effects, []);
     assert_eq!(plan_at(&snapshot, now() + SignedDuration::from_secs(30)).effects, std::slice::from_ref(&fetch));
@@ -63,7 +63,7 @@ fn failed_fetch_is_reported_and_retried_unless_terminal() {
         let plan = plan(&snapshot);
         assert_eq!((condition(&plan), plan.effects.len()), (format!("{words}{next}"), effects));
         let seconds = |at: Option<Timestamp>| at.map(|at| at.duration_since(now()).as_secs());
-        assert_eq!((seconds(plan.status.next_look), seconds(plan.look_at)), (next_look, look));
+        assert_eq!((seconds(plan.status.next_look), seconds(plan.requeue_at)), (next_look, look));
     }
     snapshot.stack.reconcile_request = "now".into();
     for terminal in [false, true] {
@@ -75,7 +75,7 @@ fn failed_fetch_is_reported_and_retried_unless_terminal() {
     let waits = [1, 2, 3, 5, 9].map(|failures| {
         let message = String::new();
         snapshot.tree = TreeState::Absent { failure: Some(FetchFailure { at: now(), message, terminal: false, failures }) };
-        plan(&snapshot).look_at.unwrap().duration_since(now()).as_secs()
+        plan(&snapshot).requeue_at.unwrap().duration_since(now()).as_secs()
     });
     assert_eq!(waits, [30, 60, 120, 480, 600]);
 }
@@ -97,7 +97,7 @@ fn git_is_polled_once_per_resync_period_and_before_a_run() {
     let asks = |plan: &Plan| plan.effects.iter().any(|effect| matches!(effect, Effect::Fetch(_)));
     let quiet = plan(&on_git("aaa", 20));
     assert_eq!((condition(&quiet).as_str(), asks(&quiet)), ("Ready", false));
-    assert_eq!(quiet.look_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
+    assert_eq!(quiet.requeue_at, Some(now() + SignedDuration::from_secs(40)), "the next time to ask");
     let due = plan(&on_git("aaa", 60));
     assert_eq!((condition(&due).as_str(), asks(&due), created(&due)), ("Ready", true, None));
 
@@ -174,7 +174,7 @@ fn changed_inputs_start_a_run_and_are_compared_once_per_resync() {
         plan(snapshot)
     };
     let quiet = look(false, 599, &mut snapshot);
-    assert_eq!((condition(&quiet).as_str(), quiet.look_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
+    assert_eq!((condition(&quiet).as_str(), quiet.requeue_at), ("Ready", Some(now() + SignedDuration::from_secs(1))));
     let due = look(false, 600, &mut snapshot);
     assert_eq!((condition(&due).as_str(), due.effects.as_slice()), ("Ready", &[Effect::CompareInputs][..]));
     let changed = look(true, 5, &mut snapshot);

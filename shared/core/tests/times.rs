@@ -17,7 +17,7 @@ fn period_past_the_end_of_the_calendar_is_not_requeued() {
         let (revision, digest) = ("main@sha1:aaa".into(), "sha256:aaa".into());
         snapshot.source = Some(SourceState::Artifact { revision, digest, polled: Some(ago(5)) });
         let plan = plan(&snapshot);
-        assert_eq!((condition(&plan).as_str(), plan.look_at), ("Ready", None), "{seconds}");
+        assert_eq!((condition(&plan).as_str(), plan.requeue_at), ("Ready", None), "{seconds}");
     }
 }
 
