@@ -63,7 +63,7 @@ pub async fn forward<E: fmt::Display>(
     });
     let alerts = async {
         match flux {
-            Some(flux) => alerts::tell(client.clone(), flux, &lists).await,
+            Some(flux) => alerts::deliver(client.clone(), flux, &lists).await,
             None => pending().await,
         }
     };
