@@ -74,7 +74,7 @@ pub(crate) struct Steps {
 
 /// What a run reports at its end, whatever that is.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Report {
     pub outputs: Option<BTreeMap<String, OutputValue>>,
     pub project: Option<ProjectInfo>,
     pub permalink: Option<String>,
@@ -177,13 +177,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Runs all steps in order; a failure or a stop ends them. `told` has what is known by then.
-    pub(crate) async fn run(&self, told: &mut Told, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
+    /// Runs all steps in order; a failure or a stop ends them. `report` has what is known by then.
+    pub(crate) async fn run(&self, report: &mut Report, asked: &mut watch::Receiver<bool>) -> Result<(), Failure> {
         let ended = tokio::select! {
             biased;
             never = self.watch(asked) => match never {},
             never = self.keep_identity() => match never {},
-            ended = self.steps(told) => ended,
+            ended = self.steps(report) => ended,
         };
         ended.map_err(|failure| {
             let Failure { reason, message } = failure.of_disk().of_image();
@@ -221,14 +221,14 @@ impl<'a> Session<'a> {
         })
     }
 
-    async fn steps(&self, told: &mut Told) -> Result<(), Failure> {
+    async fn steps(&self, report: &mut Report) -> Result<(), Failure> {
         self.unless_stopped(self.fetch()).await?;
-        told.project = Some(project(&self.pulumi.dir)?);
+        report.project = Some(project(&self.pulumi.dir)?);
 
         // A project without a source has no dependencies to install, and the options of its runtime are unknown.
         if matches!(self.spec.source, RunSource::Tree { .. }) {
             self.gauge.phase.set(Phase::Install);
-            self.install(told).await?;
+            self.install(report).await?;
         }
 
         self.gauge.phase.set(Phase::Init);
@@ -247,21 +247,21 @@ impl<'a> Session<'a> {
         let mut configuration = Configuration::new(self)?;
         // A run of this stack has succeeded, so the stack exists unless a user has removed it.
         if self.spec.resources.is_some() {
-            let name = told.project.as_ref().map_or("", |project| &project.name);
+            let name = report.project.as_ref().map_or("", |project| &project.name);
             let selected = selection::select(&self.pulumi.dir, name, &self.spec.stack, &self.pulumi.environment);
             selected
                 .unwrap_or_else(|error| self.log.say(&format!("driftless: cannot select the stack in pulumi's home: {error}")));
-            match self.configured(&mut configuration, told).await {
+            match self.configured(&mut configuration, report).await {
                 Err(failure) if failure.is_of_no_stack() && !self.engaged.get() => self.gauge.phase.set(Phase::Init),
                 Err(failure) if !self.engaged.get() => return Err(self.of_login(failure).await),
                 ended => return ended,
             }
         }
-        if self.select().await? { self.configured(&mut configuration, told).await } else { Ok(()) }
+        if self.select().await? { self.configured(&mut configuration, report).await } else { Ok(()) }
     }
 
     /// Configures the stack, carries out the operation, and reads the outputs.
-    async fn configured(&self, configuration: &mut Configuration<'_>, told: &mut Told) -> Result<(), Failure> {
+    async fn configured(&self, configuration: &mut Configuration<'_>, report: &mut Report) -> Result<(), Failure> {
         for (number, call) in arguments::config(&configuration.left, &self.spec.stack).iter().enumerate() {
             // The salt comes from the creation of the stack, or from the first secret that Pulumi sets.
             if number < 2 && configuration.encrypt(&self.pulumi)? {
@@ -277,12 +277,12 @@ impl<'a> Session<'a> {
         self.gauge.began.set((self.now)());
         self.gauge.steps.borrow_mut().planned = self.spec.resources.unwrap_or(0);
         self.gauge.operating.notify_one();
-        let events = self.operation(told).await?;
+        let events = self.operation(report).await?;
         // Also in a run that is to stop by now, because the update succeeded and its outputs are reported.
         if self.spec.operation == Operation::Up {
-            told.outputs = Some(self.outputs(events.outputs).await?);
+            report.outputs = Some(self.outputs(events.outputs).await?);
         }
-        self.store(told).await;
+        self.store(report).await;
         Ok(())
     }
 
@@ -350,38 +350,38 @@ impl<'a> Session<'a> {
     }
 
     /// Carries out the operation and returns its events. Retries once if only locks of dead runs blocked it.
-    async fn operation(&self, told: &mut Told) -> Result<Events, Failure> {
+    async fn operation(&self, report: &mut Report) -> Result<Events, Failure> {
         if self.spec.stale_lock.is_some() {
             // An operation that refreshes first does not report them.
-            told.pending_operations = self.pending_operations().await;
+            report.pending_operations = self.pending_operations().await;
         }
         if arguments::refreshes_before(self.spec) {
-            self.refresh_before(told).await?;
+            self.refresh_before(report).await?;
         }
         if arguments::looks_before(self.spec) {
-            self.destroy_before(told).await?;
+            self.destroy_before(report).await?;
         }
-        let (first, events) = self.attempt(told, "1", arguments::operation).await?;
+        let (first, events) = self.attempt(report, "1", arguments::operation).await?;
         let is_stale = self.spec.stale_lock.as_ref().is_some_and(|dead| lock::is_stale(&first.words, dead));
         if first.success || !is_stale {
             return self.judge(&first).map(|()| events);
         }
         self.log.say("driftless: removing the locks of the stack; all belong to lost runs");
         self.call(&Call::new(["cancel", "--yes"], Some(&self.spec.stack))).await?;
-        let (second, events) = self.attempt(told, "2", arguments::operation).await?;
+        let (second, events) = self.attempt(report, "2", arguments::operation).await?;
         self.judge(&second).map(|()| events)
     }
 
     /// Fails if a refresh would change anything.
-    async fn refresh_before(&self, told: &mut Told) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(told, "0", arguments::refresh_before).await?;
+    async fn refresh_before(&self, report: &mut Report) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(report, "0", arguments::refresh_before).await?;
         self.judge(&ended).map_err(|failure| if self.check_stop().is_err() { failure } else { failure.of_refresh(&events) })
     }
 
     /// Fails if a destroy would destroy anything.
-    async fn destroy_before(&self, told: &mut Told) -> Result<(), Failure> {
-        let (ended, events) = self.attempt(told, "0", arguments::destroy_before).await?;
-        told.changes.clear();
+    async fn destroy_before(&self, report: &mut Report) -> Result<(), Failure> {
+        let (ended, events) = self.attempt(report, "0", arguments::destroy_before).await?;
+        report.changes.clear();
         self.judge(&ended)?;
         let found: u64 = events.changes.iter().filter(|(change, _)| *change != "same").map(|(_, count)| count).sum();
         if found == 0 {
@@ -410,7 +410,7 @@ impl<'a> Session<'a> {
 
     async fn attempt(
         &self,
-        told: &mut Told,
+        report: &mut Report,
         number: &str,
         call: fn(&RunSpec, &Path) -> Call,
     ) -> Result<(Ended, Events), Failure> {
@@ -447,12 +447,12 @@ impl<'a> Session<'a> {
         if !errors.is_empty() {
             ended.words = errors;
         }
-        told.changes.clone_from(&events.changes);
-        told.failures.clone_from(&events.failures);
-        told.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
-        told.permalink = ended.permalink.take();
+        report.changes.clone_from(&events.changes);
+        report.failures.clone_from(&events.failures);
+        report.drift = (self.spec.preview_only && ended.success).then(|| events.drift());
+        report.permalink = ended.permalink.take();
         if !events.pending.is_empty() {
-            told.pending_operations.clone_from(&events.pending);
+            report.pending_operations.clone_from(&events.pending);
         }
         Ok((ended, events))
     }
